@@ -20,8 +20,8 @@ void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) 
 
 void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Block& block,
                                   bool from_cache) noexcept {
-  // A thread without a cache at the start of its request may have one now that does not know the
-  // stream.
+  // A thread that had no cache at the start of its request may have one now. That cache does not
+  // know the stream.
   ThreadCache* const cache = caches_.local();
   if (cache != nullptr && cache->is_open(first)) {
     bool within = false;

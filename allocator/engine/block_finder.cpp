@@ -4,8 +4,8 @@
 
 namespace uvm {
 
-// Takes a block displaced to the stream with those pools. Its pages count with the caller's from
-// now on.
+// Takes a block displaced to the stream with those pools. From now on its pages count for the
+// caller.
 RunBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
                                            PoolIndex pools) {
   if (request.requested_bytes < kPageGranularBytes ||
@@ -19,7 +19,7 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
   RunBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
-    // Its fences guarded it against its home pool; this caller is ordered by its stream.
+    // The fences guarded the block against its home pool; this caller is ordered by its stream.
     fenced_.drop_fences(heap, block);
   }
   const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();
@@ -42,8 +42,8 @@ Found BlockFinder::find(const Request& request, Searched searched) {
   return displaced_.recall(request);
 }
 
-// Pages that were taken out of one pool become a block of another, in no index. std::bad_alloc: the
-// pages are free in their span.
+// Turns pages that left one pool into a block of another, in no index. std::bad_alloc: the pages
+// are free in their span.
 RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
                                 Pool& pool) {
   heap->book.pages_removed(lender, pages.base, pages.size_bytes);
@@ -70,8 +70,8 @@ RunBlock* BlockFinder::borrow(const Request& request) {
   return transfer(heap, lender, pages, heap->pools.at(request.pool()));
 }
 
-// take(heap, pool) returns a block. A private pool's memory stays its own until it is released, so
-// it neither lends nor borrows.
+// `take(heap, pool)` returns a block. A private pool neither lends nor borrows: its memory stays
+// its own until it is released.
 template <class Take>
 RunBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
   if (request.facade != Facade::kDevice || state_.is_capturing()) return nullptr;

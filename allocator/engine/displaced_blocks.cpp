@@ -21,7 +21,8 @@ bool DisplacedBlocks::is_pending(const LockedHeap& heap, const RunBlock& block,
   });
 }
 
-// One driver call for each stream that is not through, and one more for the block that is found.
+// Makes one driver call for each stream that has not finished, and one more for the block that it
+// finds.
 Found DisplacedBlocks::recall(const Request& request) {
   std::vector<Pending> pending;
   for (;;) {
@@ -103,7 +104,7 @@ void DisplacedBlocks::shed_finished_fences_of(PoolIndex home) {
   }
 }
 
-// Takes the oldest of the blocks with fences that were displaced from the pool after that time.
+// Takes the oldest block with fences that was displaced from the pool later than `after`.
 DisplacedBlocks::Taken DisplacedBlocks::take_oldest_fenced(const LockedHeap& heap, const Pool& home,
                                                            std::uint64_t after) {
   Taken oldest;

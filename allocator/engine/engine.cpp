@@ -56,7 +56,8 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
     const std::string why = introspection.start_trace(configuration.trace_file);
     if (!why.empty()) log_line(LogLevel::kWarning, why);
   }
-  // Last: its thread uses members that would be gone before it if anything threw after it.
+  // Last, because its thread uses the other members: if a later step threw, they would be destroyed
+  // first.
   device_sharing.start({.held_bytes =
                             [this](int device) {
                               const HeapGuard heap(state);
@@ -70,7 +71,7 @@ Engine::~Engine() {
   if (!machine.in_forked_child()) device_sharing.stop();
   caches.close();
   if (machine.in_forked_child()) {
-    // The driver's objects are the parent's.
+    // The driver's objects belong to the parent.
     device_sharing.abandon();
     live.abandon();
     machine.sender.abandon();

@@ -44,7 +44,7 @@ bool Escalation::climb(Demand* demand) {
   return false;
 }
 
-// The next step is the one with `action`, which the table has once.
+// Continues with the step that has `action`. The table has the action once.
 void Escalation::go_on_with(Action action, Demand* demand) {
   const auto step = std::find_if(kSteps.begin(), kSteps.end(),
                                  [&](const Step& other) { return other.run == action; });
@@ -65,7 +65,7 @@ void Escalation::retry(const Step& step, Demand* demand) {
 }
 
 // For a small object: makes a page that its arena may take. Other requests call grow(), which takes
-// pages itself.
+// the pages itself.
 bool Escalation::make_page(Demand* demand) {
   return !demand->is_small || grower_.make_page(demand->request, demand->most, &demand->refusal);
 }
@@ -99,7 +99,7 @@ bool Escalation::hold_lead(Demand* demand) {
   return !demand->is_small && displaced_.hold_lead(demand->request);
 }
 
-// Waits for fences rather than touch pages in the host's memory.
+// Waits for fences before pages in the host's memory are used.
 bool Escalation::stay_on_device(Demand* demand) {
   if (!fenced_.any()) return false;
   {
@@ -127,7 +127,7 @@ bool Escalation::decay(Demand* demand) {
   return true;
 }
 
-// If a callback frees too little for the request even with all cached memory, the next one is
+// If a callback has freed too little for the request even with all cached memory, the next one is
 // called at once.
 bool Escalation::call_back(Demand* demand) {
   if (!demand->callbacks) demand->callbacks.emplace(callbacks_.rounds(demand->request));
@@ -137,7 +137,7 @@ bool Escalation::call_back(Demand* demand) {
     has_any_freed |= demand->has_callback_freed;
   } while (demand->has_callback_freed && !callbacks_.has_room_if_all_is_free(demand->request));
   if (!has_any_freed) {
-    go_on_with(&Escalation::release, demand);  // there is nothing new to borrow or steal
+    go_on_with(&Escalation::release, demand);  // nothing new to borrow or steal
     return false;
   }
   reclaimer_.reclaim_all_and_fenced(demand->request);
@@ -160,7 +160,7 @@ bool Escalation::release(Demand* demand) {
   return true;
 }
 
-// Whether there is a page of any facade.
+// Whether a span of any memory kind has a page.
 bool Escalation::find_page(Demand* demand) {
   return !demand->is_small || grower_.has_page(demand->request, demand->most, true);
 }

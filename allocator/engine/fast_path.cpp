@@ -4,7 +4,7 @@
 
 namespace uvm {
 
-// Takes a block of the stream's pool, under one turn of the state lock and without a driver call.
+// Takes a block of the stream's pool, in one turn of the state lock and without a driver call.
 [[gnu::always_inline]] inline void* Engine::allocate_from_pool(ThreadCache* cache,
                                                                const Request& request) {
   RunBlock* block = nullptr;
@@ -43,7 +43,7 @@ namespace uvm {
 
 [[gnu::always_inline]] inline void* Engine::allocate(Facade facade, int device,
                                                      std::size_t size_bytes, StreamHandle stream) {
-  // Private pools are of the device facade alone.
+  // Private pools hold device memory alone.
   const bool may_be_private = facade == Facade::kDevice && state.has_open_private_pools();
   if (ThreadCache* cache = caches.local(); cache != nullptr && !may_be_private) [[likely]] {
     ThreadCache::Outcome outcome{};
@@ -82,7 +82,7 @@ namespace uvm {
     // Read inside the lock: a thread that stops the world may mark blocks, or begin a trace.
     cache->lock.lock_owner();
     if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
-      // Before another thread can get the block.
+      // The time must be read before another thread can get the block.
       const TraceTime at = machine.trace.now();
       const std::size_t requested_bytes = block->requested_bytes();
       const std::size_t size_bytes = block->size_bytes();
@@ -125,7 +125,7 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (engine_->live.is_watching()) [[unlikely]] {
     engine_->live.freed(address);
-    // Past the thread's cache: what is free in the pools can be discarded.
+    // Past the thread's cache, so that the block is free in its pool and can be discarded.
     return engine_->free_slow(address, nullptr);
   }
   return engine_->free(address);

@@ -41,12 +41,12 @@ PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
     return home;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {
-    // A block that was not moved was allocated on its stream.
+    // A block that never moved is used by the stream that it was allocated for.
     const BlockSideState* side_state = heap->pools.side_states().find(&block);
     const bool moved = side_state != nullptr && side_state->mover.exists();
     DeviceStream stream =
         moved ? side_state->mover : heap->pools.at(block.pool).key.device_stream();
-    // No request names that stream any more; one may name the default stream.
+    // No request names a stream that is gone; one may name the default stream.
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
@@ -75,7 +75,7 @@ bool FencedBlocks::add(Block* block) noexcept {
   try {
     return try_to_add(block);
   } catch (const std::bad_alloc&) {
-    // Nothing has changed: the next drain tries again.
+    // Nothing has changed; the next drain tries again.
     const HeapGuard heap(state_);
     defer(heap, block);
     return true;
@@ -89,8 +89,8 @@ bool FencedBlocks::try_to_add(Block* block) {
   {
     const HeapGuard heap(state_);
     if (state_.is_capturing()) {
-      // An event on a captured stream would become part of the graph. Deferred with the lock, so
-      // that the end of the capture does not miss the block.
+      // An event on a captured stream would become part of the graph. The block is deferred under
+      // the lock, so that the end of the capture does not miss it.
       defer(heap, block);
       return true;
     }
@@ -98,8 +98,8 @@ bool FencedBlocks::try_to_add(Block* block) {
     const Pool& pool = heap->pools.at(target);
     streams = streams_to_wait_for(heap, *block, pool);
     wait = !streams.empty();
-    // Its stream may use a block that is displaced to a device pool at once, its home only when
-    // that stream has finished.
+    // The stream of a device pool may use a block displaced to it at once; the home pool may use it
+    // when that stream has finished.
     if (target != heap->pools.directory().home_of(*block) && pool.key.facade == Facade::kDevice) {
       streams.push_back(pool.key.device_stream());
     }
@@ -145,8 +145,8 @@ bool FencedBlocks::try_to_add(Block* block) {
   return waits;
 }
 
-// Keeps a block whose fences cannot be recorded now: a stream is being captured, or there is no
-// memory.
+// Keeps a block whose fences cannot be recorded now, because a stream is being captured or memory
+// is short.
 void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
   heap.proves(state_);
   block->set(BlockState::kFenced);
@@ -163,8 +163,8 @@ void FencedBlocks::record_deferred() noexcept {
     blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
-  // If a block is refused again, the others would be too: a capture that we were not notified of
-  // goes on, or memory is short.
+  // If a block is refused again, the others would be too: memory is short, or a capture runs that
+  // the allocator does not know.
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.pop();
     {
@@ -202,7 +202,7 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
     return;
   }
   if (has_deferred_.load(std::memory_order_relaxed)) record_deferred();
-  // No other thread removes fences; new ones are added behind those that are queried here.
+  // No other thread removes fences. New ones are added behind those that are queried here.
   for (bool more = true; more;) {
     std::vector<Fence> oldest;
     {
@@ -239,7 +239,7 @@ std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex home) 
   return bytes;
 }
 
-// Takes the blocks whose fences are over. `*more`: the next fences of a stream may be over as well.
+// Takes the blocks whose fences are over. `*more`: the next fences of a stream may be over too.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;
@@ -249,7 +249,7 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
     while (end < oldest.size() && oldest[end].stream == stream) ++end;
     const bool may_have_more = end - i == policy::kFencesPerStream;
     for (; i < end; ++i) {
-      // With `wait`, a fence that is not over is of an earlier stream with the same handle.
+      // With `wait`, a fence that is not over belongs to an earlier stream with the same handle.
       if (!work_.is_over(oldest[i]) && !(wait && work_.wait_for(oldest[i]))) break;
       over.push_back(oldest[i]);
     }

@@ -9,7 +9,7 @@
 
 namespace uvm {
 
-// Work that may take long, or walks folders, comes before the locks.
+// Work that may take long, or reads folders, comes before the locks.
 void ForkGuard::before_fork() noexcept {
   if (machine_.in_forked_child()) {
     state_.lock_for_fork().lock_for_fork();
@@ -21,7 +21,7 @@ void ForkGuard::before_fork() noexcept {
     available_bytes = host_less_reserve(available_host_bytes(), machine_.configuration) / ranks;
     snapshot_.find_files();
   } catch (const std::exception&) {
-    // Copies that are not found are written anew.
+    // Copies of earlier forks that are not found are written again.
   }
   // No thread is inside an arena or a cache while the process is copied.
   arenas_.lock();
@@ -35,7 +35,7 @@ void ForkGuard::before_fork() noexcept {
   }
 }
 
-// Called with all locks.
+// Called with all locks held.
 void ForkGuard::copy_for_child(const LockedHeap& heap, std::size_t available_bytes) {
   for (const auto& span : heap->spans.spans()) {
     if (span->ordinary) continue;
@@ -46,7 +46,7 @@ void ForkGuard::copy_for_child(const LockedHeap& heap, std::size_t available_byt
         snapshot_.add(block.address(), block.requested_bytes());
         return;
       }
-      // The page of small objects is copied once.
+      // A page of small objects is copied once.
       char* own = reinterpret_cast<char*>(address_of(block.address()) & ~(kPageBytes - 1));
       if (own != page) snapshot_.add(own, kPageBytes);
       page = own;
@@ -87,7 +87,7 @@ void* ForkGuard::allocate_in_child(Facade facade, std::size_t size_bytes) {
 
 FreeResult ForkGuard::free_in_child(void* address) noexcept {
   const HeapGuard heap(state_);
-  // The child does not free blocks of the parent: the copy is freed with the process.
+  // The child does not free blocks of the parent: their copy goes with the process.
   if (heap->pools.directory().find(address) != nullptr) return FreeResult::kFreed;
   return child_memory_.free(address) ? FreeResult::kFreed : FreeResult::kNotOurs;
 }

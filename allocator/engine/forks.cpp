@@ -13,8 +13,8 @@
 namespace uvm {
 namespace {
 
-// Never destroyed: a process may fork while it exits. The mutex has no rank. It is taken before all
-// others, by the forking thread, whose locks the ranks do not know.
+// Never destroyed, because a process may fork while it exits. The mutex has no rank: the forking
+// thread takes it before all other locks.
 struct Allocators {
   std::mutex mutex;
   std::vector<ForkGuard*> all;

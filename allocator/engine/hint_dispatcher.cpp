@@ -4,8 +4,8 @@
 
 namespace uvm {
 
-// The planner has recorded the hint as sent. Its record of the range is dropped, so that the next
-// decision hints again.
+// The planner has recorded the hint as sent. This drops its record of the range, so that the next
+// decision sends a hint again.
 void HintDispatcher::forget(const LockedHeap& heap, const Hint& hint) {
   if (hint.kind == HintKind::kPrefetch) {
     heap->ledger.set(hint.address, hint.size_bytes, Place::nowhere());

@@ -65,8 +65,8 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // The driver counts pages as used that were discarded, and pages that lie there while no block
-    // there uses them, until it needs their memory.
+    // The driver counts discarded pages as used, and pages on the device that no block there uses,
+    // until it needs their memory.
     const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
     const std::size_t unused_bytes =
         left(heap->ledger.bytes_at(Place::device(device)), used_bytes) + copies(heap, device);
@@ -81,8 +81,8 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
                           allowed_bytes);
 }
 
-// Bytes of live blocks that were on the device and are not used there any more. It may keep copies
-// of them.
+// Bytes of live blocks that were on the device and are not used there any more. The device may keep
+// copies of them.
 std::size_t Introspection::copies(const LockedHeap& heap, int device) {
   std::size_t bytes = 0;
   heap->pools.side_states().each_block([&](const Block& block, const BlockSideState& side_state) {

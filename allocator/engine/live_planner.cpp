@@ -30,7 +30,7 @@ std::string slowdown_text(double slowdown) {
 
 }  // namespace
 
-// The plan of one device with the services that it uses.
+// The plan of one device, with the services that it uses.
 class LivePlanner::DevicePlan final : public live::MoveSink {
  public:
   DevicePlan(LivePlanner& owner, int device)
@@ -55,7 +55,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void freed(std::uintptr_t address) {
     BlockExtent block = log_.freed(address);
-    // The block's size is not known: it may end in the next page.
+    // The block's size is unknown: it may end in the next page.
     if (block.size_bytes == 0) block = {address, UseLog::kLeastBlockBytes};
     plan_.block_freed(block);
   }
@@ -76,7 +76,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void step_boundary() { learner_.step_boundary(); }
 
-  // The peers' own needs come first: pages that have no room there any more go to the host.
+  // The peers' own needs come first: pages without room there any more go to the host.
   void look_at_peers() {
     peers_.each([this](int peer, std::size_t pages) {
       plan_.set_peer_room(peer, owner_.plan_of(peer) == nullptr ? pages : 0);
@@ -92,11 +92,12 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     lanes_.wait_until_left();
   }
 
-  // Nothing has moved for long, and all fits again. Pages of the device facade that the program may
-  // still use or get again count, because nothing would tell of the next use of one on the host.
+  // Whether nothing has moved for long and everything fits again. Counts all device memory that the
+  // program may still use or get again, because the next use of a page on the host would not be
+  // reported.
   bool is_over() {
     if (calm_kernels_ < kCalmKernels) return false;
-    calm_kernels_ = 0;  // the question is repeated after as many kernels
+    calm_kernels_ = 0;  // checked again after as many kernels
     const HeapGuard heap(owner_.state_);
     return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
   }
@@ -136,7 +137,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
 
-  // The page leaves its pool meanwhile, so that nobody allocates it.
+  // The page leaves its pool during the discard, so that nobody allocates it.
   live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
     using live::Discarded;
     if (!owner_.machine_.device(device_).capabilities.discard) return Discarded::kRefused;
@@ -152,7 +153,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
       block = heap->pools.take_at(address, kPageBytes);
     }
     if (block == nullptr) return Discarded::kInUse;
-    // Also where there is no memory to discard it.
+    // Puts the block back even if there is no memory to discard it.
     struct PutBack {
       ~PutBack() {
         const HeapGuard heap(state);
@@ -165,14 +166,14 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
 
  private:
-  // Without a move for so many kernels the plan may end.
+  // The plan may end after this many kernels without a move.
   static constexpr std::uint64_t kCalmKernels = 8192;
-  // Kernels between two looks at the device's limit and at what the peers' budgets have left, and
-  // between two looks at the driver's figures of peers.
+  // Kernels between two reads of the device's limit and the peers' budgets, and between two reads
+  // of the driver's figures of peers.
   static constexpr std::uint64_t kLookKernels = 64;
   static constexpr std::uint64_t kMeasureKernels = 1024;
 
-  // A program may lower its limit while it runs.
+  // Read again and again, because a program may lower its limit while it runs.
   std::size_t chunks() const {
     const HeapGuard heap(owner_.state_);
     const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
@@ -234,7 +235,7 @@ LivePlanner::LivePlanner(Machine& machine, HeapState& state,
 LivePlanner::~LivePlanner() = default;
 
 void LivePlanner::set_listener(Listener listener) {
-  // A thread that the child does not have may hold the lock, and nothing is planned there.
+  // In a child nothing is planned, and a thread that exists only in the parent may hold the lock.
   if (machine_.in_forked_child()) return;
   const RankedGuard lock(mutex_);
   if (listener_ && is_watching()) listener_(false);
@@ -247,7 +248,7 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
   try {
     const RankedGuard lock(mutex_);
     for (const int device : devices) {
-      // A prefetch that waits for its copy would hold up the program.
+      // A prefetch that waits for its copy would block the program.
       if (machine_.device(device).capabilities.prefetch_blocks) continue;
       auto& plan = plans_[static_cast<std::size_t>(device)];
       if (plan == nullptr) plan = std::make_unique<DevicePlan>(*this, device);
@@ -268,7 +269,7 @@ void LivePlanner::look_at_peers_with_lock() {
   }
 }
 
-// Without memory its pages stay with their peers, whose drivers evict them when they need the room.
+// Without memory the pages stay on the peers, whose drivers evict them when they need the room.
 void LivePlanner::end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept {
   try {
     plan->leave_peers();
@@ -298,7 +299,7 @@ void LivePlanner::tell_listener_with_lock(bool wants_uses) noexcept {
   }
 }
 
-// Without memory for the plan there is none.
+// If host memory runs out, planning stops.
 template <class Act>
 void LivePlanner::act(Act act) noexcept {
   if (!is_watching() || machine_.in_forked_child()) return;
@@ -374,8 +375,8 @@ void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
   });
 }
 
-// Without the lock: the signs of a search are in the program's interpreter, whose lock another
-// thread may hold that waits for ours.
+// Called without the lock. Looking for signs of a search takes the interpreter's lock, and the
+// thread that holds that lock may wait for the planner's.
 void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept {
   try {
     const bool fails = verdict.is_too_slow && spill_limit_.ends_thrashing(device);
@@ -416,7 +417,7 @@ void LivePlanner::check_thrashing(int device, std::size_t requested_bytes) {
       true);
 }
 
-// The child has one thread, and its plans do not change.
+// A child has one thread, and its plans do not change.
 LiveFigures LivePlanner::figures() const {
   std::optional<RankedGuard<decltype(mutex_)>> lock;
   if (!machine_.in_forked_child()) lock.emplace(mutex_);

@@ -4,7 +4,8 @@
 
 namespace uvm {
 
-// The record of a move, attached to the block. Returns nullptr if the block has the most possible.
+// Returns the record of a move, attached to the block; nullptr if the block has the most records
+// possible.
 MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const MoveRequest& move) {
   heap.proves(state_);
   if (!move.held) {
@@ -13,7 +14,7 @@ MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const Move
       same = same->next;
     }
     if (same != nullptr) {
-      auto* moved = static_cast<MovedStorage*>(same);  // the block's own one is held
+      auto* moved = static_cast<MovedStorage*>(same);  // the block's own record is held
       moved->stream = move.stream;
       return moved;
     }
@@ -41,8 +42,8 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   machine_.check_place(move.destination);
   if (machine_.in_forked_child()) return nullptr;
   if (!move.destination.is_device()) {
-    // The producer counts as a user: it is waited for with the others, each once, now or when the
-    // block is freed.
+    // The producer counts as a user: it is waited for with the others, now or when the block is
+    // freed.
     if (!uses_.record_use(address, DeviceStream::named(move.stream_device, move.stream)))
       return nullptr;
     if (move.wait) uses_.wait_for_uses(address);
@@ -67,19 +68,19 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   return moved.record;
 }
 
-// Under one turn of the lock. False: nothing has changed, and prepare() comes first. `*out` has no
+// Moves in one turn of the lock. False: nothing has changed; call prepare() first. `*out` has no
 // record if there is no live block, or no room for a record.
 bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_prepared,
                         Moved* out) {
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr) return true;
-  // Allocations come first. After the record nothing fails: the block either stays as it is, or has
-  // moved and the caller has the record.
+  // Allocations come first: nothing fails after the record is made. So the block either stays as it
+  // is, or has moved and the caller has the record.
   const bool whole = moves_whole(*block, move);
   PlaceSet places = Charges::places_of(heap, *block);
   const bool is_charged = places.has(move.destination);
-  // The host may go on reading a block that moved away, unless its owner says otherwise.
+  // The host may still read a block that moved away, unless its owner says otherwise.
   if (whole && !move.keeps_source && move.source.is_device()) places.remove(move.source);
   if (whole || move.destination.is_host()) places.add(move.destination);
   const std::vector<PoolIndex> pools = Charges::prepare(heap, block, places);
@@ -92,7 +93,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   block->plain = false;
   out->at = machine_.trace.now();
   const std::size_t requested_bytes = block->requested_bytes();
-  // The block's own record outlives the others. After the free it has the place of the pages.
+  // The block's own record outlives the others, and keeps the place of the pages after the free.
   out->charged =
       Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
   out->traced.address = block->address();
@@ -101,7 +102,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
     const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
     BlockSideState& side_state = heap->pools.side_states().make(block);
     if (move.source.is_device()) {
-      // The stream that used it there: of its last move, or of its allocation.
+      // The stream that used the block there: that of its last move, or of its allocation.
       const StreamKey& key = heap->pools.at(block->pool).key;
       out->producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
       if (out->producer.device != move.source.index) out->producer = {};
@@ -124,14 +125,14 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   return true;
 }
 
-// Whether the limit of the destination has room for the block.
+// Whether the destination's limit has room for the block.
 bool Mover::has_room(const LockedHeap& heap, const Block& block, const MoveRequest& move) {
   return !move.destination.is_device() || block.kind == BlockKind::kSmall ||
          !moves_whole(block, move) ||
          limits::check(heap, {Facade::kDevice, move.destination.index}, 0, block.size_bytes()).ok();
 }
 
-// Pools that will be charged get room for figures, and a device gets room under its limit.
+// Makes room for figures in pools that will be charged, and room under the device's limit.
 void Mover::prepare(const void* address, const MoveRequest& move) {
   Request request{};
   std::vector<PoolIndex> pools;
@@ -173,7 +174,7 @@ void Mover::note_place_again(const void* address, Place place) {
   {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
-    // Its side state and its pools are there since it was used in that place.
+    // Its side state and its pools exist since it was used at that place.
     if (block == nullptr || block->plain || block->kind == BlockKind::kSmall) return;
     PlaceSet places = Charges::places_of(heap, *block);
     places.add(place);
@@ -189,7 +190,7 @@ bool Mover::note_places(const void* address, PlaceSet places) {
   {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
-    // A block that never moved is used in one place.
+    // A block that never moved is used at one place.
     if (block == nullptr || block->plain || block->kind == BlockKind::kSmall) return false;
     const PlaceSet before = Charges::places_of(heap, *block);
     places.keep(before);
@@ -269,7 +270,8 @@ void* Mover::detach(MovedStorage* record) noexcept {
   return nullptr;
 }
 
-// A record of that place is gone. The place of the allocation itself stays while the block lives.
+// Ends the use at a place whose record is gone. The place of the allocation itself stays while the
+// block lives.
 Charges::Change Mover::end_use(const LockedHeap& heap, Block* block, Place place) noexcept {
   const StreamKey& key = heap->pools.at(block->pool).key;
   PlaceSet places = Charges::places_of(heap, *block);

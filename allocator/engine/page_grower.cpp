@@ -7,8 +7,8 @@
 
 namespace uvm {
 
-// The place where the fewest new pages are touched. In a packed pool that is often between two of
-// its runs, or behind one: a free block that ends or begins there lacks only a part.
+// Finds the place where the fewest new pages are touched. In a packed pool this is often beside a
+// free block, which lacks only a part.
 PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request& request,
                                            bool any_facade) const {
   Growth best;
@@ -32,7 +32,7 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
         char* end = base + size_bytes;
         const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
         const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
-        // A block that fits was freed since the search.
+        // A block that fits was freed after the search.
         if (std::max(before, after) >= request.size_bytes) return;
         if (before != 0) consider(span, base, missing_bytes(before));
         if (after != 0) {
@@ -53,7 +53,7 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
   return false;
 }
 
-// Pages of a span become a block of the pool, in no index, and the plan gets their hints.
+// Turns pages of a span into a block of the pool, in no index, and adds their hints to the plan.
 // std::bad_alloc: the pages are free in their span.
 RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
                               std::size_t size_bytes, Pool& pool, HintPlan* plan) {
@@ -68,7 +68,7 @@ RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
-      // A block that was here had moved; its advice is not on record any more.
+      // The previous block here was moved; its advice is no longer on record.
       SegmentPlacement of_the_block = placement;
       of_the_block.preferred = Place::nowhere();
       *plan = heap->planner.plan_move(run.base(), size_bytes, &of_the_block, wanted);
@@ -91,7 +91,7 @@ Found PageGrower::take(const LockedHeap& heap, const Request& request, const Gro
   Pool& pool = heap->pools.at(request.pool());
   RunBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
   if (growth.size_bytes < request.size_bytes) {
-    // It joins the free block beside it, which is long enough then.
+    // The pages join the free block beside them, which is then long enough.
     heap->pools.put(block, pool);
     block = heap->pools.take(pool, request.size_bytes);
   }
@@ -117,7 +117,7 @@ bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
     trace.call_failed(trace.now(), request.device, nullptr, span->size_bytes, status);
     return false;
   }
-  // Before other threads see the span: its pages must be populated under this advice.
+  // Before other threads see the span, because its pages must be populated under this advice.
   const HintPlan plan = state_.plan_span(span.get());
   const HintStatuses statuses = hints_.send(plan, request.device);
   for (std::size_t index = 0; index < plan.size(); ++index) {
@@ -179,7 +179,7 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
   return found;
 }
 
-// Returns the first segment of the page; the rest is free.
+// Returns the first segment of the page. The rest is free.
 RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
                                          SmallArenas::Growth most) {
   const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;

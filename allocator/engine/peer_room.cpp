@@ -6,7 +6,7 @@ namespace uvm {
 
 PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
     : machine_(machine), state_(state) {
-  // Of a shared device other programs have the rest.
+  // On a shared device other programs use the rest.
   if (machine.configuration.share) return;
   for (int peer = 0; peer < machine.device_count(); ++peer) {
     const bool has_pages = !machine.budget.devices[static_cast<std::size_t>(peer)].coherent;
@@ -17,7 +17,7 @@ PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
   }
 }
 
-// None of a device that the process does not use: asking it would make a context there.
+// 0 for a device that the process does not use: a query would make a context there.
 std::size_t PeerRoom::free_pages(int peer) const {
   MemoryFigures figures;
   if (!machine_.runtime.has_context(peer) || !machine_.runtime.memory_figures(peer, &figures).ok())

@@ -6,7 +6,7 @@
 namespace uvm {
 namespace {
 
-// A running callback of this thread, linked to the running callback that contains it.
+// A running callback of this thread, linked to the running callback around it.
 class RunningCallback {
  public:
   explicit RunningCallback(const void* owner) : owner_(owner), outer_(innermost_) {

@@ -30,7 +30,7 @@ std::uint64_t PrivateMemory::begin(int device, std::uint64_t id, PrivatePools::S
     const HeapGuard heap(state_);
     return heap->private_pools.begin(device, id, std::move(routed), false);
   }
-  // The program begins its capture after this call.
+  // The program begins its capture after this function returns.
   CaptureGuard& captures = CaptureGuard::of_process();
   CaptureGuard::Beginning(captures).begun();
   try {
@@ -93,7 +93,7 @@ void PrivateMemory::restore(int device, std::uint64_t id, const std::vector<Priv
       free_(block.address);
     }
   }
-  // The blocks that were just freed must be in their pools.
+  // The freed blocks must be in their pools.
   returner_.flush_all();
   fenced_.drain_all();
   for (const PrivateBlock& block : blocks) {

@@ -16,7 +16,8 @@ std::string name_of(const Machine& machine, int device) {
   return fmt::format("{}-{}", machine.runtime.name(), device);
 }
 
-// Empty, or one clause: kernels wait for turns only where moves are planned.
+// Returns an empty string, or one clause that says why kernels on the device cannot wait for turns:
+// they do only if moves are planned.
 std::string why_without_turns(const Machine& machine, int device) {
   const DevicePlacement& placement = machine.budget.devices[static_cast<std::size_t>(device)];
   if (placement.coherent) return "it uses the host's memory";

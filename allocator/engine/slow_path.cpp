@@ -54,7 +54,8 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   return request.size_bytes <= kSmallBytes ? allocate_small(request) : allocate_pages(request, {});
 }
 
-// Looks into the thread's cache for a stream that was not among the recent ones, and makes it one.
+// Takes a block from the thread's cache for a stream that was not among its recent ones, and makes
+// it one of them.
 void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                                   bool may_be_cached, bool may_cache_large) {
   ThreadCache::Outcome outcome{};
@@ -138,7 +139,7 @@ void* Engine::finish_allocation(const Request& request, Found found) {
     }
     address = mark_live(heap, request, found.block, found.block->home);
     at = machine.trace.now();
-    // A captured stream cannot wait for the lane: its pages are then populated by first use.
+    // A captured stream cannot wait for the lane, so first use populates its pages.
     if (found.populate != nullptr && !state.is_capturing()) {
       plan = heap->planner.plan_use(found.populate, found.populate_bytes,
                                     place_of_use(request.facade, request.device));
@@ -192,7 +193,7 @@ void Engine::follow_placement() {
   }
   for (const int device : news.devices_to_measure) {
     MemoryFigures figures;
-    // While moves are planned pages may be evicted, and the figures do not tell.
+    // While moves are planned the figures mislead, because pages may be evicted.
     if (live.is_watching() || !machine.runtime.memory_figures(device, &figures).ok()) continue;
     const HeapGuard heap(state);
     heap->planner.set_free_bytes(device, figures.free_bytes);
@@ -247,7 +248,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   Charges::Change charged;
   {
     const HeapGuard heap(state);
-    // The block that was looked up without the lock may be an arena's part by now.
+    // The block was looked up without the lock, and may be a part of an arena by now.
     if (block == nullptr || block->now() != BlockState::kLive)
       block = heap->pools.directory().find(address);
     if (block == nullptr && !heap->pools.directory().is_ours(address)) return FreeResult::kNotOurs;
@@ -262,7 +263,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
           const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
           fence = fenced.needs_fence(heap, *block, target);
         } catch (const std::bad_alloc&) {
-          fence = true;  // its pools could not be made; nor may they be below
+          fence = true;  // its pools could not be made, and may fail again below
         }
       }
       charged = Charges::end(heap, *block);
@@ -281,7 +282,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
       block->pool = fenced.pool_for(heap, *block);
       heap->pools.side_states().drop(block);
     } catch (const std::bad_alloc&) {
-      fence = true;  // its pools are gone again
+      fence = true;  // its pools could not be made
     }
   }
   if (fence && fenced.add(block)) return FreeResult::kFreed;
@@ -289,7 +290,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   return FreeResult::kFreed;
 }
 
-// For an address that is ours and is not the start of a live block.
+// Called for an address in the allocator's memory that is not the start of a live block.
 FreeResult Engine::report_misuse(const void* address) const noexcept {
   void* base = nullptr;
   std::size_t size_bytes = 0;
@@ -297,7 +298,7 @@ FreeResult Engine::report_misuse(const void* address) const noexcept {
   bool is_live = false;
   {
     const HeapGuard heap(state);
-    // A free block may have been joined with the one before it.
+    // A free block may have been joined with its neighbour in front.
     if (const Block* block = heap->pools.directory().find(address)) {
       base = block->address();
       size_bytes = block->size_bytes();

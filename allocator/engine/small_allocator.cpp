@@ -60,7 +60,7 @@ SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArena
   }
   if (count > 1) {
     const CacheOwnerGuard inside(*cache);
-    // Backwards, so that the cache hands out the lowest first.
+    // Backwards, so that the cache serves the lowest address first.
     for (std::size_t i = count; i-- > 1;) cache->put_spare(blocks[i]);
   }
   return {blocks[0], took_page, thread_is_past};

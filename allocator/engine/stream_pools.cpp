@@ -41,7 +41,7 @@ void StreamPools::retire_stream(int device, StreamHandle stream) {
 }
 
 void StreamPools::retire(const DeviceStream& retired) {
-  // While the stream can still be named.
+  // Now, while the stream can still be named.
   fenced_.record_deferred();
   const StreamKey key{Facade::kDevice, retired.device, retired.handle, 0, retired.thread};
   std::vector<Fence> last_work;
@@ -79,8 +79,8 @@ void StreamPools::retire(const DeviceStream& retired) {
 }
 
 // Memory that a private pool cached for a retired stream stays in the pool. If the device can be
-// waited for now, the next stream with the same handle may use it. Otherwise it is out of use until
-// the pool is released.
+// waited for now, the next stream with the same handle may use it. Otherwise it is unused until the
+// pool is released.
 void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
                                           const DeviceStream& stand_in) {
   const bool is_over =
@@ -141,7 +141,7 @@ void StreamPools::adopt(const StreamKey& key) {
                                      : machine_.stream_work.order_after_blocking_streams(stream));
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
-  // Another thread may have opened the same stream meanwhile.
+  // Another thread may have opened the stream meanwhile.
   if (!is_ordered || heap->pools.table().contains(key)) return orphan(heap, first, last_work);
   heap->pools.table().rename(first, key);
   if (last_work) machine_.stream_work.release(*last_work);
