@@ -22,14 +22,14 @@ bool barrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Every thread of the process passes a full barrier. A call that has worked may fail later: memory
-// may be short, or a filter of system calls (seccomp) may have been installed. Without the barrier
-// the owner and another thread could be inside together, and owners cannot change the kind of their
-// locks.
+// Makes every thread of the process pass a full barrier. The call may fail although earlier calls
+// worked: memory is short, or a filter of system calls (seccomp) was installed. Then the process
+// must end: without the barrier the owner and another thread could hold a lock together, and the
+// kind of a lock in use cannot change.
 void pass_barrier() {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
     return;
-  // Slower: a barrier of all processes.
+  // Slower: a barrier on the threads of all processes.
   if (barrier(MEMBARRIER_CMD_GLOBAL)) return;
   log(LogLevel::kError,
       "membarrier, which worked when the process began, fails now ({}): threads cannot be stopped "

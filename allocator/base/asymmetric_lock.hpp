@@ -3,9 +3,9 @@
 // membarrier system call (asymmetric Dekker, membarrier(2)). If the system has no membarrier, and
 // under ThreadSanitizer, which does not see that call, the owner locks by an exchange.
 //
-// The owner must not block while it holds the lock, because others spin until it leaves. Another
-// thread may hold it for long, such as around a fork that copies memory: the owner sleeps
-// meanwhile. Other threads exclude each other by a mutex of their own.
+// The owner must not block while it holds the lock, because others spin until it unlocks. Another
+// thread may hold the lock for long, for example around a fork that copies memory; the owner then
+// sleeps. The callers of lock_all() exclude each other by a mutex of their own.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace uvm {
 
 class AsymmetricLock {
  public:
-  // By the owner only. Waits while another thread has the lock.
+  // Called by the owner only. Waits while another thread holds the lock.
   [[gnu::always_inline]] void lock_owner() {
     if (asymmetric_) [[likely]] {
       busy_.store(true, std::memory_order_relaxed);
@@ -31,22 +31,22 @@ class AsymmetricLock {
   }
   void unlock_owner() { busy_.store(false, std::memory_order_release); }
 
-  // By any thread but the owners: takes all these locks with one barrier. Aborts the process with
-  // one line if the system refuses a barrier that it has given before.
+  // Takes all these locks with one barrier. Called by any thread except their owners. Logs a line
+  // and aborts the process if the barrier fails although earlier ones worked.
   static void lock_all(std::span<AsymmetricLock* const> locks);
   static void unlock_all(std::span<AsymmetricLock* const> locks);
 
-  // In a forked child: the threads that held it or waited for it are gone.
+  // Frees the lock in a forked child: threads that held it or waited for it do not exist there.
   void reset() {
     busy_.store(false, std::memory_order_relaxed);
     taken_.store(false, std::memory_order_relaxed);
   }
 
-  // Chooses the kind, once per process, before the first lock is used.
+  // Chooses the kind of all locks, once per process, before the first is used.
   static void prepare();
 
   enum class Kind : unsigned char { kSymmetric, kAsymmetric };
-  // The same for a given kind, while no lock is in use. False: this system or build lacks it.
+  // Sets the kind of all locks, while none is in use. False if this system or build lacks the kind.
   static bool use(Kind kind);
 
  private:
@@ -54,8 +54,8 @@ class AsymmetricLock {
   void lock_symmetric();
 
   static bool asymmetric_;
-  std::atomic<bool> busy_{false};   // the owner is inside; of the symmetric kind, any thread
-  std::atomic<bool> taken_{false};  // another thread has it, or is about to
+  std::atomic<bool> busy_{false};   // held by the owner; symmetric kind: by any thread
+  std::atomic<bool> taken_{false};  // another thread holds the lock, or waits for the owner
 };
 
 }  // namespace uvm

@@ -2,7 +2,7 @@
 
 namespace uvm {
 
-// Called with shared_.
+// Called with shared_ locked.
 void BiasedMutex::take_from_owner() {
   if (owner_.load(std::memory_order_relaxed) == nullptr) return;
   const std::array<AsymmetricLock*, 1> own = {&own_};
@@ -18,7 +18,7 @@ void BiasedMutex::lock_for_fork() {
 }
 
 void BiasedMutex::after_fork_in_child() {
-  // The threads that were locking it, and the one that may hold the bias, are not in the child.
+  // The child lacks the threads that were locking the mutex, and the thread that may hold the bias.
   own_.reset();
   bias_holder_ever_ = last_ = nullptr;
   turns_ = 0;
@@ -33,7 +33,7 @@ void BiasedMutex::lock_slow(const void* self) {
   turns_ = 0;
   if (bias_holder_ever_ == nullptr) bias_holder_ever_ = self;
   if (bias_holder_ever_ != self) return;
-  // The bias begins: this thread is inside already.
+  // The bias begins while this thread holds the mutex.
   owner_.store(self, std::memory_order_relaxed);
   own_.lock_owner();
   by_owner_ = true;

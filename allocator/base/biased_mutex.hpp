@@ -1,6 +1,7 @@
-// A mutex for data that one thread uses most of the time. After 64 turns in a row the mutex is
-// biased to its thread, which then locks it without an atomic read-modify-write (AsymmetricLock).
-// When another thread locks it, that thread pays for both, and the mutex is a plain one again.
+// A mutex for data that one thread uses most of the time. Once a thread has locked the mutex 64
+// times in a row, the mutex is biased to that thread, which then locks it without an atomic
+// read-modify-write (AsymmetricLock). The next thread that locks it pays for a barrier, and ends
+// the bias.
 //
 // Only the first thread that qualifies may ever hold the bias. A thread can be pre-empted between
 // reading `owner_` and entering `own_`, and resume arbitrarily later. If the bias could pass to
@@ -43,13 +44,14 @@ class BiasedMutex {
     }
   }
 
-  // Like lock(), before a fork: other threads wait in a state that the child can undo, where they
-  // do not exist. after_fork_in_child() undoes it. The child calls it first, with the mutex locked.
+  // Like lock(), before a fork. Other threads then wait in a state that after_fork_in_child() can
+  // undo in the child, where those threads do not exist. The child calls after_fork_in_child()
+  // before it unlocks the mutex.
   void lock_for_fork();
   void after_fork_in_child();
 
  private:
-  // Turns of one thread in a row after which the mutex is biased to it.
+  // After this many locks in a row by one thread, the mutex is biased to that thread.
   static constexpr unsigned kTurns = 64;
 
   static const void* this_thread() {

@@ -1,4 +1,4 @@
-// Fibonacci hashing: multiplied by 2^64 over the golden ratio, whose upper bits are the slot.
+// Fibonacci hashing: the slot is the upper bits of the value times 2^64 over the golden ratio.
 // Values at regular distances, such as sizes and addresses, get slots far apart.
 #pragma once
 

@@ -15,7 +15,7 @@ namespace {
 std::optional<std::size_t> read_number(const std::string& path) {
   std::ifstream file(path);
   std::uint64_t value = 0;
-  // "max" is no number: no limit.
+  // "max" means no limit, and is not a number.
   if (file >> value) return value;
   return std::nullopt;
 }
@@ -34,7 +34,7 @@ std::optional<std::size_t> named_number(const std::string& path, const std::stri
 
 std::size_t unused_host_bytes() {
   struct sysinfo machine = {};
-  sysinfo(&machine);  // fails for a bad address alone
+  sysinfo(&machine);  // fails only for a bad address
   return (machine.freeram + machine.bufferram) * machine.mem_unit;
 }
 
@@ -49,8 +49,8 @@ constexpr GroupFiles kVersion1{"/memory", "/memory.limit_in_bytes", "/memory.usa
                                "total_inactive_file"};
 constexpr GroupFiles kVersion2{"", "/memory.max", "/memory.current", "inactive_file"};
 
-// Lowers `*least` to the bytes that the group in `folder` may still use. Page cache counts as used;
-// the kernel first takes back its inactive part.
+// Lowers `*least` to the bytes that the group in `folder` may still use. The kernel counts page
+// cache as used; inactive page cache is subtracted, because the kernel reclaims it first.
 void cap(std::size_t* least, const std::string& folder, const GroupFiles& files) {
   auto limit = read_number(folder + files.limit);
   auto use = read_number(folder + files.use);

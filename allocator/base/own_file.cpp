@@ -20,7 +20,7 @@
 namespace uvm {
 namespace {
 
-constexpr int kMostLinks = 40;  // as the kernel follows
+constexpr int kMostLinks = 40;  // the kernel's own limit
 constexpr int kMostNames = 100;
 constexpr mode_t kOwnOnly = 0600;
 
@@ -31,7 +31,7 @@ bool is_trusted(const struct stat& link, int folder) {
   return (found.st_mode & S_IWOTH) == 0 || link.st_uid == geteuid() || link.st_uid == found.st_uid;
 }
 
-// The first part of a path, which is cut off.
+// Removes the first part of a path and returns it.
 std::string next_part(std::string* path) {
   const std::size_t begin = std::min(path->find_first_not_of('/'), path->size());
   const std::size_t end = std::min(path->find('/', begin), path->size());
@@ -40,7 +40,7 @@ std::string next_part(std::string* path) {
   return part;
 }
 
-// -1: it cannot be opened.
+// Returns -1 if the folder cannot be opened.
 int open_folder(std::string path) {
   constexpr int kFlags = O_PATH | O_CLOEXEC;
   Descriptor folder(open(path.starts_with('/') ? "/" : ".", kFlags | O_DIRECTORY));
@@ -85,7 +85,7 @@ bool write_all(int descriptor, std::string_view text) {
 
 OwnFile::OwnFile(const std::string& path) {
   const std::size_t slash = path.rfind('/');
-  name_ = path.substr(slash + 1);  // npos and 1 are 0
+  name_ = path.substr(slash + 1);  // npos + 1 is 0
   folder_ = open_folder(path.substr(0, slash == std::string::npos ? 0 : slash + 1));
   error_ = folder_ < 0 ? errno : 0;
 }

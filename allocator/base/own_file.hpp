@@ -1,6 +1,6 @@
-// Where a file that uvmalloc writes lies: a folder that is held open, and a name in it. The file is
-// made anew, for this user alone, and never through a link that another user could have put there
-// (docs/security.md). Functions return -1 or false on failure, with the reason in errno.
+// The location of a file that uvmalloc writes: a folder, which is kept open, and a name in it. A
+// new file is accessible to this user alone. No file is opened through a link that another user
+// could have placed (docs/security.md). Functions return -1 or false on failure and set errno.
 //
 // Not thread-safe. The folder is closed by the destructor.
 #pragma once
@@ -11,30 +11,31 @@ namespace uvm {
 
 class OwnFile {
  public:
-  // Opens the folder of `path`. A link on the way is followed as the kernel's protected_symlinks
-  // has it: in a folder that everybody may write to, only a link of this user or of the folder's
-  // owner. If the folder cannot be opened, every function fails for that reason.
+  // Opens the folder of `path`. Links on the way are followed by the rule of the kernel's
+  // protected_symlinks: in a folder that everybody may write to, a link must belong to this user or
+  // to the folder's owner. If the folder cannot be opened, every function fails with that error.
   explicit OwnFile(const std::string& path);
   ~OwnFile();
   OwnFile(const OwnFile&) = delete;
   OwnFile& operator=(const OwnFile&) = delete;
 
-  // A new file that only this user may read and write, open for both. EEXIST: the name is taken,
-  // by a link too.
+  // Creates a file that only this user may read and write, and opens it for both. EEXIST if a file
+  // or a link has the name.
   int create() const;
-  // What has the name, open for writing. ELOOP: a link. A pipe or a device makes nobody wait.
+  // Opens the existing file for writing, without waiting if it is a pipe or a device. ELOOP if it
+  // is a link.
   int open_existing() const;
   bool remove() const;
-  // Writes `text` to a new file, which then takes the name from whatever has it.
+  // Writes `text` to a new file and renames that file over the present one, if any.
   bool replace(const std::string& text) const;
 
  private:
   std::string name_;
   int folder_ = -1;
-  int error_ = 0;  // why there is no folder
+  int error_ = 0;  // errno if the folder could not be opened
 };
 
-// What errno says of such a file: a link is explained.
+// The text for an errno of these functions; for ELOOP it explains why links are refused.
 std::string own_file_error(int error);
 
 }  // namespace uvm

@@ -1,4 +1,5 @@
-// Records with stable addresses that are used again, newest first. Guarded by their owner's lock.
+// Makes records with stable addresses. A dropped record is made again, the last dropped first.
+// Guarded by its owner's lock.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@ class Recycled {
  public:
   Record* make(const Record& like) {
     if (dropped_.empty()) {
-      // So that drop() allocates nothing.
+      // Reserved now, so that drop() allocates nothing.
       if (dropped_.capacity() <= all_.size()) dropped_.reserve(2 * all_.size() + 1);
       return &all_.emplace_back(like);
     }
@@ -21,7 +22,7 @@ class Recycled {
     *record = like;
     return record;
   }
-  // The contents may still be read until the record is made again.
+  // The record's contents stay readable until the record is made again.
   void drop(Record* record) { dropped_.push_back(record); }
 
   std::size_t bytes() const { return all_.size() * sizeof(Record); }

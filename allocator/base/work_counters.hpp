@@ -1,4 +1,4 @@
-// Counts the work of a thread, for tests with an upper bound. Does nothing in builds with NDEBUG.
+// Counts the work of a thread, for tests that bound it. Does nothing in builds with NDEBUG.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 namespace uvm {
 
 struct WorkCounters {
-  std::uint64_t state_cycles = 0;   // of the state lock
-  std::uint64_t pool_searches = 0;  // of a pool's own free blocks
-  std::uint64_t look_ups = 0;       // of the block at an address
+  std::uint64_t state_cycles = 0;   // times that the state lock was taken
+  std::uint64_t pool_searches = 0;  // searches of a pool's own free blocks
+  std::uint64_t look_ups = 0;       // look-ups of the block at an address
 };
 
 #ifndef NDEBUG

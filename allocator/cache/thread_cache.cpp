@@ -26,7 +26,7 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t counte
   } else if (streams_[index]->key != key) {
     rename(first, key);
   }
-  // The per-thread stream of another thread has the same handle.
+  // recent_ is searched by handle, which the per-thread streams of all threads share.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }

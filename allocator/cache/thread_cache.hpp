@@ -1,7 +1,7 @@
 // Blocks that one thread has freed and will likely request again: by stream and rounded size, last
 // in, first out. A hit takes no lock that another thread takes in normal operation
-// (AsymmetricLock), calls nothing and touches two lines of the block's record. Only plain blocks
-// are cached (Block::plain). Blocks that leave go to the pools.
+// (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only plain
+// blocks are cached (Block::plain). Flushed blocks go to the pools.
 //
 // A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
 // It shares no pair of cache lines with data of other threads.
@@ -29,8 +29,9 @@ namespace uvm {
 
 class alignas(kCacheLinePair) ThreadCache {
  public:
-  // `most_bytes`: the most that it caches for one stream. `requests_per_look`, a power of two: the
-  // outcome of one in so many hits of a stream is kDoneAtLimit; 0: of none for that reason alone.
+  // `most_bytes`: limit on the cached bytes of one stream. `requests_per_look`, a power of two: one
+  // in this many allocations of a stream returns kDoneAtLimit if it is a hit, so that the caller
+  // reads the clock. 0: none does for that reason.
   ThreadCache(FigureStore::Tallies tallies, std::size_t most_bytes, std::uint64_t requests_per_look)
       : most_bytes_(most_bytes), look_mask_(requests_per_look - 1), tallies_(std::move(tallies)) {}
   ThreadCache(const ThreadCache&) = delete;
@@ -38,20 +39,20 @@ class alignas(kCacheLinePair) ThreadCache {
 
   AsymmetricLock lock;
 
-  // The outcome of a request, beside the block.
+  // The outcome of a request.
   enum class Outcome : std::uint8_t {
     kMiss,  // nothing was done
     kDone,
-    kDoneAtLimit,  // and a peak may have been passed (PeakBook::add_up), or the clock is to be read
+    kDoneAtLimit,  // done; a peak may have been passed (PeakBook::add_up), or the clock is due
   };
 
-  // ---- by the owner, inside the lock
+  // ---- called by the owner, with the lock
 
-  // Instead of the first pool of a stream: the caller must take the slow path.
+  // In place of a stream's first pool: the caller must take the slow path.
   static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
 
-  // The record of the block that this thread last got at `address`; nullptr: it was forgotten. May
-  // be called outside the lock.
+  // The record of the block that this thread last got at `address`; nullptr if another entry has
+  // replaced it. May be called without the lock.
   Block* known_at(const void* address) const {
     Block* block = known_[known_slot(address)];
     return block != nullptr && block->starts_at(address) ? block : nullptr;
@@ -63,36 +64,38 @@ class alignas(kCacheLinePair) ThreadCache {
   // (flush_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome, PoolIndex* pools);
-  // Caches a freed block: live and plain. Returns its stream; nullptr: there is no room.
+  // Caches a live, plain block, which its caller frees. Returns its stream; nullptr if there is no
+  // room.
   const StreamKey* put(Block* block);
-  // Counts a block for which there was no room and which goes to its pool. Returns its stream;
-  // nullptr: the stream is not open.
+  // Counts the free of a block that put() has refused; the caller returns the block to its pool.
+  // Returns its stream; nullptr if the stream is not open.
   const StreamKey* pass_on(const Block& block);
 
-  // From now on blocks of these pools may be cached. `first` is the index of the stream's first
-  // pool, `counter` that of its facade and device among the tallies.
+  // Lets blocks of a stream's pools be cached. `first` is the index of its first pool, `counter`
+  // the index of its facade and device among the tallies.
   void open(const StreamKey& key, PoolIndex first, std::size_t counter);
   bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
   // Whether large blocks of these pools are cached from now on.
   void set_may_cache_large(PoolIndex first, bool keep);
-  // On a miss of a large request: moves the stream's cached large blocks to `*out`, for their pool,
-  // where they may serve it. False: such misses are so frequent that none should be cached.
+  // On a miss of a large request: moves the stream's cached large blocks to `*out`. In their pool
+  // they may serve the request. False if such misses are so frequent that the stream should cache
+  // no large blocks.
   bool flush_large(PoolIndex first, BlockChain* out) noexcept;
-  // Moves the stream's cached large blocks to `*out`, and the medium ones if they are more than so
-  // many bytes: cached blocks cannot be joined to larger ones.
+  // Moves the stream's cached large blocks to `*out`; its medium blocks too, if they have more than
+  // `most_medium_bytes`. Cached blocks cannot be joined with free neighbours.
   void trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
-  // Flushes these pools to `*out`, and caches no more of them.
+  // Moves the cached blocks of these pools to `*out`, and caches no more of them.
   void close(PoolIndex first, BlockChain* out) noexcept;
-  // The pools belong to another stream from now on. Its requests get the cached blocks once it was
-  // opened.
+  // Gives the pools to another stream, whose requests get the cached blocks after open().
   void rename(PoolIndex first, const StreamKey& key);
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
 
   Tally& tally(std::size_t counter) { return tallies_[counter]; }
 
-  // Counts a block that did not come from, or go into, the cache, and remembers an allocated one.
-  // The stream with the pool `first` must be open. False: a peak may have been passed.
+  // Count a block that bypasses the cache. The stream with the first pool `first` must be open.
+  // count_allocated() also remembers the record (known_at()). It returns false if a peak may have
+  // been passed.
   [[gnu::always_inline]] bool count_allocated(PoolIndex first, Block& block, bool from_cache) {
     return allocated(streams_[first / kPoolsPerStream].get(), block, block.requested_bytes(),
                      from_cache);
@@ -101,10 +104,10 @@ class alignas(kCacheLinePair) ThreadCache {
     freed(streams_[first / kPoolsPerStream].get(), block);
   }
 
-  // ---- by whoever holds the lock
+  // ---- called by any thread that holds the lock
 
-  // Moves the cached blocks of one stream, by its first pool, to `*out`: small objects, medium
-  // blocks, large ones (from kLargeBytes on), or the latter two.
+  // Moves the cached blocks of the stream with the first pool `first` to `*out`: small objects,
+  // medium blocks, large blocks (from kLargeBytes on), or both of the latter.
   enum class Kept : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
@@ -139,7 +142,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
   // Small and medium blocks have a bin for each size.
   static constexpr std::size_t kDirectBins = kLargeBytes / kGranule - 1;
-  // A medium request may get a block that is up to so many granules larger, as from a pool.
+  // A medium request may get a block less than kSmallestPacked larger, as it may from a pool.
   static constexpr std::size_t kNearBins = kSmallestPacked / kGranule;
   static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
     std::array<std::uint32_t, kSmallBins> most{};
@@ -160,23 +163,23 @@ class alignas(kCacheLinePair) ThreadCache {
     PoolIndex on_miss = 0;
     std::size_t medium_bytes = 0;  // of cached medium blocks
     std::size_t other_bytes = 0;   // of all other cached blocks
-    // Cached large blocks cannot be joined with their neighbours, so other blocks are cut from
-    // worse places, which costs new pages in the end. They are cached only if hardly any large
-    // request misses. 0: not at all.
+    // Largest size that is cached; 0: none. Cached large blocks cannot be joined with their
+    // neighbours, so other blocks are cut from worse places, which costs new pages in the end. They
+    // are cached only if hardly any large request misses.
     std::size_t largest_cached = 0;
     std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last flushed
     StreamTally counts;
     // By size in granules: small objects, then medium blocks.
     std::array<Bin, kDirectBins> direct;
-    std::array<std::uint64_t, 3> filled_medium{};  // a bit for each; the last word has none
+    std::array<std::uint64_t, 3> filled_medium{};  // a bit for each bin; the last word stays 0
     struct alignas(64) Set {                       // a cache line
       std::array<Bin, kWays> bins;
     };
     std::array<Set, kSets> runs;
-    std::uint64_t filled_sets = 0;  // a bit for each that may hold blocks
+    std::uint64_t filled_sets = 0;  // a bit for each set that may hold blocks
 
     std::size_t cached_bytes() const { return medium_bytes + other_bytes; }
-    // The first bin with blocks from `index` on, within kNearBins; nullptr: there is none.
+    // The first bin with blocks among the kNearBins from `index` on; nullptr if all are empty.
     Bin* find_near(std::size_t index) {
       const std::size_t word = index / 64;
       std::uint64_t near = filled_medium[word] >> index % 64;
@@ -195,7 +198,7 @@ class alignas(kCacheLinePair) ThreadCache {
       }
       return nullptr;
     }
-    // Gives an empty bin to that size, which has none; nullptr: all are taken.
+    // Assigns an empty bin to a size that has none; nullptr if no bin of its set is empty.
     Bin* claim(std::uint32_t granules);
   };
 
@@ -212,12 +215,12 @@ class alignas(kCacheLinePair) ThreadCache {
                 of->key.device == device;
     return same ? of : nullptr;
   }
-  // The stream of a pool; nullptr: it is not open.
+  // The stream of a pool; nullptr if it is not open.
   [[gnu::always_inline]] Stream* stream_of(PoolIndex pool) const {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  // Moves all but `keep` blocks to `*out`; returns their bytes.
+  // Moves all but `keep` blocks to `*out`; returns the bytes moved.
   static std::size_t empty(Bin* bin, std::uint32_t keep, BlockChain* out) noexcept;
   static Block* pop(Bin* bin) {
     --bin->count;
@@ -253,9 +256,9 @@ class alignas(kCacheLinePair) ThreadCache {
   const std::size_t most_bytes_;
   const std::uint64_t look_mask_;
   std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
-  // The records of blocks that the thread got last, so that a free need not look them up. An entry
-  // may be out of date: it is right if the record still says that the block starts there. With
-  // 1,000 live blocks, four of five are found here when they are freed.
+  // The records of the blocks that the thread got last, so that a free need not look them up. An
+  // entry may be stale: it is valid if its record still has the block's address. With 1,000 live
+  // blocks, four of five are found here when they are freed.
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream

@@ -19,12 +19,12 @@ std::uint64_t next_serial() {
   return ++last;
 }
 
-// The existing allocators, by serial: a thread may outlive some of those that it used. Never
-// destroyed, because threads may end after static objects do.
+// The existing allocators, by serial. An ending thread looks its allocators up here, because it may
+// outlive them. Never destroyed, because threads may end after static objects are destroyed.
 struct Living {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
-  std::condition_variable_any left;  // a thread that ended has left an allocator
+  std::condition_variable_any left;  // notified when an ending thread has left an allocator
 };
 Living& living() {
   static auto* const kLiving = new Living;
@@ -33,10 +33,10 @@ Living& living() {
 
 }  // namespace
 
-// The caches of a thread, by allocator, for its end.
+// A thread's caches, by the allocator's serial. When the thread ends, it returns them.
 struct ThreadEnd {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
-  pid_t process = 0;  // where it got them
+  pid_t process = 0;  // in which the caches were made
 
   ThreadEnd() = default;
   ~ThreadEnd() { come(); }
@@ -46,8 +46,8 @@ struct ThreadEnd {
   void come() noexcept {
     ThreadCaches::slot_ = {};
     const auto left = std::exchange(caches, {});
-    // In a forked child the threads that may have held locks are gone, and the inherited blocks are
-    // the parent's.
+    // In a forked child the inherited blocks belong to the parent, and threads that do not exist
+    // there may hold locks.
     if (process != getpid()) return;
     for (auto [serial, cache] : left) {
       ThreadCaches* const of = enter(serial);
@@ -58,7 +58,7 @@ struct ThreadEnd {
   }
 
  private:
-  // The allocator exists until leave(). nullptr: it is gone.
+  // Keeps the allocator from being destroyed until leave(). nullptr if it is destroyed already.
   static ThreadCaches* enter(std::uint64_t serial) {
     const RankedGuard lock(living().mutex);
     const auto found = living().by_serial.find(serial);
@@ -74,7 +74,8 @@ struct ThreadEnd {
 };
 
 namespace {
-// Whether the object below is destroyed. It can be read at any time.
+// Set at this thread's end, when ThreadEnd is destroyed or LateEnd runs it. A plain bool, so it can
+// be read afterwards.
 constinit thread_local bool thread_is_past = false;
 
 ThreadEnd& thread_end() {
@@ -86,8 +87,9 @@ ThreadEnd& thread_end() {
 }
 
 // Destructors of thread-specific data run after those of thread-local objects. If one of them is
-// the first in its thread to use an allocator, the object above is made too late to be destroyed.
-// Then the next round of these destructors calls this key's, with that object.
+// the first in its thread to use an allocator, the thread's ThreadEnd is made too late to be
+// destroyed. In that case pthread runs this key's destructor, with the ThreadEnd, in its next
+// round.
 class LateEnd {
  public:
   LateEnd() : exists_(pthread_key_create(&key_, come) == 0) {}
@@ -135,7 +137,8 @@ ThreadCaches::~ThreadCaches() {
 }
 
 void ThreadCaches::close() noexcept {
-  // In a forked child another thread may have held the mutex, and no thread is left to end.
+  // In a forked child a thread that does not exist there may hold the mutex, and no thread returns
+  // its cache.
   if (abandoned_) return;
   std::unique_lock lock(living().mutex);
   living().by_serial.erase(serial_);
@@ -161,7 +164,7 @@ ThreadCache* ThreadCaches::local_slow() noexcept {
   return cache;
 }
 
-// All allocations come before the first change.
+// Allocates all memory before the first change, so that a failure changes nothing.
 ThreadCache* ThreadCaches::add_cache() {
   auto& ended = thread_end();
   auto cache =
@@ -196,14 +199,14 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
     take_out(cache, &blocks, &streams);
   }
   {
-    // With this thread's counts, the sum may exceed a peak.
+    // With this thread's last counts, the sum may exceed a peak.
     const StopTheWorld stopped(*this);
     add_up();
   }
   retired_(std::move(blocks), streams);
 }
 
-// Without memory to list the streams that it knows, the cache stays among the others.
+// If there is no memory to list the streams that the cache knows, it stays in caches_.
 void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<PoolIndex>* streams) noexcept {
   bool has_all = true;
@@ -225,8 +228,8 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
 
 ThreadCaches::StopTheWorld::StopTheWorld(ThreadCaches& caches)
     : caches_(caches), lock_(caches.mutex_) {
-  // In a forked child no thread is inside, although a mark may say so: its thread may have been
-  // about to notice that the lock was taken.
+  // In a forked child no other thread is inside its cache, although a lock may say so: at the fork
+  // its owner may have been about to notice that the lock was taken.
   if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
@@ -351,7 +354,7 @@ void ThreadCaches::unlock_list_after_fork() {
 void ThreadCaches::abandon() noexcept {
   abandoned_ = true;
   slot_ = {};
-  // Other threads may have held locks at the fork: this thread's end must take none.
+  // This thread's end must take no locks, because other threads may have held them at the fork.
   if (!thread_is_past) thread_end().caches.clear();
 }
 

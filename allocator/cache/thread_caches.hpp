@@ -1,8 +1,9 @@
-// The caches of an allocator's threads: made when a thread first needs one, retired when it ends. A
-// thread finds its own by thread-local storage, without a lock. StopTheWorld gives access to all of
-// them: no thread is inside its cache meanwhile, and each waits on its next allocation or free.
+// The caches of an allocator's threads. A cache is made when its thread first needs it, and retired
+// when the thread ends. A thread finds its cache by thread-local storage, without a lock.
+// StopTheWorld gives access to all caches: meanwhile no other thread is inside its cache, and each
+// waits on its next allocation or free.
 //
-// Rank of locks: the list's mutex, then the caches' own locks, then the state lock.
+// Order of locks: the list's mutex, then the caches' own locks, then the state lock.
 #pragma once
 
 #include <atomic>
@@ -23,9 +24,9 @@ namespace uvm {
 
 class UVM_CAPABILITY("stopped world") ThreadCaches {
  public:
-  // Threads count in `figures`, which outlives the caches. When a thread ends, `retired` gets its
-  // cached blocks and the first pools of the streams that it used, on that thread and without
-  // locks. It must not throw.
+  // Threads count in `figures`, which must outlive the caches. An ending thread calls `retired`,
+  // without locks, with its cached blocks and the first pools of the streams that it used.
+  // `retired` must not throw.
   using Retired = std::function<void(BlockChain blocks, const std::vector<PoolIndex>& streams)>;
   ThreadCaches(FigureStore& figures, std::size_t most_bytes, std::uint64_t requests_per_look,
                Retired retired);
@@ -34,15 +35,15 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
-  // From now on threads that end return nothing; waits for a thread that does so now. No thread may
-  // use the allocator any more, but some may still end. May be called again.
+  // After it, ending threads return nothing. Waits for threads that are returning their caches. No
+  // thread may use the allocator any more, but threads may still end. May be called again.
   void close() noexcept;
 
-  // This thread's cache. nullptr in a thread whose thread-local storage is destroyed, in a forked
-  // child, and without memory for a cache.
+  // This thread's cache. nullptr if the thread's local storage is destroyed, in a forked child, and
+  // if there is no memory for a cache.
   ThreadCache* local() noexcept { return slot_.serial == serial_ ? slot_.cache : local_slow(); }
 
-  // No thread is inside its cache while one is alive.
+  // While one exists, no other thread is inside its cache.
   class UVM_SCOPED_CAPABILITY StopTheWorld {
    public:
     explicit StopTheWorld(ThreadCaches& caches) UVM_ACQUIRE(caches);
@@ -55,38 +56,39 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
     RankedGuard<Ranked<std::mutex, LockRank::kCaches>> lock_;
   };
 
-  // These move the blocks of the stream with that first pool, or all, to `*out`.
+  // These move the cached blocks of the stream with the first pool `first`, or of all, to `*out`.
+  // close() also ends their caching.
   void flush(PoolIndex first, ThreadCache::Kept kept, BlockChain* out) noexcept UVM_REQUIRES(this);
   void flush_all(BlockChain* out) noexcept UVM_REQUIRES(this);
   void close(PoolIndex first, BlockChain* out) noexcept UVM_REQUIRES(this);
-  // Pools that were closed, or belonged to a thread that has ended, get another stream.
+  // Gives pools to another stream. They were closed, or their stream's thread has ended.
   void rename(PoolIndex first, const StreamKey& key) UVM_REQUIRES(this);
-  // Every thread caches large blocks of the stream from now on, or moves them to `*out` and caches
-  // none. These stop the world themselves.
+  // Lets every thread cache large blocks of the stream; or moves those to `*out` and ends their
+  // caching. Both stop the world themselves.
   void set_may_cache_large(PoolIndex first);
   void stop_caching_large(PoolIndex first, BlockChain* out);
   PeakBook& book() UVM_REQUIRES(this) { return book_; }
-  // Adds up the present sums, of one index or of all, notes new peaks and shares out the room below
-  // them. These allocate nothing.
+  // Sums the counts of all threads at one index, or at each; updates the peaks; and shares the
+  // headroom below them among the threads. Allocates nothing.
   void add_up(std::size_t counter) UVM_REQUIRES(this);
   void add_up() UVM_REQUIRES(this);
   Tally sum(std::size_t counter) const UVM_REQUIRES(this);
   std::int64_t peak_live_bytes() const UVM_REQUIRES(this) { return peak_live_bytes_; }
-  // Counts of the stream with that first pool; peaks are sums of the threads' own.
+  // Counts of the stream with the first pool `first`. Its peak is the sum of the threads' peaks.
   StreamTally sum_of_stream(PoolIndex first) const UVM_REQUIRES(this);
   std::size_t cached_bytes() const UVM_REQUIRES(this);
   // Bytes of the caches' own tables.
   std::size_t bytes() const UVM_REQUIRES(this);
 
-  // Before a block of the stream with that first pool is handed out, so that count_elsewhere() and
-  // the end of a thread allocate nothing. Takes the lock itself.
+  // Called before a block of the stream with the first pool `first` is handed out, so that
+  // count_elsewhere() and the end of a thread allocate nothing. Takes the lock itself.
   void make_room(PoolIndex first) {
     if (!has_room(first)) make_more_room(first);
   }
   bool has_room(PoolIndex first) const {
     return first / kPoolsPerStream < streams_with_room_.load(std::memory_order_acquire);
   }
-  // Counts for a thread whose cache does not know the stream with that first pool:
+  // Counts for a thread that has no cache, or whose cache does not know the stream: calls
   // count(Tally&, StreamTally&). Stops the world itself.
   template <class Count>
   void count_elsewhere(Count count, std::size_t counter, PoolIndex first) noexcept {
@@ -95,18 +97,17 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
     add_up();
   }
 
-  // In the child of a fork: this thread's cache is out of use, and no thread gets one any more.
+  // In a forked child: this thread loses its cache, and no thread gets one any more.
   void abandon() noexcept;
 
-  // Around a fork: nobody is in the list of all allocators, which threads that end look into. The
-  // first takes the lock that the second releases.
+  // Around a fork: lock and unlock the list of all allocators, which ending threads search.
   static void lock_list_for_fork() UVM_NOT_ANALYSED;
   static void unlock_list_after_fork() UVM_NOT_ANALYSED;
 
  private:
   friend struct ThreadEnd;
   struct Slot {
-    std::uint64_t serial = 0;  // of the allocator whose cache it is
+    std::uint64_t serial = 0;  // of the allocator that owns the cache
     ThreadCache* cache = nullptr;
   };
 
@@ -128,7 +129,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   const std::uint64_t requests_per_look_;
   const Retired retired_;
   std::atomic<bool> abandoned_{false};
-  int ending_threads_ = 0;  // that return their caches now; guarded by the list of allocators
+  int ending_threads_ = 0;  // that are returning caches; guarded by the mutex of all allocators
 
   // Guards what follows; taken before the caches' locks.
   mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
@@ -136,13 +137,13 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // Counts of threads without a cache: by index, and by first pool / kPoolsPerStream.
   std::span<Tally> ended_;
   std::vector<StreamTally> ended_streams_;
-  std::atomic<std::size_t> streams_with_room_ = 0;  // its size
+  std::atomic<std::size_t> streams_with_room_ = 0;  // size of ended_streams_
   PeakBook book_;
   std::int64_t& peak_live_bytes_;  // of all facades and devices together
-  // These have room for one entry of each thread.
-  std::vector<AsymmetricLock*> taken_;  // by StopTheWorld: all but its thread's own
-  RoomShares shares_;                   // of add_up(): of caches_
-  std::vector<Tally*> tallies_;         // of add_up_counter()
+  // Working memory, with room for one entry of each thread.
+  std::vector<AsymmetricLock*> taken_;  // StopTheWorld: all locks but its thread's own
+  RoomShares shares_;                   // add_up()
+  std::vector<Tally*> tallies_;         // add_up_counter()
 };
 
 }  // namespace uvm

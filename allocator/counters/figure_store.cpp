@@ -20,7 +20,7 @@
 namespace uvm {
 namespace {
 
-constexpr std::size_t kPage = 4096;  // offsets of mappings; what threads count lies apart
+constexpr std::size_t kPage = 4096;                // unit of a mapping's size, and its alignment
 constexpr off_t kMostFileBytes = off_t{64} << 20;  // a store for 500 devices is smaller
 constexpr std::string_view kFormat = "uvmalloc-fig-1";
 
@@ -60,12 +60,13 @@ struct FileContent {
   struct Free {
     void operator()(char* bytes) const { ::operator delete(bytes, std::align_val_t(kPage)); }
   };
-  std::unique_ptr<char, Free> memory;  // nullptr: it cannot be read
+  std::unique_ptr<char, Free> memory;  // nullptr if the file cannot be read
   std::size_t size_bytes = 0;
 };
 
-// Zeros follow a file that is smaller than `least_bytes`. Only a regular file is read, as far as it
-// went at first: another user may have put anything there, a pipe without a writer for example.
+// Reads a regular file up to its size when opened, and pads it with zeros to `least_bytes`. Other
+// files are not read: another user may have put anything there, for example a pipe without a
+// writer.
 FileContent content_of(const std::string& file, std::size_t least_bytes) {
   FileContent content;
   const Descriptor descriptor(open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -128,8 +129,8 @@ bool FigureStore::map_file(const std::string& file) {
   if (has_room(descriptor, layout_.size_bytes)) {
     mapped = mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   }
-  // The mapping stays. Programs that close all descriptors would close this one, or take it for
-  // another file.
+  // The mapping stays without the descriptor. A program that closes descriptors that it does not
+  // know could close this one, and then use its number for another file.
   ::close(descriptor);
   if (mapped == MAP_FAILED) {
     remove_file();
@@ -148,7 +149,7 @@ void FigureStore::make_parts() {
   header.fixed_bytes = sizeof(Fixed);
   header.counters = counters_;
   copy_text(UVMALLOC_VERSION, &header.version);
-  copy_text(kFormat, &header.format);  // last: now it can be read
+  copy_text(kFormat, &header.format);  // last, because readers accept the file from then on
 }
 
 void FigureStore::remove_file() noexcept {
@@ -209,7 +210,7 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Peaks* peaks
   for (std::size_t counter = 0; counter < devices * kFacades; ++counter) {
     const Tally tally = sum(counter);
     Amounts live = tally.live(Tally::kAll);
-    live.bytes = std::max<std::int64_t>(live.bytes, 0);  // threads may have been left out
+    live.bytes = std::max<std::int64_t>(live.bytes, 0);  // below zero if threads were left out
     const Amounts total = tally.total(Tally::kAll);
     Figures::OfFacade& facade = out.facades[counter / devices];
     facade.allocations += static_cast<std::uint64_t>(total.blocks);

@@ -64,9 +64,10 @@ struct Figures {
 
 class FigureStore {
  public:
-  // In ordinary memory, for so many facades and devices. Throws std::bad_alloc.
+  // In ordinary memory. `counters` is the number of facades times that of devices. Throws
+  // std::bad_alloc.
   explicit FigureStore(std::size_t counters);
-  // In `file`, which must not exist; in ordinary memory if the file cannot be made.
+  // In `file`, which must not exist; in ordinary memory if the file cannot be created.
   FigureStore(std::size_t counters, const std::string& file);
   ~FigureStore();
   FigureStore(const FigureStore&) = delete;
@@ -85,14 +86,14 @@ class FigureStore {
   CountingRuntime::Counters& calls() { return fixed_->calls; }
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
   std::span<PeakBook::Peaks> peaks() { return {peaks_, counters_}; }
-  // Of threads that have ended.
+  // The sums of threads that have ended, by index.
   std::span<Tally> ended() { return {tallies_, counters_}; }
 
-  // Stores the text of Figures::about; false: it is too long.
+  // Stores the text of Figures::about; false if the text is too long.
   bool describe(std::string_view text) noexcept;
 
   // One thread's tallies, one for each facade and device, all zero at first. If the store has no
-  // room left they are in ordinary memory, and a reader of the file does not see them.
+  // room left, the tallies lie in ordinary memory, and a reader of the file does not see them.
   class Tallies {
    public:
     Tallies(Tallies&& other) noexcept;
@@ -105,7 +106,7 @@ class FigureStore {
     friend class FigureStore;
     Tallies() = default;
     std::span<Tally> tallies_;
-    std::atomic<bool>* taken_ = nullptr;  // nullptr: `own_` has them
+    std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the tallies
     std::unique_ptr<Tally[]> own_;
   };
   Tallies take_tallies();
@@ -113,8 +114,8 @@ class FigureStore {
   // Called while no figure changes. `sum` returns the sum of all threads' tallies at an index.
   using SumOfCounter = std::function<Tally(std::size_t counter)>;
   Figures read(const SumOfCounter& sum) const;
-  // The figures that a process has left in a file. nullopt, and why in one line: it is no such
-  // file.
+  // The figures that a process has left in a file. If the file is none of these, returns nullopt
+  // and sets `*why_not` to the reason in one line.
   static std::optional<Figures> read_file(const std::string& file, std::string* why_not);
 
  private:

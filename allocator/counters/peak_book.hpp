@@ -1,5 +1,5 @@
-// Peaks of sums over threads, and of the process: the other half of Tally. Guarded by the stopped
-// world of the thread caches.
+// Peaks of the sums over all threads of what each counts (Tally). Guarded by the stopped world of
+// the thread caches.
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@
 
 namespace uvm {
 
-// Shares out the bytes between a sum and its peak among the threads, as room to grow. Half goes to
-// the thread that asks, the rest evenly to those that have allocated since the last time. Threads
-// that stand still get none.
+// Divides the headroom between a sum and its peak among the threads. About half goes to the calling
+// thread, the rest evenly to other threads that have allocated since the last division. Idle
+// threads get none.
 class RoomShares {
  public:
   // Adds the next thread.
@@ -45,13 +45,13 @@ class PeakBook {
   // `counters` outlive the book.
   explicit PeakBook(std::span<Peaks> counters) : counters_(counters) {}
 
-  // Adds up `tallies` and `ended`, which are those of one index, notes new peaks, and shares out
-  // the room below the peaks.
+  // Sums `tallies` and `ended`, which are those of one index, updates the peaks, and divides the
+  // headroom below them.
   void add_up(std::size_t counter, std::span<Tally* const> tallies, const Tally& ended,
               const RoomShares& shares);
 
-  // Starts peaks again from the present sum, and totals from zero. add_up() must follow, because
-  // the room shared out before is too large then.
+  // Restart the peaks from the present sum, and the totals from zero. The caller must call add_up()
+  // afterwards, because the threads' headroom is too large then.
   void reset_peaks(std::size_t counter) { counters_[counter].peaks = {}; }
   void reset_totals(std::size_t counter, const Tally& sum);
 

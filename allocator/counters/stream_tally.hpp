@@ -9,7 +9,7 @@
 namespace uvm {
 
 struct StreamTally {
-  std::int64_t live_bytes = 0;  // below zero where others' blocks are freed here
+  std::int64_t live_bytes = 0;  // below zero if the thread frees blocks of other threads
   std::int64_t peak_bytes = 0;
   std::uint64_t blocks = 0;  // allocated since the start
   std::uint64_t bytes = 0;

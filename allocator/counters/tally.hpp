@@ -1,8 +1,8 @@
-// The blocks that one thread has allocated and freed of one facade on one device, and how far it
-// may go before a peak might be passed. Each thread counts for itself; a figure of the process is
-// the sum over threads. The peak of that sum is exact nevertheless: the bytes between the present
-// sum and the peak are shared out among the threads as room to grow. A thread that has used up its
-// room adds up again (PeakBook).
+// The blocks that one thread has allocated and freed of one facade on one device, and how much more
+// it may allocate before a peak might be passed. Each thread counts for itself; a figure of the
+// process is the sum over threads. The peak of that sum is exact nevertheless: the headroom between
+// the present sum and the peak is divided among the threads. A thread that has used up its part
+// sums the counts again (PeakBook).
 //
 // A tally belongs to the thread whose cache it is in; others may read it while they hold that
 // cache's lock.
@@ -22,7 +22,7 @@ namespace uvm {
 struct Amounts {
   std::int64_t blocks = 0;
   std::int64_t bytes = 0;            // as rounded
-  std::int64_t requested_bytes = 0;  // as asked for
+  std::int64_t requested_bytes = 0;  // as requested
 
   Amounts& operator+=(const Amounts& other) {
     blocks += other.blocks;
@@ -45,7 +45,7 @@ struct Amounts {
 
 class alignas(kCacheLinePair) Tally {
  public:
-  // False: a peak may have been passed. `from_cache`: without new memory.
+  // False if a peak may have been passed. `from_cache`: the block needed no new memory.
   [[gnu::always_inline]] bool allocated(SizeClass size_class, std::size_t bytes,
                                         std::size_t requested_bytes, bool from_cache) {
     auto of = static_cast<std::size_t>(size_class);
@@ -80,7 +80,7 @@ class alignas(kCacheLinePair) Tally {
   }
 
  private:
-  std::array<Amounts, kSizeClasses> live_;   // may be below zero: others' blocks are freed here
+  std::array<Amounts, kSizeClasses> live_;   // below zero if the thread frees blocks of others
   std::array<Amounts, kSizeClasses> total_;  // allocated since the start
   std::array<std::uint64_t, kSizeClasses> misses_{};
   std::array<Amounts, kSizeClasses + 1> limits_;

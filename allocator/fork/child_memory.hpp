@@ -11,10 +11,10 @@ namespace uvm {
 
 class ChildMemory {
  public:
-  // Aligned to 512 bytes; 0 bytes: nullptr. OutOfMemoryError; std::runtime_error for the device
-  // facade.
+  // Aligned to 512 bytes; nullptr for 0 bytes. Throws OutOfMemoryError, and std::runtime_error for
+  // the device facade.
   void* allocate(Facade facade, std::size_t size_bytes);
-  // False: the block was not allocated here.
+  // False if the block was not allocated here.
   bool free(void* address);
 
  private:

@@ -36,8 +36,8 @@ const char* way_out(const ForkSnapshot::Limits& limits) {
 
 bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t offset) {
   while (size_bytes != 0) {
-    // By its number: AddressSanitizer's pwrite refuses the bytes of free blocks, which lie in the
-    // same pages as live ones.
+    // A raw system call: AddressSanitizer's pwrite() refuses the bytes of free blocks, which lie in
+    // the same pages as live blocks.
     long written = syscall(SYS_pwrite64, file, from, size_bytes, offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
@@ -48,12 +48,12 @@ bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t o
   return true;
 }
 
-// Compares whole pages. Not by memcmp: AddressSanitizer's refuses the bytes of free blocks, and
-// other threads may be writing to live ones.
+// Compares whole pages, unseen by sanitizers: AddressSanitizer would refuse the bytes of free
+// blocks, in memcmp() too, and ThreadSanitizer would report other threads' writes to live blocks.
 __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a, const char* b,
                                                                   std::size_t size_bytes) {
   using Word [[gnu::may_alias]] = std::uint64_t;
-  constexpr std::size_t kStep = 64;  // words between two looks at the outcome
+  constexpr std::size_t kStep = 64;  // words between two checks for a difference
   const auto* left = reinterpret_cast<const Word*>(a);
   const auto* right = reinterpret_cast<const Word*>(b);
   for (std::size_t word = 0; word < size_bytes / sizeof(Word); word += kStep) {
@@ -64,7 +64,7 @@ __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a,
   return true;
 }
 
-// The processes that this one has forked and that have not ended.
+// The ids of the child processes that have not ended.
 std::vector<std::string> children() {
   std::vector<std::string> out;
   std::error_code error;
@@ -84,7 +84,8 @@ void ForkSnapshot::add(void* address, std::size_t size_bytes) {
   noted_.push_back({reinterpret_cast<char*>(begin), size});
 }
 
-// The noted ranges by address, cut at 2 MiB boundaries: each is compared and copied as one.
+// The noted ranges by address, without overlaps, cut at 2 MiB boundaries. Each part is compared and
+// copied as a whole.
 std::vector<ForkSnapshot::Range> ForkSnapshot::merge_noted() {
   std::sort(noted_.begin(), noted_.end(),
             [](const Range& a, const Range& b) { return a.address < b.address; });
@@ -176,8 +177,8 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
                        way_out(limits))};
 }
 
-// Opens the files of the last fork that a child still has open. They are sealed, so they are
-// unchanged.
+// Opens the files of the last fork that some child still has open. Files are sealed, so their
+// contents have not changed.
 void ForkSnapshot::find_files() {
   if (files_.empty()) return;
   std::error_code error;
@@ -187,7 +188,7 @@ void ForkSnapshot::find_files() {
     const std::filesystem::path folder = "/proc/" + child + "/fd";
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       struct stat found {};
-      // Checked before it is opened: opening a file of others can have effects.
+      // Compared before it is opened: opening an unrelated file can have side effects.
       if (stat(entry.path().c_str(), &found) != 0) continue;
       for (File& file : files_) {
         if (file.descriptor >= 0 || file.device != found.st_dev || file.number != found.st_ino) {
@@ -219,7 +220,7 @@ void ForkSnapshot::unmap_files() noexcept {
   }
 }
 
-// The copy of all of the range, in a file that is mapped; nullopt: there is none.
+// The earlier copy of the whole range in a mapped file; nullopt if there is none.
 std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) const {
   auto after = std::upper_bound(
       pieces_.begin(), pieces_.end(), range.address,
@@ -232,7 +233,7 @@ std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) c
   return Piece{range, piece.file, piece.offset + skipped};
 }
 
-// The pieces of earlier copies that are still right; the other ranges go to `changed`.
+// Returns the pieces of earlier copies that equal the live bytes. The other ranges go to `changed`.
 std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& live,
                                                      std::vector<Range>* changed) {
   map_files();
@@ -249,7 +250,8 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
     }
   }
   unmap_files();
-  // A child that maps a part of a file keeps all of it.
+  // A child that maps part of a file keeps the memory of all of it, so most of the file must be in
+  // use.
   std::vector<Piece> kept;
   for (const Piece& piece : same) {
     if (same_bytes_of[piece.file] >= files_[piece.file].size_bytes / policy::kReusedFileParts) {
@@ -326,7 +328,8 @@ void ForkSnapshot::restore() noexcept {
 }
 
 void ForkSnapshot::release() noexcept {
-  // Files without a piece are removed, and the others move up.
+  // Files that no piece uses were closed by keep(). They leave the list, which renumbers the
+  // others.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i].descriptor < 0) continue;

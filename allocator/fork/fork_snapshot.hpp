@@ -1,12 +1,12 @@
-// Copies of live host blocks for a forked child, at the addresses of its parent's. A child does not
-// inherit the driver's mappings. So before a fork the bytes are written to an anonymous file, and
-// the child maps it privately at the same addresses.
+// Copies of live host blocks for a forked child, at the addresses that they have in the parent. A
+// child does not inherit the driver's mappings. So before a fork the bytes are written to an
+// anonymous file, and the child maps the file privately at the same addresses.
 //
 // A file is sealed once it is written, so the bytes that a child maps never change. Only children
 // hold the files: the kernel drops a file when the last child that maps it has ended. At the next
-// fork the parent finds the files of the last one among its children's descriptors, compares them
-// with the live blocks, and writes only the differences. So children that are forked one after
-// another share one copy. A file is not used again if less than half of it is still right.
+// fork the parent finds the earlier files among its children's descriptors, compares them with the
+// live blocks, and writes only the differences. So children that are forked one after another share
+// one copy. A file is used again only if at least half of it equals the live bytes.
 //
 // Used by one fork at a time (Forks). take(), give_up(), restore() and release() are called with
 // the state lock, find_files() and say() without it. Only take() and find_files() allocate. If they
@@ -32,25 +32,25 @@ class ForkSnapshot {
     bool can_be_ordinary = false;           // UVMALLOC_HOST_MEMORY=ordinary would work here
   };
 
-  // Notes a range; it is widened to the host's pages.
+  // Notes a range for take(), widened to whole pages of the host.
   void add(void* address, std::size_t size_bytes);
 
-  // Before take(): opens the files of the last fork that a child still has.
+  // Before take(): opens the files of the last fork that some child still has open.
   void find_files();
 
   // Makes the child's copy of all noted ranges. If they exceed a limit or cannot be copied, it
-  // copies none and prepares a line that says so. The first large copy gets a line as well.
+  // copies none and prepares a log line that says so. The first large copy prepares a line as well.
   void take(const Limits& limits, ForkStatistics* statistics);
-  // After add() or take() has thrown: makes no copy, and prepares a line that says so.
+  // After add() or take() has thrown: makes no copy, and prepares a log line that says so.
   void give_up(ForkStatistics* statistics) noexcept;
 
   // In the child: maps the copy.
   void restore() noexcept;
 
-  // In the parent: leaves the copy to the child.
+  // In the parent: closes the files, so that only the child holds them.
   void release() noexcept;
 
-  // Writes the line that take() or give_up() has prepared.
+  // Logs the line that take() or give_up() has prepared.
   void say() noexcept;
 
  private:
@@ -73,7 +73,7 @@ class ForkSnapshot {
   };
 
   struct Line {
-    std::string once;  // its key; empty: it is written each time
+    std::string once;  // key of log_once(); empty: the line is logged each time
     std::string text;
   };
 
