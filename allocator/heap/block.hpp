@@ -1,11 +1,11 @@
 // The record of a block: the memory that a caller gets. The record lies in ordinary memory, never
 // in managed memory, and holds the allocation's pair of storage records. There are three kinds:
 //  * small (up to kSmallBytes): an object of a jemalloc arena, whose extents are packed blocks.
-//  * packed: cut at 512 byte steps from pages that it shares with others. All other device blocks,
-//    and host blocks below kPageGranularBytes. A large packed block shares its first and last page
-//    at most; pages of its own would cost up to two more, in memory that is scarce.
-//  * page-granular: it has its 2 MiB pages for itself, so it can be moved, advised and given back
-//    alone. Host blocks from kPageGranularBytes on, which programs move to devices.
+//  * packed: cut in steps of 512 bytes from pages that it shares with other blocks. All other
+//    device blocks, and host blocks below kPageGranularBytes. A large packed block shares at most
+//    its first and last page; whole pages would cost it up to two more, in scarce memory.
+//  * page-granular: the only block in its 2 MiB pages, so that it can be moved, advised and
+//    released alone. Host blocks from kPageGranularBytes on, which programs move to devices.
 //
 // The record of a live block belongs to its caller, of a cached block to the thread cache that
 // holds it. All others are guarded by the state lock. Any thread may read `state`.
@@ -29,49 +29,49 @@ namespace uvm {
 struct Span;
 struct RunBlock;
 
-// The index of a pool in PoolTable: kPoolsPerStream neighbours belong to one facade, device and
-// stream.
+// The index of a pool in PoolTable. The kPoolsPerStream pools of a facade, device and stream have
+// neighbouring indices.
 using PoolIndex = std::uint32_t;
 inline constexpr PoolIndex kPoolsPerStream = 2;
 constexpr PoolIndex first_of(PoolIndex pool) {
   return pool - pool % kPoolsPerStream;
 }
 
-// Work that must be over before the block is used again.
+// Work of a stream that must be over before the block is used again.
 struct Fence {
   DeviceStream stream;  // on which the event was recorded
   EventHandle event = nullptr;
 };
 
-// State that few blocks have. It is kept beside their records (SideStates).
+// State that few blocks have, kept outside their records (SideStates).
 struct BlockSideState {
   DeviceStream mover;               // of its last move to a device, if it had one
   std::vector<DeviceStream> uses;   // streams that touched a live block, other than its own
   std::vector<Fence> fences;        // of a free displaced block: its home must wait for them
-  std::optional<PlaceSet> used_at;  // of a live block that moved; else where its pool is used
+  std::optional<PlaceSet> used_at;  // set for a live block that moved; else where its pool is used
   std::optional<bool> pinned;       // set_pinned() was called; else the facade decides
 };
 
 enum class BlockState : std::uint8_t {
-  kFree,       // in a pool's index, or with the arena
+  kFree,       // in a pool's index, or free in an arena
   kCached,     // in a thread's cache
   kLive,       // with a caller
-  kReleasing,  // given back; its fences are being recorded
+  kReleasing,  // in no index: taken out of one, or freed while its fences are recorded
   kFenced,     // waits for its fences
   kArena,      // cut into small objects, which have records of their own
 };
 
 enum class BlockKind : std::uint8_t { kSmall, kPacked, kPageGranular };
 
-// The address of a run block in granules and its number, in one word. Keys are in the order of
-// addresses, and name the block. Addresses have 48 bits (PageMap), which leaves 25 for numbers.
+// Names a run block by its address in granules and its number, in one word. Keys sort by address.
+// Addresses have 48 bits (PageMap), which leaves 25 for numbers.
 using BlockKey = std::uint64_t;
 inline constexpr std::uint32_t kBlockKeys = 1u << 25;
-inline constexpr BlockKey kNoBlock = UINT64_MAX;  // behind all others
+inline constexpr BlockKey kNoBlock = UINT64_MAX;  // sorts after all keys
 
-struct alignas(64) Block {  // a cache line; its last quarter is RunBlock's
-  // The node of a free run block in the index (FreeTree) lies where a live block has its own
-  // indirect record.
+struct alignas(64) Block {  // one cache line; RunBlock uses its last quarter
+  // A free run block has its node of the index (FreeTree) where a live block has its own indirect
+  // record.
   struct IndexNode {
     std::uint32_t left;  // a run block's number; 0: none
     std::uint32_t right;
@@ -84,10 +84,10 @@ struct alignas(64) Block {  // a cache line; its last quarter is RunBlock's
   RealStorage real;
   std::atomic<BlockState> state{BlockState::kFree};
   BlockKind kind = BlockKind::kSmall;
-  // A live block: its free takes the short path. It has no side state and is used by its home pool.
-  // A free block: it carries no fences.
+  // A live block: it has no side state and is used by its home pool, so its free takes the short
+  // path. A free block: it has no fences.
   bool plain = true;
-  bool exported = false;  // a raw pointer has left to code that cannot be followed
+  bool exported = false;  // code that cannot be followed has a raw pointer to the block
   // Live: the pool that served it; its facade, device and stream are the caller's. Free: the pool
   // in which it is free.
   PoolIndex pool = 0;
@@ -95,7 +95,7 @@ struct alignas(64) Block {  // a cache line; its last quarter is RunBlock's
   Block() : use() {}
 
   char* address() const { return real.address; }
-  // Moves the record. Relaxed: a thread that remembers the block may read it at the same time.
+  // Sets the address. Relaxed: a thread that remembers the record may read it at the same time.
   void place_at(char* address) {
     std::atomic_ref(real.address).store(address, std::memory_order_relaxed);
   }
@@ -114,15 +114,15 @@ struct alignas(64) Block {  // a cache line; its last quarter is RunBlock's
   }
 };
 
-// State of page-granular blocks alone, beside their record.
+// State that only page-granular blocks have, outside their records.
 struct OwnPages {
   Span* span = nullptr;
   SegmentPlacement placement;
-  std::uint64_t displaced_at = 0;  // grows with each block that is displaced
+  std::uint64_t displaced_at = 0;  // larger for blocks that were displaced later
 };
 
 // A packed or page-granular block, cut out of a run of pages. `home` is the pool whose pages it
-// lies in. A block that moved may be free, and used, in another pool: it is displaced.
+// lies in. A block that moved may be free, and used, in another pool; it is displaced then.
 struct RunBlock : Block {
   PoolIndex home = 0;
   std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use

@@ -1,7 +1,6 @@
-// Blocks on their way between caches, fences and pools: in no index, no cache and no caller's
-// hands. They are linked through their own records, so listing them needs no memory, and none can
-// be lost for lack of it. Last in, first out. Belongs to one thread, or is guarded with the object
-// that it is a member of.
+// A list of blocks on their way between caches, fences and pools: in no index, in no cache and with
+// no caller. The list links the blocks' records, so it needs no memory and cannot fail. Last in,
+// first out. It belongs to one thread, or is guarded with the object that it is a member of.
 #pragma once
 
 #include <utility>
@@ -13,13 +12,13 @@ namespace uvm {
 class BlockChain {
  public:
   BlockChain() = default;
-  // Blocks in it would be lost: its owner empties it first.
+  // An assignment would lose the blocks of its target. The owner empties a chain before its end.
   BlockChain(const BlockChain&) = delete;
   BlockChain& operator=(const BlockChain&) = delete;
   BlockChain(BlockChain&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}
 
   bool empty() const { return first_ == nullptr; }
-  // nullptr: the chain is empty.
+  // nullptr if the chain is empty.
   Block* first() const { return first_ == nullptr ? nullptr : Block::of_use(first_); }
 
   void push(Block* block) {

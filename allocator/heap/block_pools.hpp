@@ -1,9 +1,9 @@
-// Free blocks: taking, cutting, putting back. Each facade, device and stream has two pools, by how
-// memory is cut there. Blocks of a packed pool lie one after another in runs of pages; arenas of
-// small objects take parts of them. Page-granular blocks have their pages for themselves.
+// Takes, cuts and puts back free blocks. Each facade, device and stream has two pools, one for each
+// way to cut memory. Blocks of a packed pool lie one after another in runs of pages; arenas of
+// small objects take some of them. A page-granular block has its pages for itself.
 //
-// A block may be free in another pool than its home, which owns its pages: it is displaced then.
-// Knows no order of streams, no driver and no budgets. Requests no memory: callers add pages.
+// A displaced block is free in another pool than its home, the pool that owns its pages. This class
+// knows no order of streams, no driver and no budgets. It requests no memory: callers add pages.
 //
 // Guarded by the state lock. A block that was taken is in no index.
 #pragma once
@@ -23,7 +23,7 @@ namespace uvm {
 
 class BlockPools {
  public:
-  // `large_hits_required`: the first Pool::large_hits_required.
+  // `large_hits_required`: the first value of Pool::large_hits_required.
   explicit BlockPools(std::uint64_t large_hits_required)
       : table_(runs_.directory().blocks(), large_hits_required) {}
   BlockPools(const BlockPools&) = delete;
@@ -40,54 +40,53 @@ class BlockPools {
 
   // ---- blocks
 
-  // Takes the free block that fits (FreeIndex::fit), uncut; nullptr: none is as large. The second
-  // searches blocks displaced to the pool.
+  // Take the free block that fits (FreeIndex::fit) without cutting it; nullptr if none is large
+  // enough. take_displaced_here() searches the blocks that are displaced to the pool.
   RunBlock* take(Pool& pool, std::size_t size_bytes);
   RunBlock* take_displaced_here(Pool& pool, std::size_t size_bytes);
-  // Takes these bytes out of the free block that holds them all, which is not displaced; nullptr:
-  // there is none, or a rest beside them would be too small for a block.
+  // Takes these bytes out of one free block. nullptr if no free block holds them all, if that block
+  // is displaced or has fences, or if a rest beside the bytes would be too small for a block.
   RunBlock* take_at(char* address, std::size_t size_bytes);
-  // take() and trim() at once, of the pool's own blocks.
+  // take() and trim() in one step, for the pool's own blocks.
   RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
-  // Takes a power of two of bytes, from kSmallestPacked up, at a multiple of that, of a packed
-  // pool.
+  // Takes `size_bytes`, a power of two of at least kSmallestPacked, at a multiple of that size.
+  // Packed pools only.
   RunBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
-  // Cuts a taken block down to size and puts the rest among the free ones of block->pool. Returns
-  // the block of that size, which may have another record. Fences stay with the rest; the part that
-  // is returned must need none. std::bad_alloc: all of the block is free again.
+  // Cuts a taken block down to size and puts the rest into block->pool. Returns the block of that
+  // size, which may have another record. Fences stay with the rest; the returned part must need
+  // none. On std::bad_alloc the whole block is free again.
   RunBlock* trim(RunBlock* block, std::size_t size_bytes);
   // The same for a part that begins at a multiple of `alignment_bytes`, a power of two. The block
-  // is larger by that and kSmallestPacked.
+  // must be larger than the part by `alignment_bytes` and kSmallestPacked.
   RunBlock* trim_aligned(RunBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
-  // Puts a block among the free ones of `pool`, joined with free neighbours of the same kind.
-  // Allocates nothing: add_pages() or prepare_for_displaced() has made the tables of the pool's
-  // index.
+  // Puts a block into `pool` as a free one, joined with free neighbours of the same kind. Allocates
+  // nothing: add_pages() or prepare_for_displaced() has made the tables of the pool's index.
   void put(RunBlock* block, Pool& pool) noexcept;
-  // Before blocks of other pools are put into the pool.
+  // Called before blocks of other homes are put into the pool.
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
-  // A block that is free in another pool than its home leaves the indexes of both.
+  // Takes a displaced free block out of the indexes of both its pools.
   void take_displaced(RunBlock* block) { unlink(block); }
-  // Bytes of a stream's pools, by the first, in blocks that are not free there.
+  // Bytes of the stream with the first pool `first`, in blocks that are not free in its pools.
   std::size_t bytes_in_use(PoolIndex first) const;
 
   // ---- pages
 
-  // Pages may run short. From now on packed blocks of a page and more are placed by
-  // page_conserving_offset(), so that they leave whole pages when they are freed. While there are
-  // pages to spare, the gaps in front of such blocks cost more.
+  // Called once pages may run short. From then on packed blocks of a page and more are placed by
+  // page_conserving_offset(), so that their free leaves whole pages. While pages are plentiful, the
+  // gaps in front of such blocks would cost more than they save.
   void conserve_pages() { conserves_pages_ = true; }
 
-  // Makes pages, just taken from their span, one block of `home`. std::bad_alloc: nothing has
-  // changed.
+  // Makes pages that were just taken from their span one block of `home`, in no index. On
+  // std::bad_alloc nothing has changed.
   RunBlock* add_pages(const PageRun& run, Pool& home);
 
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr if no block
   // has them in one piece.
   PageRun take_pages(Pool& pool, std::size_t size_bytes);
-  // Takes a free block that holds a whole page; nullptr: none does. cut_page() takes the page out
-  // of it and puts the rest back.
+  // Takes a free block that holds a whole page; nullptr if none does. cut_page() takes the page out
+  // of that block and puts the rest back.
   RunBlock* take_with_page(Pool& pool);
   PageRun cut_page(RunBlock* block) { return cut_pages(block, kPageBytes, kPageBytes); }
   // Takes whole pages, at most `most_bytes`, out of a free block without fences; base is nullptr if
@@ -97,21 +96,21 @@ class BlockPools {
   // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
   // if `fenced_too`.
   std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
-  // Of those, the blocks of other pools that are displaced to this one.
+  // The same, for the blocks that are displaced to the pool.
   std::vector<RunBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
   // Bytes of the pages that the block covers.
   static std::size_t whole_page_bytes(const RunBlock& block);
   // Bytes of whole pages in the free blocks of all pools.
   std::size_t free_page_bytes() const;
-  // Bytes of the free block that ends, or begins, at a page boundary of a span and would be joined
-  // with pages added to the pool there. 0: there is none.
+  // Bytes of the free block that ends, or begins, at a page boundary of a span and that would be
+  // joined with pages added to the pool there. 0 if there is none.
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;
   std::size_t free_bytes_after(const Pool& pool, const Span& span, const char* boundary) const;
 
   // Bytes of records and tables, as taken from the system.
   std::size_t metadata_bytes() const { return directory().bytes() + table_.bytes(); }
 
-  // Aborts with a line that names what is broken. For tests and debug builds.
+  // Logs a broken invariant and aborts. For tests and debug builds.
   void check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const;
 
  private:

@@ -1,12 +1,12 @@
 // Maps places in a 2 MiB page to the blocks that start there. A page has 512 steps of 4 KiB, and at
 // most one block starts in a step. Two starts fit in the map itself and up to four in a short list.
-// All entries of the list are compared, without branches, because none of them is the likely one.
-// For more starts the page is cut into equal slots, as few as give each start a slot of its own:
-// blocks of one size cost one entry each. Numbers of blocks are never 0.
+// All entries of the list are compared, without branches, because all are equally likely. For more
+// starts the page is cut into equal slots, as few as give each start a slot of its own: blocks of
+// one size cost one entry each. Numbers of blocks are never 0.
 //
 // at() may run beside a change of other starts; everything else is guarded by the owner's lock. A
-// reader may still use a table that was outgrown, so tables are kept until the end. Together they
-// are smaller than twice the last one.
+// reader may still use a table that was outgrown, so the map keeps all tables until its end.
+// Together they are smaller than twice the last one.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,8 @@ class BlockStartMap {
   BlockStartMap(const BlockStartMap&) = delete;
   BlockStartMap& operator=(const BlockStartMap&) = delete;
 
-  // The block that starts at a step; in a table of slots, anywhere in the step's slot. 0: none.
+  // The block that starts at a step; in a table of slots, anywhere in the step's slot. 0 if none
+  // does.
   std::uint32_t at(std::size_t step) const {
     const std::uint64_t word = word_.load(std::memory_order_acquire);
     if (is_two(word)) {
@@ -92,7 +93,7 @@ class BlockStartMap {
                 std::memory_order_release);
   }
 
-  // The last block that starts at or before a step; 0: none does in this page.
+  // The last block that starts at or before a step; 0 if none in this page does.
   template <class StepOfBlock>
   std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
     if (const Table* table = table_of(now()); table != nullptr && !table->is_list) {
@@ -195,7 +196,7 @@ class BlockStartMap {
       }
       return found;
     }
-    // For slots, which are in the order of steps: only the step's own may hold a later start.
+    // For slots, which are in the order of steps. Only the step's own slot may hold a later start.
     template <class StepOfBlock>
     std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
       for (std::size_t slot = (step >> shift) + 1; slot-- > 0;) {
@@ -204,12 +205,12 @@ class BlockStartMap {
       }
       return 0;
     }
-    // False: there is no room.
+    // False if there is no room.
     bool add(std::size_t step, std::uint32_t block) {
       std::size_t entry = step >> shift;
       std::uint32_t start = block;
       if (is_list) {
-        unsigned vacant = 0;  // a bit each
+        unsigned vacant = 0;  // a bit for each entry
         for (unsigned i = 0; i < kListed; ++i) {
           vacant |= unsigned{entries()[i].load(std::memory_order_relaxed) == 0} << i;
         }
@@ -225,7 +226,7 @@ class BlockStartMap {
     void remove(std::size_t step) {
       std::size_t entry = step >> shift;
       if (is_list) {
-        unsigned there = 0;  // a bit each
+        unsigned there = 0;  // a bit for each entry
         for (unsigned i = 0; i < kListed; ++i) {
           const std::uint32_t start = entries()[i].load(std::memory_order_relaxed);
           there |= (unsigned{start >> kIdBits == step} & unsigned{start != 0}) << i;

@@ -1,12 +1,12 @@
-// Of BlockPools: taking, cutting and joining free blocks.
+// The part of BlockPools that takes, cuts and joins free blocks.
 #include "allocator/heap/block_pools.hpp"
 
 #include <algorithm>
 
 namespace uvm {
 
-// The functions on the path of a packed block are marked to be inlined. A position-independent
-// library inlines no other function that another library could replace.
+// The functions on the path of a packed block are marked to be inlined. In a position-independent
+// library the compiler does not inline a function that another library could replace.
 
 void BlockPools::unlink(RunBlock* block) {
   Pool& pool = at(block->pool);
@@ -16,7 +16,7 @@ void BlockPools::unlink(RunBlock* block) {
     pool.displaced_here.erase(block);
     at(block->home).displaced_away.erase(block);
   }
-  // `pool` stays set: parts that the caller does not need go back there.
+  // block->pool stays set: the caller puts parts that it does not need back there.
   block->set(BlockState::kReleasing);
 }
 
@@ -50,7 +50,7 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   return split_middle(block, head, size_bytes, kSmallestPacked);
 }
 
-// The least bytes that become a block of their own; a smaller rest stays with the block.
+// The fewest bytes that become a block of their own. A smaller rest stays with the block.
 [[gnu::always_inline]] inline std::size_t BlockPools::least_rest(const RunBlock& block,
                                                                  std::size_t size_bytes) {
   if (block.kind == BlockKind::kPageGranular) return kPageBytes;
@@ -58,8 +58,8 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
                   std::min(size_bytes / policy::kRequestsPerRest, policy::kMostRestBytes));
 }
 
-// Cuts the bytes of a request off a block in no index. `rest` is nullptr if nothing is left.
-// std::bad_alloc: `block` is the part that is in no index then.
+// Cuts the bytes of a request off a block in no index. `rest` is nullptr if nothing is left. On
+// std::bad_alloc `block` is the part that is still in no index.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(RunBlock*& block,
                                                                          std::size_t size_bytes) {
   if (conserves_pages_ && block->kind == BlockKind::kPacked && block->plain &&
@@ -100,8 +100,8 @@ RunBlock* BlockPools::split_off_head(RunBlock* block, std::size_t head_bytes) {
   return rest;
 }
 
-// Cuts a part out of a taken packed block. The bytes in front of it go back, and the bytes behind
-// it if they are at least `least_tail_bytes`. std::bad_alloc: all of the block went back.
+// Cuts a part out of a taken packed block. The bytes in front of the part go back; the bytes behind
+// it too, if they are at least `least_tail_bytes`. On std::bad_alloc the whole block went back.
 RunBlock* BlockPools::split_middle(RunBlock* block, std::size_t head_bytes, std::size_t size_bytes,
                                    std::size_t least_tail_bytes) {
   try {
@@ -116,11 +116,11 @@ RunBlock* BlockPools::split_middle(RunBlock* block, std::size_t head_bytes, std:
   }
 }
 
-// A free block of the pool that holds so many bytes at a multiple of `alignment_bytes`, and behind
-// them nothing or enough for a block.
+// A free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`, with nothing
+// behind them or enough for a block.
 RunBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
                                   std::size_t size_bytes) const {
-  // A block of so many bytes holds them wherever it starts.
+  // A block of this size holds them wherever it starts.
   const std::size_t sure = size_bytes + 2 * alignment_bytes;
   RunBlock* block = pool.own.fit(size_bytes);
   for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
@@ -149,7 +149,7 @@ RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   try {
     auto [taken, rest] = split_off_rest(block, size_bytes);
     if (rest != nullptr) {
-      // The free block could be joined with no neighbour, so neither can a part.
+      // No neighbour could be joined with the free block, so none can be joined with its rest.
       rest->set(BlockState::kFree);
       pool.own.insert(rest);
     }
@@ -192,7 +192,7 @@ void BlockPools::put(RunBlock* block, Pool& pool) noexcept {
   link(block, pool);
 }
 
-// Inserts a free block that can be joined with no neighbour into an index.
+// Inserts a free block into an index. No neighbour can be joined with the block.
 [[gnu::always_inline]] inline void BlockPools::link(RunBlock* block, Pool& pool) {
   if (block->pool == block->home) {
     pool.own.insert(block);
@@ -201,7 +201,7 @@ void BlockPools::put(RunBlock* block, Pool& pool) noexcept {
     try {
       at(block->home).displaced_away.insert(block);
     } catch (const std::bad_alloc&) {
-      // Its home does not find it until it was used again.
+      // The home cannot find the block until the block has been used again.
     }
   }
 }

@@ -1,18 +1,17 @@
 // Free blocks by size and address. A request gets the best fit of its own bin, which is at most an
-// eighth too large. If its bin has no block,
-//  * a request from kPageGranularBytes on gets the lowest block that is up to about half too large,
-//    else the lowest of all larger ones. So a nearly right place is used, blocks in use stay
-//    together at the low end, and large free blocks stay in one piece. (Best fit throughout leaves
-//    rests that nothing fits into. First fit cuts up the blocks that the largest requests will
-//    need.)
-//  * a smaller request gets the lowest of the blocks below kPageGranularBytes, and a larger one
-//  only
-//    if none of those fits.
+// eighth too large. If its bin has no block that fits:
+//  * A request from kPageGranularBytes on gets the lowest block that is up to about half too large,
+//    else the lowest of all larger blocks.
+//  * A smaller request gets the lowest block of a larger bin below kPageGranularBytes, else the
+//    lowest of all larger blocks.
+// So a nearly right block is used, blocks in use stay together at low addresses, and large free
+// blocks stay in one piece. (Best fit throughout leaves rests that nothing fits into. First fit
+// cuts up the blocks that the largest requests will need.)
 //
-// There is a bin for each eighth of a power of two. A bin has parts by size, and each part a
-// FreeTree, most often of a few blocks. The lowest block of each part, bin and octave of bins is
+// There is a bin for each eighth of an octave (a power of two). A bin has parts by size, and each
+// part has a FreeTree, most often of a few blocks. The lowest block of each part, bin and octave is
 // stored. The lowest of several is found without branches, which would be unpredictable. The newest
-// block stays beside the tables until the next one is inserted: in steps of training 30 to 60 % of
+// block stays outside the tables until the next one is inserted: in steps of training 30 to 60 % of
 // the requests are cut from it, and 17 to 33 % of the freed blocks are joined with it. The tables,
 // of about 25 KiB, are made with the first block; nothing else is allocated. Guarded by the state
 // lock.
@@ -60,17 +59,17 @@ class FreeIndex {
     }
   }
 
-  // The block for a request of `size_bytes`; nullptr: no block is as large.
+  // The block for a request of `size_bytes`; nullptr if no block is large enough.
   RunBlock* fit(std::size_t size_bytes) const {
     if (size_bytes > bytes_ || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
     const Tables& in = *tables_;
     const std::size_t part = part_of(size_bytes);
     const std::size_t bin = part / kParts;
-    // All ones if it is too small, which is behind all bins and keys.
+    // All ones if the newest block is too small. All ones sort after every bin and key.
     const std::uint64_t too_small = all_bits_if(latest_.size_bytes < size_bytes);
     const std::size_t latest_bin = latest_.part / kParts | too_small;
     const BlockKey latest = latest_.key | too_small;
-    // The rest of the request's bin. Its first part may hold smaller blocks too.
+    // The parts of the request's bin from its own on. Its own may hold smaller blocks too.
     const std::uint64_t rest_of_bin = bit(kParts - part % kParts) - 1;
     std::uint64_t filled =
         in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
@@ -90,7 +89,7 @@ class FreeIndex {
     return block_of(near != kNoBlock ? near : std::min(latest, lowest_from(near_end, kOctaves)));
   }
 
-  // All blocks by size, then by address. nullptr: there is none, or no further one.
+  // These visit all blocks by size, then by address; nullptr at the end.
   RunBlock* smallest() const { return smallest_of(0); }
   RunBlock* smallest_of(std::size_t size_bytes) const {
     if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
@@ -134,7 +133,7 @@ class FreeIndex {
   static constexpr std::size_t kBins = kOctaves * kSteps;
   static constexpr std::size_t kCloseBins = policy::kCloseBins;
 
-  // The newest block, with all that a request compares.
+  // The newest block, with the values that fit() compares.
   struct Latest {
     RunBlock* block = nullptr;
     std::size_t size_bytes = 0;
@@ -239,7 +238,7 @@ class FreeIndex {
 
   const RunBlockStore* blocks_;
   std::unique_ptr<Tables> tables_;
-  std::uint64_t octaves_ = 0;  // a bit for each that has filled parts
+  std::uint64_t octaves_ = 0;  // a bit for each octave that has filled parts
   std::size_t bytes_ = 0;
   Latest latest_;
 };

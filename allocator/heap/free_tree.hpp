@@ -1,7 +1,7 @@
 // A tree of free blocks by size, then by address. Each node has the key of the lowest block below
-// it: the best fit is found on one way down, the lowest block at once. It is a treap whose ranks
-// are hashes of the blocks' addresses, so the same blocks always make the same tree, of logarithmic
-// depth.
+// it. So the best fit is found in one descent, and the lowest block at the root. The tree is a
+// treap whose ranks are hashes of the blocks' addresses: the same blocks always make the same tree,
+// of logarithmic depth.
 //
 // The nodes lie in the blocks (Block::node) and name each other by number, so nothing is allocated.
 // Every call gets the store of the records, which is the same for all. Guarded by the state lock.
@@ -50,7 +50,8 @@ class FreeTree {
   bool empty() const { return root_ == 0; }
   BlockKey lowest(Records records) const { return lowest_below(records, root_); }
 
-  // The smallest block of at least `size_bytes`, of equal ones the lowest; nullptr: there is none.
+  // The smallest block of at least `size_bytes`, of equal ones the lowest; nullptr if there is
+  // none.
   RunBlock* best_fit(Records records, std::size_t size_bytes) const {
     RunBlock* best = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
@@ -74,7 +75,7 @@ class FreeTree {
     return next;
   }
 
-  // nullptr: the tree is empty.
+  // nullptr if the tree is empty.
   const RunBlock* largest(Records records) const {
     const RunBlock* at = records.find(root_);
     while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
@@ -112,8 +113,8 @@ class FreeTree {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
-  // After a part with this lowest key has left the tree below `block`. If it was not the lowest of
-  // all, nothing changes, and the other subtree, elsewhere in memory, is not read.
+  // Updates `block` after blocks with this lowest key have left the tree below it. If the key was
+  // not the lowest of all, nothing changes, and the other subtree is not read from memory.
   static void update_without(Records records, RunBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }

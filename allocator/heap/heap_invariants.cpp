@@ -1,4 +1,4 @@
-// Of BlockPools: the check of all blocks.
+// The part of BlockPools that checks all blocks.
 #include "allocator/heap/heap_invariants.hpp"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Aborts with a line where what must hold does not.
+// Logs `what` and aborts the process if an invariant does not hold.
 #pragma once
 
 namespace uvm {

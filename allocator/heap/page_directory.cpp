@@ -31,7 +31,7 @@ PoolIndex PageDirectory::home_of(const Block& block) const {
                                          : static_cast<const RunBlock&>(block).home;
 }
 
-// The last block that starts in a page at or before a step of it; nullptr: none does.
+// The last block that starts in a page at or before a step of it; nullptr if none does.
 RunBlock* PageDirectory::last_start(const BlockStartMap& starts, std::size_t step) const {
   return blocks_.find(starts.last_until(step, StepOfBlock{blocks_}));
 }
@@ -90,7 +90,7 @@ Block* PageDirectory::find(const void* address) const {
 void PageDirectory::each_block(
     const Span& span, const std::function<void(const Block&)>& visit,
     const std::function<void(const RunBlock& run)>& visit_small_run) const {
-  // Free pages of the span, most often nearly all, have no blocks.
+  // Free pages, most often nearly all of the span, have no blocks.
   auto free = span.free.begin();
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
     if (free != span.free.end() && at_page == span.base + free->first) {

@@ -1,12 +1,12 @@
-// From an address to its page of 2 MiB, and from there to its block. Owns the records of pages and
-// of blocks, which are used again and never freed before the directory.
+// Finds the 2 MiB page of an address, and the block there. Owns the records of pages and of blocks,
+// which are used again and never freed before the directory.
 //
 // A page belongs to one page-granular block, or it is packed: it has a map of the blocks that start
-// in it, and arenas may have parts of it.
+// in it, and arenas may have some of these blocks.
 //
-// Guarded by the state lock, except block_at() and is_ours(). Those may run beside everything else;
-// block_at() on the start of a live block. A reader of a stale address reads some record, and sees
-// that it is another block's.
+// Guarded by the state lock, except block_at() and is_ours(). is_ours() may run beside everything
+// else; so may block_at() with the start of a live block. With a stale address, block_at() reads
+// some record and rejects it if the record's address differs.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace uvm {
 // A page of a packed pool.
 struct PackedPage {
   PoolIndex home = 0;
-  std::uint32_t covering = 0;  // a block that was found to reach into it from an earlier page
+  std::uint32_t covering = 0;  // last block found to reach into the page from an earlier one
   Span* span = nullptr;
   SegmentPlacement placement;
 };
@@ -41,26 +41,26 @@ class PageDirectory {
 
   // ---- without the lock
 
-  // The block that starts at `address`; nullptr: none does. At an address of an arena where no
-  // object starts, it is the arena's part.
+  // The block that starts at `address`; nullptr if none does. If a block that an arena has starts
+  // there, and no small object does, returns the arena's block.
   Block* block_at(const void* address) const;
   // Whether the address lies in pages of a pool.
   bool is_ours(const void* address) const { return page_at(address) != nullptr; }
 
   // ---- with the lock
 
-  // The block that holds `address`; nullptr: not ours, or in no block.
+  // The block that holds `address`; nullptr if the address is in no page or no block of ours.
   Block* find(const void* address) const;
-  // The page-granular block that holds `address`; nullptr: none does.
+  // The page-granular block that holds `address`; nullptr if none does.
   RunBlock* granular_at(const void* address) const {
     Page* page = page_at(address);
     return page != nullptr && kind_of(page) == PageKind::kPageGranular ? record_of<RunBlock>(page)
                                                                        : nullptr;
   }
-  // The packed page that holds `address`; nullptr: none does.
+  // The packed page that holds `address`; nullptr if none does.
   PackedPage* packed_page(const void* address) const;
-  // In a packed page, the block that starts at `address`, and the block that holds it; nullptr:
-  // none.
+  // In a packed page, the packed block that starts at `address`, and the one that holds it; nullptr
+  // if none does.
   RunBlock* run_at(const void* address) const;
   RunBlock* run_with(const void* address) const;
 
@@ -69,25 +69,25 @@ class PageDirectory {
   // The pool whose pages the block lies in.
   PoolIndex home_of(const Block& block) const;
 
-  // Visits every block of a span by address. The part of an arena is visited as its small objects;
-  // its free bytes are in no block. Before its objects, if any, the part is passed to
-  // `visit_small_run`.
+  // Visits every block of a span by address. For a block that an arena has, calls
+  // `visit_small_run`, if set, and then visits the small objects in it. Its free bytes are in no
+  // block.
   void each_block(const Span& span, const std::function<void(const Block&)>& visit,
                   const std::function<void(const RunBlock& run)>& visit_small_run = {}) const;
 
   // ---- pages
 
-  // The pages can be set afterwards without memory. std::bad_alloc: there is none.
+  // Makes the entries of pages, so that setting them needs no memory. Throws std::bad_alloc.
   void prepare(const void* address, std::size_t size_bytes) {
     pages_.each(address, size_bytes, [](PageEntry&) {});
   }
   void set_granular(RunBlock* block, const void* address, std::size_t size_bytes) {
     set(address, size_bytes, tagged(block, PageKind::kPageGranular));
   }
-  // Makes the pages of a block, which are prepared, packed ones like `page`; only this block starts
-  // in them. std::bad_alloc: nothing has changed.
+  // Makes the pages of `block` packed ones with copies of `page`. The pages are prepared, and only
+  // this block starts in them. On std::bad_alloc nothing has changed.
   void add_packed(const RunBlock& block, const PackedPage& page);
-  // Pages of no pool any more.
+  // Removes pages that leave their pool.
   void remove_granular(const void* address, std::size_t size_bytes) {
     set(address, size_bytes, nullptr);
   }
@@ -95,7 +95,7 @@ class PageDirectory {
 
   // ---- blocks in packed pages
 
-  // std::bad_alloc: nothing has changed.
+  // On std::bad_alloc nothing has changed.
   [[gnu::always_inline]] void add_start(const RunBlock& block) {
     start_map_bytes_ +=
         pages_.find(block.address())
@@ -105,11 +105,11 @@ class PageDirectory {
     pages_.find(block.address())->starts.remove(BlockStartMap::step_of(block.address()));
   }
 
-  // A taken packed block, which ends in the page in which it begins, becomes the part of an arena,
-  // and no longer is. Meanwhile find() does not return it. std::bad_alloc: nothing has changed.
+  // Give a taken packed block, which lies in one page, to an arena, and take it back. Meanwhile
+  // find() does not return the block. On std::bad_alloc nothing has changed.
   void begin_small_run(RunBlock* run);
   RunBlock* end_small_run(char* base);
-  // The record of a small object that the arena has just handed out.
+  // Makes the record of a small object that the arena has just handed out.
   Block* add_small(char* address, std::size_t size_bytes);
   void remove_small(Block* block);
 
@@ -123,12 +123,12 @@ class PageDirectory {
  private:
   // The owner of a page: a pointer whose low bits are the kind of page.
   struct Page;
-  // Both may be read beside changes.
+  // Both members may be read beside changes.
   struct alignas(16) PageEntry {
     std::atomic<Page*> page = nullptr;  // nullptr: not ours
     BlockStartMap starts;               // in a packed page
   };
-  // kMixed: a packed page of which arenas have parts; the record is that of the small objects.
+  // kMixed: a packed page in which arenas have blocks; its record is a SmallPage.
   enum class PageKind : std::uintptr_t { kPageGranular = 0, kPacked = 1, kMixed = 2 };
   static constexpr std::uintptr_t kKindMask = 3;
 

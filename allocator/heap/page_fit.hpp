@@ -1,4 +1,4 @@
-// The best place for a request in a free block: pure functions of addresses.
+// Chooses the place of a request in a free block: pure functions of addresses.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace uvm {
 
-// The smallest packed block: with smaller ones two could start in one step of a BlockStartMap.
+// The smallest packed block. Of smaller ones two could start in one step of a BlockStartMap.
 inline constexpr std::size_t kSmallestPacked = BlockStartMap::kStep + kGranule;
 
 inline char* page_of(const char* address) {
@@ -34,9 +34,9 @@ inline std::size_t aligned_head(const RunBlock& block, std::size_t alignment_byt
   return head_bytes;
 }
 
-// Bytes of a free block that stay in front of a request, while pages are conserved. The request
-// takes the fewest pages in which nothing else lies. Of such places it takes one whose ends cut the
-// fewest pages in two, and of these the lowest.
+// The bytes of a free block to leave in front of a request while pages are conserved. The place
+// behind them takes the fewest pages that are wholly free. Of such places, its ends cut the fewest
+// pages in two; of these, it is the lowest.
 inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t size_bytes) {
   const char* begin = block.address();
   const char* end = block.end();
@@ -44,7 +44,7 @@ inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t siz
   const char* pages_end = page_of(end);
   auto cost_at = [&](const char* from) {
     const char* until = from + size_bytes;
-    if (bytes_between(until, end) < kSmallestPacked) until = end;  // its own, too
+    if (bytes_between(until, end) < kSmallestPacked) until = end;  // too small for a block
     const char* taken = std::max<const char*>(page_of(from), first_page);
     const char* taken_end = std::min<const char*>(page_after(until), pages_end);
     const int cuts =

@@ -2,7 +2,7 @@
 
 namespace uvm {
 
-// The directory still has the pages' former block.
+// Makes the record alone: the caller sets the directory's entries.
 RunBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
                                        const OwnPages& pages) {
   OwnPages* own = directory_.own_pages().make(pages);

@@ -1,6 +1,7 @@
 // Cuts runs of whole pages into blocks and joins them again. A run of packed pages is a chain of
 // blocks, one after another. Pages added beside a run of the same pool, span and placement extend
-// its chain. A page-granular block has its pages for itself. Does not know which blocks are free.
+// its chain. A page-granular block has its pages for itself. This class does not know which blocks
+// are free.
 //
 // Guarded by the state lock. Blocks that are split, joined or removed are in no index.
 #pragma once
@@ -30,14 +31,14 @@ class PageRuns {
   PageDirectory& directory() { return directory_; }
   const PageDirectory& directory() const { return directory_; }
 
-  // Makes the pages one block of the pool `home`, packed or page-granular. std::bad_alloc: nothing
-  // has changed.
+  // Makes the pages one block of the pool `home`, packed or page-granular. On std::bad_alloc
+  // nothing has changed.
   RunBlock* add(const PageRun& run, BlockKind kind, PoolIndex home);
   // Removes a block that covers whole pages.
   PageRun remove(RunBlock* block);
 
   // Cuts a block in two. The larger part of a page-granular block keeps the record, so that fewer
-  // entries of the directory change. std::bad_alloc: nothing has changed.
+  // entries of the directory change. On std::bad_alloc nothing has changed.
   [[gnu::always_inline]] std::pair<RunBlock*, RunBlock*> split(RunBlock* block,
                                                                std::size_t size_bytes) {
     if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);
@@ -58,8 +59,8 @@ class PageRuns {
     return {block, right};
   }
 
-  // The block of the same kind before or after a block; nullptr: there is none. Packed ones are of
-  // the same run.
+  // The block of the same kind right before or behind a block; nullptr if there is none. A packed
+  // one is in the same run.
   RunBlock* previous_packed(const RunBlock* block) const {
     return directory_.blocks().find(block->chain.previous);
   }
@@ -73,7 +74,7 @@ class PageRuns {
     return directory_.granular_at(block->end());
   }
 
-  // Makes two neighbours one block. Of packed ones the left record stays.
+  // Join two neighbours. Packed blocks keep the left one's record.
   [[gnu::always_inline]] RunBlock* join_packed(RunBlock* left, RunBlock* right) {
     directory_.remove_start(*right);
     left->real.granules += right->real.granules;

@@ -16,7 +16,7 @@
 
 namespace uvm {
 
-// How memory is cut. Also the offset of a pool from its stream's first.
+// How a pool cuts memory. Also the offset of the pool from its stream's first pool.
 enum class PoolClass : std::uint8_t { kPacked, kPageGranular };
 
 constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
@@ -24,8 +24,9 @@ constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
 }
 
 struct Pool {
-  // Displaced blocks by size, and the oldest first: its fences are over before those of the others.
-  // The index inside a block is that of the pool it is in.
+  // The order of displaced_away: by size, then the block displaced first, whose fences are over
+  // first. It is a std::set, because the index node in a block's record belongs to the pool in
+  // which the block is free.
   struct SmallestThenOldest {
     using is_transparent = void;
     static auto key(const RunBlock* block) {
@@ -45,19 +46,19 @@ struct Pool {
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kPacked;
-  std::size_t run_bytes = 0;  // of all run blocks whose home this is, wherever they are
-  FreeIndex own;              // the free ones of those
-  // In a stream's first pool: nobody can name the stream, and its work is over. A request that
-  // names the handle again comes from another stream.
+  std::size_t run_bytes = 0;  // of all run blocks with this home, also of displaced ones
+  FreeIndex own;              // the free blocks with this home that are not displaced
+  // In a stream's first pool: the stream is destroyed and its work is over. A later request with
+  // its handle comes from another stream.
   bool stream_is_over = false;
-  // In a stream's first pool: nobody can name the stream any more, and the next new stream takes
-  // the pools over. `last_work` is the fence of a stream that is gone, and empty for the per-thread
-  // stream of a thread that has ended.
+  // In a stream's first pool: the stream is destroyed or its thread has ended, and the next new
+  // stream takes the pools over. `last_work` is the fence of a destroyed stream, and empty for the
+  // per-thread stream of an ended thread.
   bool is_orphaned = false;
   std::optional<Fence> last_work;
-  // Requests for large blocks that this pool has served since thread caches last had to return
-  // large blocks. Threads may cache large blocks from `large_hits_required` on, which grows
-  // eightfold each time that they have to return some.
+  // Large requests that this pool has served since thread caches last had to return large blocks.
+  // Threads may cache large blocks from `large_hits_required` on, which grows eightfold each time
+  // that they have to return some.
   std::uint64_t large_hits = 0;
   std::uint64_t large_hits_required;
   bool may_cache_large() const { return large_hits >= large_hits_required; }
@@ -66,12 +67,12 @@ struct Pool {
     large_hits_required =
         std::min(large_hits_required * policy::kLargeBackOff, policy::kMostLargeHitsRequired);
   }
-  // Gives back the tables of a pool that has no pages.
+  // Frees the tables of a pool that has no pages.
   void drop_unused_tables() {
     if (run_bytes == 0) own.drop_empty_tables();
   }
-  // Page-granular blocks only: whose pages are here, though another pool is their home; and whose
-  // home this is, though they are free elsewhere.
+  // Page-granular pools only. displaced_here: free blocks of other homes that are free here.
+  // displaced_away: blocks of this home that are free in other pools.
   FreeIndex displaced_here;
   std::set<RunBlock*, SmallestThenOldest> displaced_away;
 };

@@ -1,4 +1,4 @@
-// Of BlockPools: whole pages that are added and leave.
+// The part of BlockPools that adds and removes whole pages.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -82,7 +82,7 @@ PageRun BlockPools::release_pages(RunBlock* block, std::size_t most_bytes) {
 }
 
 // Takes whole pages out of a block that is in no index: at least `least_bytes` and at most
-// `most_bytes`; base is nullptr if it holds too few. The rest goes back.
+// `most_bytes`; base is nullptr if the block holds too few. The rest goes back.
 PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes) {
   Pool& pool = at(block->pool);
   char* begin = page_after(block->address());
@@ -116,8 +116,8 @@ PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::siz
   return run;
 }
 
-// Whether new pages beside the page of `address` would become part of its run. They have their
-// span's advice, and join only pages with the same.
+// Whether new pages beside the page of `address` would become part of its run. New pages have their
+// span's advice, and join only pages with the same advice.
 bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char* address) const {
   const PackedPage* page = directory().packed_page(address);
   return page != nullptr && page->home == pool.index && page->span == &span &&

@@ -38,8 +38,8 @@ std::optional<PoolIndex> PoolTable::forget(const StreamKey& key, std::uint64_t g
   auto found = streams_.find(key);
   if (found == streams_.end()) return std::nullopt;
   const PoolIndex first = found->second;
-  // Not the key of any stream: blocks that are still out must not be cached for a later stream of
-  // the same handle.
+  // The key of no stream, so that blocks still in use are not cached for a later stream with the
+  // same handle.
   StreamKey forgotten = key;
   forgotten.private_pool = StreamKey::kForgotten;
   forgotten.thread = gone;

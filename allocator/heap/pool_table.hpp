@@ -23,14 +23,14 @@ class PoolTable {
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& all() const { return pools_; }
 
-  // The first of the stream's two pools, which are made if it has none.
+  // The first of the stream's two pools. Makes both if the stream has none.
   PoolIndex open(const StreamKey& key);
   bool contains(const StreamKey& key) const { return streams_.contains(key); }
   // Gives the two pools to another stream, which has none. This and forget() allocate nothing.
   void rename(PoolIndex first, const StreamKey& key);
-  // Separates a stream that nobody can name any more from its pools: the next open() makes others.
-  // The pools keep what they hold. `gone` becomes their key's DeviceStream::thread. Returns the
-  // first of them; nullopt if the stream has none.
+  // Separates a stream that no call can name any more from its pools: the next open() makes others.
+  // The pools keep their blocks. `gone` becomes their key's DeviceStream::thread. Returns the first
+  // pool; nullopt if the stream has none.
   std::optional<PoolIndex> forget(const StreamKey& key, std::uint64_t gone);
 
   std::size_t bytes() const;

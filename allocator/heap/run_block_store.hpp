@@ -2,9 +2,9 @@
 // in one piece of address space; only the records that were made take memory. Records are used
 // again and never freed before the store.
 //
-// Threads that use streams of their own write to records all the time, so records of different
-// streams lie in different pairs of lines, which processors fetch together: a stream gets them in
-// groups that fill such pairs, and keeps them. (Neighbours of two streams made two threads slower
+// Threads that use streams of their own write to records all the time. Processors fetch cache lines
+// in pairs, so records of different streams lie in different pairs: a stream gets records in groups
+// that fill pairs, and keeps them. (With two streams' records in one pair, two threads were slower
 // together than one alone.)
 //
 // Guarded by the state lock, except at(), which may run beside everything else.
@@ -29,7 +29,7 @@ class RunBlockStore {
   RunBlockStore& operator=(const RunBlockStore&) = delete;
 
   // A record for a block of that pool; its storage and neighbours are not set. Its number is `id`,
-  // never 0. std::bad_alloc: there is no memory, or all numbers are taken.
+  // never 0. std::bad_alloc if there is no memory, or all numbers are taken.
   [[gnu::always_inline]] RunBlock* make(PoolIndex home) {
     std::uint32_t& free = free_of(home);
     if (free == 0) free = make_group();
@@ -49,7 +49,7 @@ class RunBlockStore {
     free = block->id;
   }
 
-  // Record 0 exists once any other does and is no block: its node has kNoBlock as the lowest key.
+  // Record 0 is no block: the lowest key in its node is kNoBlock. It exists once any other does.
   RunBlock* at(std::uint32_t id) const { return records_ + id; }
   // nullptr for number 0.
   RunBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
@@ -60,15 +60,15 @@ class RunBlockStore {
 
  private:
   static constexpr std::uint32_t kGroup = 16;
-  static constexpr std::uint32_t kChunk = 1024;  // records that become memory together
+  static constexpr std::uint32_t kChunk = 1024;  // records that get memory together
   static_assert(kGroup * sizeof(RunBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
                 kBlockKeys % kChunk == 0 && std::is_trivially_destructible_v<RunBlock>);
-  // With more streams than this, some share groups.
+  // If there are more streams, some share groups.
   static constexpr std::size_t kLists = 64;
 
   std::uint32_t& free_of(PoolIndex home) { return free_[home / kPoolsPerStream % kLists]; }
 
-  // The first of new records, each linked to the next.
+  // Makes a group of records, each linked to the next. Returns the first one's number.
   std::uint32_t make_group();
 
   RunBlock* records_;

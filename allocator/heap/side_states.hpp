@@ -1,5 +1,5 @@
-// The side state of the few blocks that have one. Such a block is not `plain`. Guarded by the state
-// lock.
+// The side states of the few blocks that have one. Such a block is not `plain`. Guarded by the
+// state lock.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@ namespace uvm {
 
 class SideStates {
  public:
-  // nullptr: the block has none.
+  // nullptr if the block has none.
   BlockSideState* find(const Block* block) {
     auto found = states_.find(block);
     return found == states_.end() ? nullptr : &found->second;
   }
-  // That of the block, made if it has none.
+  // The block's side state, made if the block has none.
   BlockSideState& make(Block* block) {
     block->plain = false;
     return states_[block];

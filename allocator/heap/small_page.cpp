@@ -68,20 +68,20 @@ SmallPage* SmallPageStore::make(PackedPage* shared) {
     page = free_.back();
     free_.pop_back();
   } else {
-    // Before the mapping, so that nothing fails after it. drop() allocates nothing.
+    // Reserved before the mapping, so that nothing fails after it, and drop() allocates nothing.
     if (all_.capacity() == all_.size()) all_.reserve(2 * all_.size() + 1);
     if (free_.capacity() <= all_.size()) free_.reserve(2 * all_.size() + 1);
     void* mapped = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
-    page = static_cast<SmallPage*>(mapped);  // all zero, which is what an empty one is
+    page = static_cast<SmallPage*>(mapped);  // all zero, as an empty page is
     all_.push_back(page);
   }
   page->shared = shared;
   return page;
 }
 
-// `made` and the list of free records stay.
+// The page keeps its records for its next use.
 void SmallPageStore::drop(SmallPage* page) {
   free_.push_back(page);
 }

@@ -1,5 +1,5 @@
 // The small objects that arenas have handed out in one 2 MiB page, and their records. The tables
-// have room for the smallest objects everywhere; only the parts in use cost memory.
+// have room for a page full of the smallest objects; only the parts in use cost memory.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ struct alignas(64) SmallPage {  // so that each record is a cache line
   static constexpr std::size_t kGranules = kPageBytes / kGranule;
 
   PackedPage* shared = nullptr;
-  std::uint16_t runs = 0;  // parts that arenas have
+  std::uint16_t runs = 0;  // blocks of the page that arenas have
   std::uint16_t made = 0;  // records so far
-  std::uint16_t free = 0;  // number of a free one, 0: none
+  std::uint16_t free = 0;  // number of the first free record; 0: none
   // By granule: the number of the object that starts there; 0: none does.
   std::array<std::atomic<std::uint16_t>, kGranules> starts;
 
@@ -29,8 +29,8 @@ struct alignas(64) SmallPage {  // so that each record is a cache line
     return (address_of(address) & (kPageBytes - 1)) / kGranule;
   }
 
-  // The object that starts at an address of the page; nullptr: none does. May run beside changes to
-  // other objects, and when the record has become another page's.
+  // The object that starts at an address of the page; nullptr if none does. May run beside changes
+  // to other objects, and after this record was made again for another page.
   Block* at(const void* address) {
     const std::uint16_t number = starts[granule_of(address)].load(std::memory_order_acquire);
     if (number == 0) return nullptr;
@@ -55,8 +55,8 @@ struct alignas(64) SmallPage {  // so that each record is a cache line
   }
 };
 
-// Owns these records. They are used again and never freed before the store. Guarded by the state
-// lock.
+// Owns the SmallPage records. They are used again and never freed before the store. Guarded by the
+// state lock.
 class SmallPageStore {
  public:
   SmallPageStore() = default;
@@ -65,7 +65,7 @@ class SmallPageStore {
   SmallPageStore& operator=(const SmallPageStore&) = delete;
 
   SmallPage* make(PackedPage* shared);
-  // A page without objects.
+  // The page must have no objects.
   void drop(SmallPage* page);
 
   // An upper bound: parts of tables that are not in use cost nothing.
