@@ -15,15 +15,15 @@ constexpr bool is_stream_ordered(Facade facade) {
   return facade == Facade::kDevice;
 }
 
-// Whether a block of so many bytes has its 2 MiB pages for itself.
+// Whether a block of `size_bytes` has its 2 MiB pages for itself.
 constexpr bool is_page_granular(Facade facade, std::size_t size_bytes) {
   return facade != Facade::kDevice && size_bytes >= kPageGranularBytes;
 }
 
 // How a request is rounded: to 2 MiB pages, to pages of the host, or to 512 bytes. A pinned block
-// begins on a page of the host, as memory from cudaHostAlloc does: direct I/O relies on that. A
-// block begins where the block before it ends, and all but small blocks of the facade have such
-// sizes, so all of them begin on such a page.
+// begins on a page of the host, as memory from cudaHostAlloc does: direct I/O relies on that.
+// Blocks lie one after another, and all pinned blocks but small ones are whole pages of the host,
+// so each begins on one.
 inline std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
   if (is_page_granular(facade, size_bytes)) return round_up(size_bytes, kPageBytes);
   const bool in_host_pages = facade == Facade::kPinned && size_bytes > kSmallBytes;

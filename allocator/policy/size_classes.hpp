@@ -19,8 +19,8 @@ using policy::kLargeBytes;
 using policy::kPageGranularBytes;
 using policy::kSmallBytes;
 
-// The most that the record of a block can say, in whole pages: 2 TiB. More is refused before
-// rounding can overflow.
+// The largest size that a block's record can hold, in whole pages: 2 TiB. Larger requests are
+// refused before rounding can overflow.
 inline constexpr std::size_t kLargestRequest =
     RealStorage::kMostSizeBytes / kPageBytes * kPageBytes;
 

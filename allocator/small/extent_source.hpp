@@ -15,7 +15,7 @@ class ExtentSource {
   virtual ~ExtentSource() = default;
 
   // A segment: SmallArena::kSegmentBytes at a multiple of that, for this arena alone until it is
-  // given back; nullptr: there is none now. Its contents are never read.
+  // given back; nullptr if there is none now. Its contents are never read.
   virtual void* take() noexcept = 0;
 
   // A segment that take() returned.

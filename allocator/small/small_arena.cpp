@@ -36,7 +36,7 @@ struct ArenaConfiguration {
 constexpr int kAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kAlignmentBytes));
 constexpr int kSegmentAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kSegmentBytes));
 
-// The name of a control of jemalloc for an arena.
+// The name of one of jemalloc's controls (mallctl) for an arena.
 struct ControlName {
   ControlName(const char* format, unsigned index) {
     std::snprintf(text, sizeof text, format, index);
@@ -63,7 +63,7 @@ std::size_t read_control(const char* format, unsigned index) {
 }  // namespace
 
 SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source(extent_source) {
-  // Commit, decommit and purge stay empty, which jemalloc takes for "not done".
+  // The hooks for commit, decommit and purge stay empty, which jemalloc takes for "not done".
   //
   // jemalloc requests a segment to grow. It requests other sizes as a last resort after that has
   // failed, and in purge(), which relies on the refusal.
@@ -106,7 +106,7 @@ SmallArena::SmallArena(ExtentSource& source) : hooks_(std::make_unique<Hooks>(so
     throw std::bad_alloc();
   }
   flags_ = static_cast<int>(MALLOCX_ARENA(index_)) | MALLOCX_TCACHE_NONE;
-  // Otherwise each growth is larger than the one before.
+  // Without the limit, the arena grows by more each time.
   if (!set_control("arena.%u.retain_grow_limit", index_, kSegmentBytes)) {
     run_control("arena.%u.destroy", index_);
     throw std::bad_alloc();
@@ -155,7 +155,7 @@ void SmallArena::purge() noexcept {
     const bool is_own = hooks_->source.owns(segment);
     uvm_je_sdallocx(segment, kSegmentBytes, flags_ | kSegmentAlignmentFlag);
     if (!is_own) return;
-    if (segment == last) return;  // not given back: jemalloc takes a purge to be under way
+    if (segment == last) return;  // not given back: jemalloc believes that a purge is under way
     last = segment;
     run_control("arena.%u.purge", index_);
   }

@@ -17,13 +17,11 @@
 //
 // Fork. jemalloc registers its pthread_atfork handlers when this library is loaded, before our own.
 // So its locks are taken last and released first, and they are free in the child, where blocks can
-// be allocated and freed as before. The source decides what their memory is there. The caller
-// ensures two things:
-//  * A fork handler that holds a lock of the source has locked out the arena's users first.
+// be allocated and freed as before. The source decides which memory they have there.
+//  * The caller locks out the arena's users before a fork handler takes a lock of the source.
 //    Otherwise a thread in take() and the fork wait for each other.
-//  * A purge() that another thread is in is never finished in the child. There purge() of that
-//  arena
-//    gives nothing back.
+//  * If another thread is in purge() at the fork, that purge never ends in the child. There,
+//    purge() of the arena gives nothing back.
 #pragma once
 
 #include <cstddef>
@@ -41,11 +39,11 @@ class SmallArena {
   static constexpr std::size_t kAlignmentBytes = kGranule;
   static constexpr std::size_t kSegmentBytes = policy::kSmallSegmentBytes;
 
-  // Takes nothing from the source yet, which must outlive the arena. std::bad_alloc: no memory for
-  // jemalloc's records, or 4093 arenas exist, which is jemalloc's limit.
+  // Takes nothing from the source yet, which must outlive the arena. std::bad_alloc if there is no
+  // memory for jemalloc's records, or if 4093 arenas exist, which is jemalloc's limit.
   explicit SmallArena(ExtentSource& source);
 
-  // Gives every segment back, live blocks or not. jemalloc never unmaps the arena's 256 KiB of
+  // Gives every segment back, even with live blocks. jemalloc never unmaps the arena's 256 KiB of
   // address space for records, although no memory stays there. So arenas should last.
   ~SmallArena();
   SmallArena(const SmallArena&) = delete;
@@ -53,14 +51,14 @@ class SmallArena {
 
   // Writes up to `count` blocks of at least `size_bytes` (1 to kLargestBytes) to `out` and returns
   // how many; fewer if the source has no segment. Their addresses are multiples of kAlignmentBytes.
-  // Returns 0 in a thread that ends and whose data jemalloc has destroyed: jemalloc would serve it
-  // from another arena (ExtentSource::owns()).
+  // Returns 0 in an ending thread whose data jemalloc has destroyed: jemalloc would serve it from
+  // another arena (ExtentSource::owns()).
   std::size_t allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept;
 
-  // Whether this build of jemalloc can serve no arena, as far as allocate() has shown.
+  // Whether calls of allocate() have shown that this build of jemalloc cannot serve an arena.
   bool is_unsuited() const noexcept;
 
-  // Takes back blocks of one requested size, from any calls.
+  // Frees blocks of one requested size, from any calls of allocate().
   void free(void* const* blocks, std::size_t count, std::size_t size_bytes) noexcept;
 
   // The size of the block for a request of 1 to kLargestBytes: a multiple of kAlignmentBytes.

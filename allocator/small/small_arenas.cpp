@@ -69,7 +69,7 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
     batch.thread_is_past = arena.thread_is_past;
     is_unsuited = batch.count < count && arena.arena().is_unsuited();
   }
-  // Without the lock: the reader of the line may be slow.
+  // Logged without the lock, because whoever reads the log may be slow.
   if (is_unsuited) {
     log_once(LogLevel::kError, "jemalloc",
              "small blocks cannot be had: jemalloc was not built with --with-lg-hugepage=18. Run "

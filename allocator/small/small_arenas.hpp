@@ -23,7 +23,7 @@ class SmallArenas {
   // Memory into which an arena may grow; each value includes those before it.
   enum class Growth : std::uint8_t { kFreeMemory, kNewPages, kNewPagesOfAnyFacade, kBeyondBudget };
   struct Segment {
-    void* base = nullptr;  // nullptr: there is none
+    void* base = nullptr;  // nullptr if there is none
     bool is_new_page = false;
   };
   // Takes the segments of a pool and gives them back (ExtentSource). No function may throw.
@@ -40,18 +40,18 @@ class SmallArenas {
   struct Batch {
     std::size_t count = 0;  // fewer than requested: the arena cannot grow, or must not
     bool took_page = false;
-    // The thread ends, and no arena serves it any more (SmallArena::allocate()).
+    // The thread is ending, and no arena serves it any more (SmallArena::allocate()).
     bool thread_is_past = false;
   };
-  // SmallArena::allocate() of the pool's arena. std::bad_alloc: the arena cannot be made. A build
-  // of jemalloc that can serve none is logged once.
+  // SmallArena::allocate() of the pool's arena. std::bad_alloc if the arena cannot be made. Logs
+  // once if this build of jemalloc cannot serve an arena.
   Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,
                  Growth most);
   void free(PoolIndex pool, void* const* blocks, std::size_t count, std::size_t size_bytes);
 
   // Gives back the empty segments of the pools for which `wanted` returns true.
   void purge(const std::function<bool(PoolIndex pool)>& wanted);
-  // Ends all arenas when no thread uses them any more. Their segments are not given back.
+  // Destroys all arenas, when no thread uses them any more. Their segments are not given back.
   void clear() UVM_NOT_ANALYSED;
 
   // Around a fork: no thread is inside an arena meanwhile.

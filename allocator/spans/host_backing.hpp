@@ -2,9 +2,9 @@
 // child does not inherit it. Ordinary anonymous memory belongs to the kernel: a child inherits it
 // copy on write, and its idle pages go back to the machine at once. It can be used if every device
 // reaches it. Devices that reach it by page fault (HMM) map it in pages of 4 KiB, managed memory in
-// 2 MiB. So it is the default only where devices use the host's page tables.
+// 2 MiB. So it is the default only if devices use the host's page tables.
 //
-// No state. The mapping functions call the kernel and no driver.
+// Without state. The mapping functions call the kernel and no driver.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,19 @@ namespace uvm {
 
 const char* to_string(HostBacking backing);
 
-bool reach_ordinary_memory(const std::vector<DeviceDescription>& devices);  // all of them
+// Whether all devices reach ordinary memory.
+bool reach_ordinary_memory(const std::vector<DeviceDescription>& devices);
 
-// kManaged or kOrdinary.
+// The backing to use for a setting: kManaged or kOrdinary.
 HostBacking host_backing_of(const std::vector<DeviceDescription>& devices, HostBacking wanted);
 
-// Maps `size_bytes`, a multiple of 2 MiB, of zeros at a multiple of 2 MiB; nullptr: the kernel
-// refuses. Takes no memory before it is touched.
+// Maps `size_bytes`, a multiple of 2 MiB, of zeros at a multiple of 2 MiB; nullptr if the kernel
+// refuses. The mapping takes no memory before it is touched.
 void* map_ordinary(std::size_t size_bytes);
 void unmap_ordinary(void* address, std::size_t size_bytes) noexcept;
 
-// Gives the memory of whole pages back; they read as zeros again. A forked child keeps its copy. If
-// the kernel refuses, nothing changes.
+// Gives the memory of whole pages back; the pages read as zeros again. A forked child keeps its
+// copy. If the kernel refuses, nothing changes.
 RuntimeStatus drop_ordinary(void* address, std::size_t size_bytes) noexcept;
 
 }  // namespace uvm

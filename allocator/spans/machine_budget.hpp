@@ -17,7 +17,7 @@ struct MachineBudget {
   std::size_t hard_bytes = 0;
 };
 
-// Memory of the host, or of a device, less the reserve that is kept free.
+// The memory of the host, or of a device, less the reserve that is kept free.
 std::size_t host_less_reserve(std::size_t bytes, const Configuration& configuration);
 std::size_t device_less_reserve(std::size_t bytes, const Configuration& configuration);
 
@@ -30,9 +30,9 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
 // are touched.
 std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes);
 
-// How many of the bytes that the driver reports free this process can obtain. At most the rest of
-// the budget. On an integrated device, the bytes that the host can give: there the driver counts
-// reclaimable page cache as used. Never more than the device's whole memory.
+// How many bytes of a device this process can obtain: those that the driver reports free, but at
+// most the rest of the budget and the device's whole memory. On an integrated device the host's
+// available bytes replace the driver's figure, which counts reclaimable page cache as used.
 std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,
                              std::size_t available_host_bytes, std::size_t budget_left_bytes);
 

@@ -9,8 +9,8 @@
 namespace uvm {
 namespace {
 
-// All allocators of the process share one address space. The nth requests an nth of the usual span,
-// so that n of them take the sum of 1/n: 3 spans for 11 allocators, 6 for 227.
+// All allocators of the process share one address space. The nth requests 1/n of the usual span. So
+// n allocators take the sum of 1 to 1/n: 3 usual spans for 11 allocators, 6 for 227.
 std::atomic<std::size_t> living = 0;
 
 }  // namespace
@@ -68,7 +68,7 @@ RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
   const std::size_t wanted = wanted_bytes(*span, least_bytes);
   span->size_bytes = std::max(std::min(wanted, most_bytes_.load()), least_bytes);
   RuntimeStatus status = try_to_take(span);
-  // The address space may not have so much in one piece.
+  // The address space may lack a free range of that size.
   while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
     span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
     status = try_to_take(span);

@@ -1,7 +1,7 @@
 // Takes the memory of spans from the driver or, for the host facade, from the kernel
 // (host_backing.hpp), and decides how large spans are.
 //
-// Spans are large if their pages can go back one by one: a span then takes address space alone, and
+// Spans are large if their pages can go back one by one: a span then costs only address space, and
 // free blocks of two spans are never joined. Otherwise spans are small, because one live block
 // keeps all touched pages of its span.
 //
@@ -50,7 +50,7 @@ class SpanMemory {
   const std::vector<DeviceDescription>& devices_;
   const std::optional<std::size_t> span_bytes_;
   const std::size_t budget_bytes_;
-  const std::size_t sharers_;  // allocators of the process when this one was made, it included
+  const std::size_t sharers_;  // allocators of the process when this one was made, with this one
   const HostBacking host_backing_;
   // Cap on the next span's size: none, or, after a request had to be reduced, twice what was
   // granted.

@@ -83,7 +83,7 @@ std::size_t SpanStore::touched_free_bytes() const {
 }
 
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
-  // Most of a large span is behind its last touched page.
+  // Stops at the last touched page, because most of a large span lies behind it.
   std::size_t left_bytes = span->touched_free_bytes();
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {
@@ -136,7 +136,7 @@ void SpanStore::give_back(Span* span, char* base, std::size_t size_bytes) {
   const bool joins_after = after != span->free.end() && offset + size_bytes == after->first;
   const auto before = after == span->free.begin() ? span->free.end() : std::prev(after);
   const bool joins_before = before != span->free.end() && before->first + before->second == offset;
-  // If it joins neither neighbour, there is one more free run.
+  // A run that joins neither neighbour needs an entry of its own.
   if (joins_before) {
     before->second += size_bytes;
     if (joins_after) {

@@ -25,7 +25,7 @@ struct Span {
   std::size_t size_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
-  bool ordinary = false;                    // of the kernel's memory, not the driver's
+  bool ordinary = false;                    // memory of the kernel, not of the driver
   SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // by page
@@ -44,7 +44,7 @@ struct Span {
 class SpanStore {
  public:
   struct Run {
-    Span* span = nullptr;  // nullptr: no run fits
+    Span* span = nullptr;  // nullptr if no run fits
     std::size_t offset = 0;
     std::size_t untouched_bytes = 0;  // in pages that were never handed out
     std::size_t size_bytes = 0;       // set by take_touched()
@@ -60,11 +60,11 @@ class SpanStore {
   // The run at exactly that address, if it is free.
   static Run find_at(Span* span, const char* base, std::size_t size_bytes);
 
-  // Visits the lowest free runs of spans of this facade and device, each as long as it can be.
+  // Visits whole free runs of spans of this facade and device, at most policy::kComparedRuns.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
-  // Takes every free run of touched pages of the span, for give_back_untouched(). Giving them back
+  // Takes every free run of touched pages of the span, for give_back_untouched(), which then
   // allocates nothing.
   std::vector<Run> take_touched(Span* span);
 
@@ -75,7 +75,7 @@ class SpanStore {
   // The same for pages that were discarded: they count as untouched.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
-  // Removes spans without runs in use. std::bad_alloc: none is removed.
+  // Removes and returns the spans without runs in use. On std::bad_alloc none is removed.
   std::vector<std::unique_ptr<Span>> remove_empty();
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
@@ -88,7 +88,7 @@ class SpanStore {
  private:
   std::vector<std::unique_ptr<Span>> spans_;
   std::size_t touched_bytes_ = 0;
-  // Map nodes of the runs that take_touched() took, for giving those back.
+  // Map nodes of the runs that take_touched() took, so that giving those back allocates nothing.
   std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
 };
 

@@ -1,6 +1,6 @@
-// Freed blocks that streams still work on, by stream in the order of their fences, which is the
-// order in which a stream finishes them. So only the oldest fences of a stream are queried. A block
-// is free with its last fence. Calls no driver.
+// Freed blocks that streams still use: a queue for each stream, in the order of its fences. A
+// stream finishes its fences in that order, so only the oldest are queried. A block is free when
+// its last fence is over. Calls no driver.
 //
 // Guarded by the state lock, except empty(), which may be called at any time.
 #pragma once
@@ -20,7 +20,8 @@ namespace uvm {
 
 class FenceQueues {
  public:
-  // The block waits for all of these fences, at least one. std::bad_alloc: it waits for none.
+  // Makes the block wait for all of these fences, at least one. On std::bad_alloc it waits for
+  // none.
   void add(Block* block, const std::vector<Fence>& fences) {
     left_[block] = fences.size();
     std::size_t added = 0;
@@ -39,8 +40,8 @@ class FenceQueues {
 
   bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
 
-  // The oldest fences, at most `most` of each stream, stream by stream. At most `most_streams`
-  // streams in turn, from the one after `last` on.
+  // The oldest fences of up to `most_streams` streams, at most `most` of each, stream by stream.
+  // Streams take turns: the first is the one after `last`.
   std::vector<Fence> oldest(std::size_t most, std::size_t most_streams,
                             const DeviceStream& last) const {
     std::vector<Fence> fences;

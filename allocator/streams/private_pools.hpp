@@ -1,6 +1,6 @@
-// Pools of a device that belong to graphs, whose replays use the memory without a request, or to
-// the program: how many users each has, and which requests go there. The memory itself is in
-// BlockPools.
+// The private pools of devices: how many users each has, and which requests it serves. A private
+// pool belongs to the program, or to graphs, whose replays use its memory without a request. The
+// memory itself is in BlockPools.
 //
 // Guarded by the state lock, except any_open(), which may be called at any time.
 // Filters are called without the lock, on the thread of the request.
@@ -31,22 +31,23 @@ class PrivatePools {
 
   bool any_open() const { return open_.load(std::memory_order_relaxed) != 0; }
 
-  // Opens the pool for one more user, and makes it if it does not exist. Returns the scope's
-  // number, not 0. std::invalid_argument: `id` is 0, or the device does not exist. A scope for a
-  // capture ends it in the process's CaptureGuard when it closes; the caller has begun it there.
+  // Opens a scope of the pool for one more user; makes the pool if it does not exist. Returns the
+  // scope's number, never 0. std::invalid_argument if `id` is 0 or the device does not exist. If
+  // `capturing`, the caller has begun a capture in the process's CaptureGuard, which ends when the
+  // scope closes.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
-  // Adds a user, as begin() does, without opening the pool.
+  // Adds a user without opening a scope; makes the pool if it does not exist.
   void retain(int device, std::uint64_t id);
-  // Closes the scope of that number; 0: the innermost. False: no such scope is open.
+  // Closes the scope with that number; 0: the innermost scope. False if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
-  // Removes a user. With the last one the pool and its open scopes are gone. False: there is no
+  // Removes a user. The last one removes the pool and closes its open scopes. False if there is no
   // such pool.
   bool release(int device, std::uint64_t id);
-  // From now on its blocks have pages for themselves. False: there is no such pool.
+  // Later blocks of the pool have pages for themselves. False if there is no such pool.
   bool give_whole_pages(int device, std::uint64_t id);
 
-  std::size_t users(int device, std::uint64_t id) const;  // 0: there is no such pool
-  // Whether a graph was captured with it.
+  std::size_t users(int device, std::uint64_t id) const;  // 0 if there is no such pool
+  // Whether a graph was captured with the pool.
   bool is_captured(int device, std::uint64_t id) const;
 
   struct Scope {

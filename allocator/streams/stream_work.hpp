@@ -1,6 +1,6 @@
-// Whether streams have finished with freed memory. Events recorded on the streams serve as fences.
-// If a stream is gone, belongs to another thread or refuses events, the whole device is waited for.
-// Also distinguishes streams that are gone from later ones with the same handle.
+// Knows whether streams have finished with freed memory. Events recorded on the streams serve as
+// fences. If a stream is gone, belongs to another thread or refuses events, the whole device is
+// waited for. Also distinguishes streams that are gone from later ones with the same handle.
 //
 // Thread-safe. Functions that may call the driver are called without the state lock; forget(),
 // is_over() of a stream and release() call none.
@@ -25,8 +25,8 @@ class StreamWork {
  public:
   StreamWork(const DeviceRuntime& runtime, EventPool& events);
 
-  // Adds fences behind the work that these streams have so far; none for streams that have
-  // finished. False: some stream is being captured, so its fence cannot be recorded now.
+  // Adds fences behind the present work of these streams; none for streams that have finished.
+  // False if a capture forbids recording a fence, or waiting for a device, now.
   bool record(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences);
   void release(std::vector<Fence>* fences);
   void release(const Fence& fence) { events_.release(fence.stream.device, fence.event); }
@@ -34,38 +34,39 @@ class StreamWork {
   bool is_over(const Fence& fence) const;
   bool are_over(const std::vector<Fence>& fences) const;
 
-  // These wait. False: the work may go on, or something captures, which a wait for a device would
-  // invalidate. On a device that has become unusable nothing runs.
+  // These wait. False, or not ok, if the work may still run: the wait failed, or a capture forbids
+  // waiting for a device. On a device that has become unusable the work is over.
   bool wait_for(const Fence& fence);
   bool wait_for_device(int device);
-  RuntimeStatus wait_for(const DeviceStream& stream);  // not ok: the same
+  RuntimeStatus wait_for(const DeviceStream& stream);
 
-  // The work of all streams that were forgotten is over: the device's context is gone.
+  // Called when the device's context is gone: the work of all streams forgotten so far is over.
   void note_idle(int device);
 
-  // The stream is about to be destroyed, and another stream may get its handle. Returns a stand-in
-  // for it, which no call can name.
+  // Called before a stream is destroyed, because another stream may get its handle. Returns a
+  // stand-in for the stream, which no call can name.
   DeviceStream forget(const DeviceStream& stream);
   // Whether the device was waited for after this stream was forgotten.
   bool is_over(const DeviceStream& gone) const;
 
-  // Around a capture of the stream, by the thread that begins it. A wait for the stream, which the
-  // driver would refuse meanwhile, is one for the work before the capture.
+  // Called around a capture of the stream, by the thread that begins it. Meanwhile the driver would
+  // refuse a wait for the stream, so wait_for() waits for the work before the capture.
   void begin_capture(const DeviceStream& stream);
   void end_capture(const DeviceStream& stream) noexcept;
 
-  // Later work of the stream, which the calling thread can name, starts after the fence. False: the
-  // stream is being captured.
+  // Orders later work of the stream, which the calling thread can name, behind the fence. False if
+  // the stream is being captured.
   bool order_after(const DeviceStream& stream, const Fence& fence);
-  // Later work of the calling thread's stream starts after the work so far of all blocking streams
-  // of the device. The legacy default stream waits for those, and per-thread streams that nobody
-  // can name any more are among them. Waiting for the device would invalidate captures that we were
-  // not notified of. False: one of the streams is being captured.
+  // Orders later work of the calling thread's stream behind the present work of all blocking
+  // streams of the device, by way of the legacy default stream, which waits for them. Among them
+  // are per-thread streams that no thread can name any more. A wait for the device would invalidate
+  // captures that uvmalloc was not notified of. False if one of the two streams is being
+  // captured.
   bool order_after_blocking_streams(const DeviceStream& stream);
 
  private:
   RuntimeStatus synchronize(int device) const;
-  // The calling thread's stream of that name; also if a capture forbids the question.
+  // Whether the calling thread's stream of that name is captured, or a capture forbids the query.
   bool is_captured(const DeviceStream& stream) const;
   bool synchronize_unless_captured(const DeviceStream& stream, RuntimeStatus* status) const;
   std::optional<Fence> before_capture_of(const DeviceStream& stream);
@@ -78,7 +79,7 @@ class StreamWork {
   Ranked<std::mutex, LockRank::kEvents> mutex_;
   std::vector<Fence> before_captures_ UVM_GUARDED_BY(mutex_);  // of streams that are captured
   std::atomic<std::uint64_t> forgotten_ = 0;                   // streams
-  // By device: the work of so many forgotten streams is known to be over.
+  // By device: how many forgotten streams, in the order of forget(), are known to be over.
   std::unique_ptr<std::atomic<std::uint64_t>[]> over_;
 };
 
