@@ -1,5 +1,5 @@
-// The interface: each function is that of the part that owns it. allocate() and free() are in
-// engine/fast_path.cpp.
+// The public interface: each function forwards to the part that owns it. allocate() and free() are
+// in engine/fast_path.cpp.
 #include <uvmalloc/allocator.hpp>
 
 #include <bit>
@@ -51,7 +51,7 @@ void CachingManagedAllocator::free_after(void* address, int device, StreamHandle
   try {
     record_use(address, device, stream);
   } catch (const std::exception&) {
-    // There is no memory to note it.
+    // There is no memory to record the use.
     runtime().synchronize_stream(device, stream);
   }
   free_or_log(address);
@@ -118,7 +118,7 @@ bool CachingManagedAllocator::record_use(const void* address, const DeviceStream
   if (!engine_->uses.record_use(address, stream)) return false;
   if (wants_uses()) {
     const live::UseRange use{.address = address_of(address), .size_bytes = 1};
-    // The kernel is on its stream already, so no turn is waited for.
+    // The kernel is on its stream already, so the function waits for no turn.
     engine_->live.note_uses(stream.device, stream.handle, {&use, 1});
   }
   return true;
@@ -184,7 +184,7 @@ void CachingManagedAllocator::release(MovedStorage* record) noexcept {
   if (void* address = engine_->mover.detach(record)) free(address);
 }
 
-// ---- memory that goes back
+// ---- memory given back, streams
 
 void CachingManagedAllocator::release_cached() {
   engine_->reclaimer.release_cached();
@@ -286,7 +286,7 @@ void* CachingManagedAllocator::allocate_for_conversion(int device, std::size_t s
   }
 }
 
-// ---- what it knows
+// ---- questions, statistics, traces
 
 bool CachingManagedAllocator::has_taken(const void* address) const {
   return engine_->introspection.has_taken(address);

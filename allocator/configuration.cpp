@@ -20,7 +20,7 @@
 namespace uvm {
 namespace {
 
-// With more, each process would get hardly any of the machine's memory.
+// With more ranks a process would get hardly any of the machine's memory.
 constexpr unsigned kMostLocalRanks = 1024;
 
 constexpr std::string_view kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
@@ -39,13 +39,13 @@ bool is_off(std::string_view text) {
   return std::find(kOff.begin(), kOff.end(), lower(text)) != kOff.end();
 }
 
-// Variables of the build and of the command line are not of the library.
+// Variables of the build and of the command line are no settings of the library.
 bool is_of_uvmalloc(std::string_view name) {
   return name.starts_with("UVMALLOC_") && name != "UVMALLOC_CACHE" && name != "UVMALLOC_LIB_DIR" &&
          name != "UVMALLOC_JEMALLOC_DIR";
 }
 
-// Finite, and independent of the locale.
+// Parses a finite number, independent of the locale.
 std::optional<double> parse_number(std::string_view text) {
   double number = 0;
   const char* const end = text.data() + text.size();
@@ -57,7 +57,7 @@ std::optional<double> parse_number(std::string_view text) {
 template <class Enum>
 using Choices = std::vector<std::pair<std::string_view, Enum>>;
 
-// Reads the settings in the order of the table, and collects their errors.
+// Reads the settings in the order of known_settings(), and collects their errors.
 class Reader {
  public:
   Reader(const VariableLookup& lookup, ParsedConfiguration* out) : lookup_(lookup), out_(*out) {}
@@ -170,7 +170,7 @@ class Reader {
  private:
   const SettingDescription& next() { return known_settings().at(index_++); }
 
-  // A variable that is set but empty means the default.
+  // The text of the variable; an empty one means the default.
   const char* given(const SettingDescription& setting) {
     const char* text = lookup_(std::string(setting.name).c_str());
     return text != nullptr && *text != '\0' ? text : nullptr;
@@ -325,7 +325,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}}, &no_report);
   read.file_name(&configuration.trace_file);
   read.flag(&configuration.call_sites);
-  // Not a setting of ours: launchers such as torchrun set it.
+  // Not a setting of uvmalloc: launchers such as torchrun set it.
   if (const char* ranks = lookup("LOCAL_WORLD_SIZE"); ranks != nullptr && *ranks != '\0') {
     unsigned read_ranks = 0;
     const char* end = ranks + std::strlen(ranks);

@@ -1,5 +1,5 @@
-// The allocator with the types that all of its functions take or return. A program that only
-// allocates and frees needs <uvmalloc/allocator.hpp> alone.
+// The allocator, with the types that its functions take or return. A program that only allocates
+// and frees needs <uvmalloc/allocator.hpp> alone.
 #pragma once
 
 #include <uvmalloc/allocator.hpp>

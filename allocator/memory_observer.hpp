@@ -1,6 +1,6 @@
-// Is notified of changes to memory of the device facade that no call of its owner causes: for a
-// framework's own history of its memory. The observer outlives the allocator
-// (CachingManagedAllocator::set_memory_observer). It is called with the state lock, so it must not
+// Is called about changes to device memory that no call of the memory's owner causes, so that a
+// framework can keep a history of its memory. The observer outlives the allocator
+// (CachingManagedAllocator::set_memory_observer). It is called under the state lock, so it must not
 // call the allocator, nor wait for a thread that does.
 #pragma once
 
@@ -19,7 +19,7 @@ class MemoryObserver {
   virtual void pages_removed(const StreamKey& pool, void* base,
                              std::size_t size_bytes) noexcept = 0;
 
-  // A block whose free had to wait (BlockDescription::waits_when_freed) is free now.
+  // A block whose free had to wait (BlockDescription::waits_when_freed) is now free.
   virtual void free_completed(const StreamKey& pool, void* address,
                               std::size_t requested_bytes) noexcept = 0;
 };

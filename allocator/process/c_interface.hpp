@@ -1,5 +1,5 @@
-// What the functions of the C interface share: statuses, the text of the last error, and no
-// exception beyond them.
+// Shared code of the C interface: statuses, the text of the last error, and the boundary that no
+// exception crosses. Thread-safe; the text belongs to its thread.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,13 @@
 
 namespace uvm::c_interface {
 
-// The text of this thread's last error. Without a destructor: exit handlers and other threads' last
-// destructors may still fail and ask.
+// The text of this thread's last error. It has no destructor, because exit handlers and last
+// destructors of a thread may still fail and read it.
 inline constexpr std::size_t kLastErrorBytes = 4096;
 extern thread_local char last_error[kLastErrorBytes];
 
-// Returns `status` and keeps its text, cut to the room there is; none if even that finds no memory.
+// Returns `status` and stores its text, cut to the space; an empty text if even that finds no
+// memory.
 template <class... Arguments>
 uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
                         Arguments&&... arguments) noexcept {
@@ -36,12 +37,12 @@ uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...>
 uvmalloc_status null_argument(const char* function, const char* argument) noexcept;
 uvmalloc_status not_ours(const char* function, const void* address) noexcept;
 
-// Ends a function with a status whose text is kept already.
+// Thrown to end a function with a status whose text is already stored.
 struct Failed {
   uvmalloc_status status;
 };
 
-// Runs the body of a function of the interface. What it throws becomes a status.
+// Runs the body of a function of the interface, and turns its exceptions into a status.
 template <class Body>
 uvmalloc_status guarded(Body body) noexcept {
   try {

@@ -1,5 +1,6 @@
-// JSON written value by value, in the order of the calls. Objects of nlohmann/json allocate in
-// their destructors, so a tree of them ends a process whose memory runs out; single values do not.
+// JSON written value by value, in the order of the calls. A tree of nlohmann/json objects allocates
+// in its destructors, and so would end a process whose memory runs out; single values do not. One
+// thread uses it.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +12,31 @@
 
 namespace uvm {
 
-// One JSON object. Each function may throw std::bad_alloc; the text is then to be thrown away.
+// One JSON object. Each function may throw std::bad_alloc; discard the text then.
 class JsonText {
  public:
   JsonText() : text_("{") {}
-  // Goes on after the members of `object`, the text of a JSON object.
+  // Continues after the members of `object`, the text of a JSON object.
   explicit JsonText(std::string object) : text_(std::move(object)) {
     text_.resize(text_.find_last_of('}'));
     has_members_ = text_.find('"') != std::string::npos;
   }
 
-  // A member of the current object. `value` is a number, a truth value, a text, or nullptr. Bytes
-  // of a text that are no UTF-8 show as replacement characters.
+  // Adds a member to the current object. `value` is a number, a bool, a text or nullptr. Bytes of a
+  // text that are not UTF-8 become replacement characters.
   template <class Value>
   void add(std::string_view key, const Value& value) {
     begin_member(key);
     text_ += text_of(value);
   }
-  // An element of the current array.
+  // Adds an element to the current array.
   template <class Value>
   void add_element(const Value& value) {
     begin_element();
     text_ += text_of(value);
   }
 
-  // `members` adds the members of an object, which is a member or an element.
+  // Adds an object, as a member or an element; `members` adds its members.
   template <class Members>
   void add_object(std::string_view key, const Members& members) {
     begin_member(key);
@@ -46,7 +47,7 @@ class JsonText {
     begin_element();
     nest('{', '}', members);
   }
-  // `elements` adds the elements of an array.
+  // Adds an array as a member; `elements` adds its elements.
   template <class Elements>
   void add_array(std::string_view key, const Elements& elements) {
     begin_member(key);

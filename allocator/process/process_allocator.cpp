@@ -35,20 +35,20 @@ std::atomic<bool> cpu_tensors_at_once{false};
 std::atomic<bool> activation_failed{false};
 std::atomic<const std::string*> why_inactive{nullptr};  // never destroyed
 
-// The mode that was set; none: as configured.
+// The mode that the process has set; none: the configured one.
 std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
 
-// Counts until there is an allocator.
+// Counts until the allocator exists.
 UnmanagedHost early_unmanaged_host;
 std::atomic<UnmanagedHost*> unmanaged_host{&early_unmanaged_host};
 
-// From now on counts go to the figures of this process, with the counts so far.
+// Redirects the counts to the figures of this process, and adds the counts so far.
 void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
   UnmanagedHost* before = unmanaged_host.exchange(of);
   of->count(before->allocations.exchange(0), before->bytes.exchange(0));
 }
 
-// Stores the report's facts about the process with the figures.
+// Stores the report's facts about the process beside the figures.
 void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator, framework_installed);
   if (!allocator->figure_store().describe(about)) {
@@ -56,8 +56,8 @@ void describe(CachingManagedAllocator* allocator) {
   }
 }
 
-// The name of the file has the number of this process. If the process was another program before
-// (exec), that program's file exists already.
+// The file's name has the number of this process. If the process was another program before (exec),
+// that program's file exists already.
 std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
   std::error_code error;  // the program may change its folder before it ends
@@ -72,7 +72,7 @@ std::string figures_file(const std::string& wanted_directory) {
   return file;
 }
 
-// Removes the file of figures after the report is written: the file means that there is no report.
+// Writes the report, then removes the file of figures: that file means that there is no report.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {
@@ -83,7 +83,7 @@ void write_report_file(CachingManagedAllocator& allocator, const std::string& di
   }
 }
 
-// For a launcher, which would else say that the program never asked.
+// Without this report a launcher would say that the program never used uvmalloc.
 void report_inactive_at_exit() {
   if (process_allocator() != nullptr) return;
   const std::string& directory = process_configuration().configuration.report_directory;
@@ -105,12 +105,12 @@ void report_at_exit() {
       [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     }
   } catch (const std::exception& error) {
-    // The program has ended well: its report must not make it fail.
+    // The program has ended well; its report must not make it fail.
     log(LogLevel::kWarning, "there is no report: {}", error.what());
   }
 }
 
-// An exception leaves everything as it was, so that the next call can try again.
+// After an exception nothing has changed, so that the next call can try again.
 std::unique_ptr<Activation> activate() {
   const Configuration& configuration = process_configuration().configuration;
   auto activation = std::make_unique<Activation>();
@@ -246,7 +246,7 @@ void set_framework_installed(bool installed) noexcept {
   try {
     if (CachingManagedAllocator* allocator = process_allocator()) describe(allocator);
   } catch (const std::bad_alloc&) {
-    // The report says whether it was true at any time.
+    // The report then has the earlier value.
   }
 }
 

@@ -1,8 +1,10 @@
-// The allocator of this process. It is made at most once, at first need, from the environment's
-// configuration. It is never destroyed, because exit handlers of other libraries may still free
-// into it. Making it initialises the driver. So it is made when the program uses the device; for
-// CPU tensors alone, only if the program has initialised the driver. It registers the handlers for
-// fork and, if configured, the report at exit.
+// The allocator of this process, and the switches of a framework. The allocator is made at most
+// once, at first need, from the environment's configuration. It is never destroyed, because exit
+// handlers of other libraries may still free into it.
+//
+// Making it initialises the driver. So it is made when the program uses the device; for CPU tensors
+// alone, only if the program has initialised the driver. It registers the handlers for fork and, if
+// configured, the report at exit. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,62 +18,62 @@ namespace uvm {
 
 struct Activation {
   CachingManagedAllocator* allocator = nullptr;  // nullptr: not active
-  std::string reason;                            // why not, one line
+  std::string reason;                            // why not active, one line
 };
 
-// The configuration of this process; parsed once, errors logged once.
+// The configuration of this process. Parsed once; errors are logged once.
 const ParsedConfiguration& process_configuration();
 
-// Thread-safe; the first call decides for the life of the process. If the allocator cannot be
-// active, one line says why.
+// Makes the allocator; the first call decides for the life of the process. If the allocator cannot
+// be active, one line says why.
 const Activation& activate_process_allocator();
 
-// Why this process does not use uvmalloc, which the log has said in one line. The report says it
-// again at exit unless the allocator is active then. The first reason counts.
+// Records why this process does not use uvmalloc; the log has said it in one line. The report at
+// exit repeats it, unless the allocator is active then. The first reason counts.
 void note_inactive(const std::string& reason);
-const std::string* inactive_reason() noexcept;  // nullptr: none was noted
+const std::string* inactive_reason() noexcept;  // nullptr: none was recorded
 
-// The allocator if it is active; nullptr otherwise. Makes nothing.
+// The allocator if it is active, else nullptr. Makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
 // Whether the program has initialised the driver, so that activate_process_allocator() would not be
 // the first to do so. Initialises nothing.
 bool is_driver_initialized();
 
-// Whether CPU tensors are managed at once, which may initialise the driver: by UVMALLOC_CPU, or
-// because the program has switched unified memory on itself.
+// Whether CPU tensors are managed at once, which may initialise the driver: because UVMALLOC_CPU
+// says so, or the program has switched unified memory on itself.
 bool manages_cpu_tensors_at_once();
 void set_manages_cpu_tensors_at_once() noexcept;
 
 // The host memory that a framework gets on this thread; kManaged until set. The setter returns the
 // previous value.
 enum class HostMemory : unsigned char {
-  kMalloc,         // for memory that never goes to a device
-  kManaged,        // from UVMALLOC_HOST_THRESHOLD on
-  kAlwaysManaged,  // whatever its size
+  kMalloc,         // from malloc: for memory that never goes to a device
+  kManaged,        // managed from UVMALLOC_HOST_THRESHOLD on
+  kAlwaysManaged,  // managed, whatever its size
 };
 HostMemory set_host_memory(HostMemory memory) noexcept;
 HostMemory host_memory() noexcept;
 
-// UVMALLOC_MOVE; the default while there is no memory to read it.
+// UVMALLOC_MOVE; the default if there is no memory to read it.
 MoveMode configured_move_mode() noexcept;
-// How a framework's tensors move, as configured until set.
+// Sets how a framework's tensors move; until then as configured.
 void set_move_mode(MoveMode mode) noexcept;
-// The mode of this process, or kAlias if this thread has set that.
+// The mode of this process, or kAlias if this thread has set it.
 MoveMode move_mode() noexcept;
 // Returns the previous value.
 bool set_thread_aliases(bool aliases) noexcept;
 
-// Whether a framework's memory is managed: its plugin has taken its allocators' places, and there
-// is a device for it. Initialises nothing: before the program has initialised the driver, true
-// where this machine has one.
+// Whether a framework's memory is managed: its plugin has replaced the framework's allocators, and
+// there is a device. Initialises nothing: before the program has initialised the driver, true if
+// this machine has one.
 bool is_framework_enabled();
-// Whether the plugin is installed, which the plugin sets.
+// Whether the plugin is installed. The plugin sets it.
 bool is_framework_installed() noexcept;
 void set_framework_installed(bool installed) noexcept;
 
-// Allocations that a framework's own allocators made although they were replaced. Only its plugin
-// can count them.
+// Allocations that a framework's own allocators served although they were replaced. Only the
+// framework's plugin can count them.
 struct NativeAllocations {
   std::uint64_t device = 0;
   std::uint64_t pinned = 0;
@@ -79,33 +81,33 @@ struct NativeAllocations {
 };
 void set_native_allocations(std::function<NativeAllocations()> source);
 
-// Allocation calls of CUDA that a preloaded library stands before.
+// CUDA allocation calls that the preload library intercepts.
 struct InterposedCalls {
   struct Call {
     std::string_view name;
     std::uint64_t served = 0;
-    std::uint64_t excluded = 0;   // by UVMALLOC_EXCLUDE and the libraries that are always excluded
-    std::uint64_t no_memory = 0;  // left to CUDA, because there was none
-    std::uint64_t left = 0;       // left to CUDA on purpose
-    std::uint64_t beyond_limit = 0;  // refused, because of a budget or a limit of this process
+    std::uint64_t excluded = 0;   // by UVMALLOC_EXCLUDE, or by libraries that are always excluded
+    std::uint64_t no_memory = 0;  // forwarded to CUDA, because there was no memory
+    std::uint64_t left = 0;       // forwarded to CUDA on purpose
+    std::uint64_t beyond_limit = 0;  // refused by a budget or a limit of this process
   };
-  std::vector<Call> calls;                   // those that were made
+  std::vector<Call> calls;                   // calls that were made
   std::vector<std::string> static_runtimes;  // files that hold CUDA's static runtime
 };
 void set_interposed_calls(std::function<InterposedCalls()> source);
 
-// Host memory that the plugin took from malloc.
+// Counts host memory that the plugin took from malloc.
 void count_unmanaged_host(std::size_t size_bytes) noexcept;
 
-// The report on this process as JSON (docs/report.md) and as text for people.
+// The report on this process, as JSON (docs/report.md) and as text for people.
 std::string report_json();
 std::string report_text();
-// The same on a process that has left its figures in a file (figure_store.hpp); empty, and why in
-// one line: it is no such file.
+// The report on a process that has left its figures in a file (figure_store.hpp). Empty, with the
+// reason in one line, if the file is no such file.
 std::string report_json_of(const std::string& figures_file, std::string* why_not);
 
-// What this machine can do and what is configured, as JSON: runtime, devices, settings, verdict.
-// Makes no allocator.
+// What this machine can do and which settings are in force, as JSON: runtime, devices, settings,
+// verdict. Makes no allocator.
 std::string doctor_json();
 
 // The version of uvmalloc, "0.1.0".

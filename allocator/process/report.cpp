@@ -56,8 +56,8 @@ std::string program_name() {
   return text;
 }
 
-// The start of the process in the kernel's ticks. With the process number it names the process
-// uniquely. 0: not known.
+// The start of the process in the kernel's ticks. Together with the process number it names the
+// process uniquely. 0: unknown.
 std::uint64_t process_start_ticks() {
   constexpr int kField = 22;          // of proc(5)
   constexpr int kFieldAfterName = 3;  // the name before it may hold blanks
@@ -69,7 +69,7 @@ std::uint64_t process_start_ticks() {
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
-// The rank of the process that its launcher has set; nullptr: it has set none.
+// The rank that the launcher has set for the process; nullptr: none.
 const char* rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     if (const char* text = secure_getenv(name); text != nullptr && *text != '\0') return text;
@@ -347,7 +347,7 @@ void add_settings(const ParsedConfiguration& parsed,
   }
 }
 
-// Why uvmalloc cannot work on the devices; empty: it can.
+// Why uvmalloc cannot use the devices; empty: it can.
 std::string trouble_with(const std::vector<DeviceDescription>& devices) {
   for (std::size_t device = 0; device < devices.size(); ++device) {
     std::string trouble = why_not_usable(static_cast<int>(device), devices[device]);
@@ -409,7 +409,7 @@ std::string report_json_of(const std::string& figures_file, std::string* why_not
   JsonText out(figures->about);
   add_figures(*figures, &out);
   out.add("threads_left_out", figures->threads_left_out);
-  out.add("native_allocations", nullptr);  // the process would have had to be asked
+  out.add("native_allocations", nullptr);  // only the living process can count them
   return std::move(out).finish();
 }
 

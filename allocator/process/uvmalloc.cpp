@@ -45,7 +45,7 @@ constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
 // No structure of this interface will ever be as large. A larger `struct_bytes` was never set, and
-// as many bytes would be read.
+// would make the library read that many bytes.
 constexpr std::size_t kMostOptionsBytes = 4096;
 
 uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
@@ -58,8 +58,8 @@ uvmalloc_allocator* handle_of(CachingManagedAllocator* allocator) {
   return reinterpret_cast<uvmalloc_allocator*>(allocator);
 }
 
-// Runs the body of a function of an allocator. The body may take the function's name, and may
-// return nothing, which is success.
+// Runs the body of a function on an allocator. The body may take the function's name, and may
+// return nothing, which means success.
 template <class Handle, class Body>
 uvmalloc_status with(Handle* handle, const char* function, Body body) noexcept {
   if (handle == nullptr) return null_argument(function, "allocator");
@@ -88,7 +88,7 @@ std::int32_t number_of(Place place) {
   return place.is_host() ? UVMALLOC_PLACE_HOST : UVMALLOC_PLACE_NOWHERE;
 }
 
-// The caller's structure as this version has it: members that an older caller lacks are zero.
+// The caller's structure in this version's form: members that an older caller lacks are zero.
 uvmalloc_options known_options(const uvmalloc_options& given) {
   if (given.struct_bytes < kFirstOptionsBytes) {
     throw Failed{too_small("uvmalloc_create", given.struct_bytes, kFirstOptionsBytes)};
@@ -144,7 +144,7 @@ uvm::Configuration configuration_of(const uvmalloc_options& given) {
   return configuration;
 }
 
-// As much of `all` as the caller's structure holds, whose struct_bytes is large enough.
+// Copies as much of `all` as fits into the caller's structure, whose struct_bytes is large enough.
 template <class Structure>
 void fill(Structure* out, Structure all) {
   all.struct_bytes = std::min(out->struct_bytes, sizeof all);
@@ -162,8 +162,8 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
   return guarded([&] {
     uvm::Configuration configuration =
         options == nullptr ? uvm::Configuration() : configuration_of(*options);
-    // Which devices there are is the machine's matter: the user may say it, as for programs that
-    // are preloaded.
+    // The devices are a property of the machine, so the user's variable decides, as for preloaded
+    // programs.
     if (options == nullptr || options->runtime == nullptr)
       configuration.runtime = uvm::process_configuration().configuration.runtime;
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
@@ -280,7 +280,7 @@ uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* a
   });
 }
 
-// Throws where it is none.
+// Throws if the access is not valid.
 static std::uint8_t access_of(const char* function, int access) {
   constexpr int kOnce = uvm::live::kOnce;
   if ((access & ~kOnce) < 1 || (access & ~kOnce) > 3) {
@@ -353,7 +353,7 @@ uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int 
     const auto block = own.find(address);
     if (!block || !block->live) return not_ours(function, address);
     if (to_host && !block->location.is_device()) {
-      // It is on the host already; the stream may have written to it in place.
+      // The block is on the host already; the stream may have written to it in place.
       own.record_use(address, block->device, stream);
       if (wait != 0) own.wait_for_uses(address);
       return UVMALLOC_OK;

@@ -1,4 +1,4 @@
-// The functions of the C interface that are about this process.
+// The functions of the C interface about this process.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -10,8 +10,8 @@
 
 namespace {
 
-// The text that `make` returns, cut to the buffer and ended by a zero. Returns the bytes that all
-// of it needs, with the zero; -1: it failed.
+// Copies the text that `make` returns into the buffer, cut to its size and ended by NUL. Returns
+// the bytes that the whole text needs, NUL included; -1: `make` failed.
 template <class Make>
 std::int64_t text_out(Make make, char* buffer, std::size_t capacity_bytes) {
   std::int64_t needed = -1;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostRows = 5;  // of streams, and of private pools
 
-// Rows of the pools or streams that hold the most, by bytes.
+// Rows of the pools or streams that hold most bytes, the largest first.
 template <class Holder, class Held, class Row>
 std::string most_rows(std::vector<const Holder*> holders, std::string_view others, Held held,
                       Row row) {
@@ -54,7 +54,7 @@ std::string facade_rows(const Statistics& statistics) {
   return rows;
 }
 
-// Of the streams of devices.
+// Rows of device streams, if there are two or more.
 std::string stream_rows(const Statistics& statistics) {
   std::vector<const StreamStatistics*> streams;
   for (const StreamStatistics& stream : statistics.streams) {
@@ -62,7 +62,7 @@ std::string stream_rows(const Statistics& statistics) {
     if (stream.facade == Facade::kDevice && holds) streams.push_back(&stream);
   }
   if (streams.size() < 2) return "";
-  // Blocks may be freed into other pools than those that served them.
+  // live_bytes is negative if blocks were freed into other pools than those that served them.
   auto in_use = [](const StreamStatistics& stream) {
     return static_cast<std::size_t>(std::max<std::int64_t>(stream.live_bytes, 0));
   };

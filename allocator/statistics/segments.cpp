@@ -11,7 +11,7 @@ class SegmentList {
   SegmentList(const BlockPools& pools, const PoolOfBlock& charged)
       : pools_(pools), charged_(charged) {}
 
-  // The part of an arena is a segment of its own.
+  // A part of an arena is a segment of its own.
   void add_small_run(const RunBlock& run) {
     begin(run.address(), run.size_bytes(), run.home, true);
   }
@@ -40,7 +40,7 @@ class SegmentList {
                                    static_cast<const RunBlock&>(block).chain.previous != 0);
     if (!goes_on) begin(block.address(), 0, pool, false);
     SegmentDescription& segment = segments_.back();
-    // The arena has the free small objects.
+    // A gap is free small objects, which belong to the arena.
     if (block.address() > end_) {
       segment.blocks.push_back(
           {static_cast<std::size_t>(block.address() - end_), 0, BlockState::kFree});
@@ -52,7 +52,7 @@ class SegmentList {
     if (!small) segment.size_bytes += block.size_bytes();
   }
 
-  // Bytes at the ends that are in no block are free.
+  // Bytes at an end that are in no block are free.
   std::vector<SegmentDescription> take() {
     for (SegmentDescription& segment : segments_) {
       std::size_t bytes = 0;

@@ -10,7 +10,7 @@
 
 namespace uvm {
 
-// A range of blocks that lie one after another.
+// A range of blocks, each next to the one before.
 struct SegmentDescription {
   void* base = nullptr;
   std::size_t size_bytes = 0;
@@ -32,7 +32,8 @@ class SpanStore;
 
 using PoolOfBlock = std::function<PoolIndex(const Block&)>;
 
-// Called with the state lock and a stopped world. `charged`: the pool that a live block counts in.
+// Called under the state lock, with the world stopped. `charged` returns the pool that a live block
+// counts in.
 std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools,
                                                   const PoolOfBlock& charged);
 

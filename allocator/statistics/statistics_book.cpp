@@ -17,8 +17,8 @@ Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
           static_cast<std::uint64_t>(increased), static_cast<std::uint64_t>(decreased)};
 }
 
-// Adds blocks with callers and blocks behind fences. The peak is exact if none has waited, and else
-// at most the sum of both peaks.
+// Adds blocks with callers and blocks behind fences. The peak is exact if no block has waited, and
+// else an upper bound.
 Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
   return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
           live.decreased + fenced.decreased - fenced.increased};
@@ -64,7 +64,7 @@ void StatisticsBook::check_device(int device) const {
   throw std::out_of_range(fmt::format("device {} does not exist; there are {}", device, devices_));
 }
 
-// nullptr: the pool is not private.
+// Returns nullptr if the pool is not private.
 PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
   if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
   auto& all = figures_.private_pools;
@@ -75,7 +75,7 @@ PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
   return &*found;
 }
 
-// Pages first count for large blocks; segments of arenas are moved to small ones.
+// Pages count for large blocks first. Segments of arenas are then moved to small ones.
 void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
@@ -120,7 +120,7 @@ std::size_t StatisticsBook::reserved_bytes(Facade facade, int device) const {
       .reserved_bytes.current;
 }
 
-// Counts in the gauges of active blocks, to which all() adds the live ones.
+// Counts blocks behind fences in the gauges of active blocks; all() adds the live ones.
 void StatisticsBook::count_fenced(const Block& block, const Pool& pool,
                                   void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);

@@ -1,7 +1,6 @@
-// The figures that are counted with the state lock: pages of pools, blocks behind fences, calls of
-// the driver and all others in Statistics. Counts of threads (ThreadCaches) are added when
-// statistics are requested. The observer of the device facade's memory is notified of the same
-// events.
+// The figures that are counted under the state lock: pages of pools, blocks behind fences, calls of
+// the driver and the rest of Statistics. Statistics add the counts of threads (ThreadCaches). The
+// observer of device memory is called about the same events.
 //
 // Guarded by the state lock, except counter_index() and check_device().
 #pragma once
@@ -22,28 +21,28 @@ class StatisticsBook {
   // `totals` outlives the book.
   StatisticsBook(std::size_t devices, std::size_t budget_bytes, Totals& totals);
 
-  // The index of that facade and device among the tallies of ThreadCaches.
+  // The index of that memory kind and device among the counters of ThreadCaches.
   std::size_t counter_index(Facade facade, int device) const {
     return static_cast<std::size_t>(facade) * devices_ + static_cast<std::size_t>(device);
   }
   // std::out_of_range: the device does not exist.
   void check_device(int device) const;
 
-  // Figures without a rule of their own, which callers change directly.
+  // Figures that callers change directly.
   Totals& figures() { return totals_; }
   void set_budget(std::size_t budget_bytes) { figures_.budget_bytes = budget_bytes; }
   ServiceStatistics& service_of(Facade facade, int device) {
     return figures_.service[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)];
   }
 
-  // The service figures of all facades and devices.
+  // The service figures of all memory kinds and devices.
   auto& services() { return figures_.service; }
 
   void set_observer(MemoryObserver* observer) { observer_ = observer; }
 
-  // Before a pool gets pages, so that counting them allocates nothing.
+  // Called before a pool gets pages, so that counting them allocates nothing.
   void prepare(const Pool& pool) { private_pool(pool.key); }
-  // A pool has got whole pages, or lost them.
+  // A pool got whole pages, or lost them.
   void pages_added(const Pool& pool, void* base, std::size_t size_bytes);
   void pages_removed(const Pool& pool, void* base, std::size_t size_bytes);
   // A part of these pages went to an arena of small objects, or came back.
@@ -54,13 +53,13 @@ class StatisticsBook {
   // A block of that pool starts to wait for its fences, or has waited.
   void fence_begins(const Block& block, const Pool& pool);
   void fence_ends(const Block& block, const Pool& pool);
-  // For the observer: a block of that pool is free that had to wait.
+  // For the observer: a block of that pool that had to wait is now free.
   void free_completed(const Block& block, const Pool& pool);
 
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
 
-  // All figures. ThreadCaches::add_up() was called before.
+  // All figures. Call ThreadCaches::add_up() before.
   Statistics all(ThreadCaches& caches, const BlockPools& pools, const SpanStore& spans) const
       UVM_REQUIRES(caches);
 
@@ -81,7 +80,7 @@ class StatisticsBook {
 
   const std::size_t devices_;
   Totals& totals_;
-  Statistics figures_;  // but for the totals
+  Statistics figures_;  // except the totals
   MemoryObserver* observer_ = nullptr;
 };
 

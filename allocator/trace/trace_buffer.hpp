@@ -1,6 +1,6 @@
-// The events that one thread has recorded and not yet written, packed as a chunk of the file holds
-// them (trace_format.hpp). Filled by its thread, without a lock. stop() may read it from another
-// thread: everything below `used` is complete.
+// The events that one thread has recorded and not yet written, packed as in a chunk of the file
+// (trace_format.hpp). The thread fills it without a lock. stop() may read it on another thread:
+// everything below `used` is complete.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class TraceBuffer {
   TraceRecorder* const recorder;
   const std::uint32_t thread;
   const std::uint32_t system_thread;
-  // The trace that the events belong to.
+  // The generation of the trace that the events belong to.
   std::atomic<std::uint32_t> generation{0};
 
   void clear() {
@@ -35,8 +35,8 @@ class TraceBuffer {
     sets_.fill({kNoModel, kNoModel});
   }
 
-  // Adds an event of a block that has a model here, in one word. False: the block has none, the
-  // time since the last event takes more than a word, or there is no room.
+  // Adds an event of a block that has a model here, in one word. False: the block has no model, the
+  // time since the last event needs more than a word, or there is no room.
   bool append_like_before(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     const std::size_t model = model_at(trace_word(block.address));
     if (!is_alike(models_[model], block)) return false;
@@ -51,7 +51,7 @@ class TraceBuffer {
     return true;
   }
 
-  // The model of the block; kNoModel: it has none here.
+  // The model of the block; kNoModel: there is none here.
   std::size_t model_of(const TraceBlock& block) const {
     const std::size_t known = model_at(trace_word(block.address));
     return is_alike(models_[known], block) ? known : kNoModel;
@@ -68,11 +68,11 @@ class TraceBuffer {
            (model != kNoModel || used >> kModelsShift != kPackedModelsPerChunk) &&
            PackedTraceEvent::holds_with_pause(time_since_last(at));
   }
-  // Adds an event for which there is room, like that model; kNoModel: it becomes a model. Returns
-  // its model.
+  // Adds an event, for which there is room, as one like that model; kNoModel: the event becomes a
+  // model. Returns its model.
   std::size_t append(const TraceEvent& event, bool is_free, std::size_t model) noexcept;
 
-  // From any thread.
+  // May be called on any thread.
   struct Events {
     std::span<const TraceEvent> models;
     std::span<const PackedTraceEvent> words;
@@ -95,7 +95,7 @@ class TraceBuffer {
            model.facade == static_cast<std::uint8_t>(block.facade) && model.device == block.device;
   }
   static std::size_t slot_of(std::uint64_t address) { return fibonacci_slot<kSetBits>(address); }
-  // A model of any other block where none at that address is known.
+  // A model at that address if one is known, else any other model.
   std::size_t model_at(std::uint64_t address) const {
     const Set& set = sets_[slot_of(address)];
     return models_[set[0]].address == address ? set[0] : set[1];
@@ -104,14 +104,13 @@ class TraceBuffer {
     return static_cast<std::int64_t>(at - last_time_);
   }
 
-  // The number of words, and above it the number of models.
+  // The number of words in the low bits, the number of models above them.
   std::atomic<std::uint32_t> used_{0};
   TraceTime last_time_ = 0;  // of the last event
-  // The model that was last made for a block at an address. Two addresses fit in a set, the newer
-  // first.
+  // The latest models by a hash of the block's address. A set holds two addresses, the newer first.
   using Set = std::array<std::uint16_t, 2>;
   std::array<Set, 1u << kSetBits> sets_{};
-  TraceEvent models_[kPackedModelsPerChunk + 1];  // the last is like no block
+  TraceEvent models_[kPackedModelsPerChunk + 1];  // the last one matches no block
   PackedTraceEvent words_[kPackedWordsPerChunk];
 };
 static_assert(sizeof(TraceBuffer) <= 64u << 10);

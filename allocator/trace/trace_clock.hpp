@@ -1,7 +1,7 @@
 // The clock of traces: the processor's time stamp counter if the kernel trusts it, else
 // CLOCK_MONOTONIC. read() is ordered after everything before it in program order, and before any
-// later store that another thread sees. So times that are taken while a block is held order the
-// users of the block. Thread-safe; its only state is the kind of clock.
+// later store that another thread sees. So times taken while a thread holds a block order the users
+// of the block. Thread-safe; its only state is the kind of clock.
 #pragma once
 
 #include <time.h>
@@ -14,7 +14,7 @@ namespace uvm {
 
 class TraceClock {
  public:
-  TraceClock();  // the best there is
+  TraceClock();  // the best clock of this machine
   explicit TraceClock(TraceClockKind kind) : kind_(kind) {}
 
   TraceClockKind kind() const { return kind_; }
@@ -22,7 +22,7 @@ class TraceClock {
   std::uint64_t read() const noexcept {
 #if defined(__x86_64__)
     if (kind_ == TraceClockKind::kTicks) {
-      // The counter may be read before older loads are done: the fence waits for them. The builtins
+      // The counter may be read before older loads are done; the fence waits for them. The builtins
       // spare every includer <immintrin.h>, 70,000 lines.
       __builtin_ia32_lfence();
       return __builtin_ia32_rdtsc();

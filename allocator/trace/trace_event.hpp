@@ -1,6 +1,6 @@
-// One event of the allocator, as it lies in memory and in a trace file: 48 bytes, little or big
-// endian as the machine that wrote it. docs/trace.md states what each field means for each kind;
-// the makers below fill them accordingly. Plain values, no lock.
+// One event of the allocator, as in memory and in a trace file: 48 bytes, in the byte order of the
+// machine that wrote it. docs/trace.md states what each field means for each kind; the makers below
+// fill the fields accordingly. Plain values, no lock.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ enum class TraceKind : std::uint8_t {
   kPrefetch,
   kDiscard,
   kUse,      // a stream works on a block
-  kStream,   // a stream is seen for the first time, or is gone
-  kFailure,  // a request that could not be served, or a failing driver call
-  kMark,     // text of the user
-  // What the program does on its device's streams, as a machine in software reports it.
-  kKernel,  // followed by its touches, of the same thread
+  kStream,   // a stream is seen first, or is gone
+  kFailure,  // a request that could not be served, or a driver call that failed
+  kMark,     // text of the program
+  // Work of the program on its device's streams, as a simulated machine reports it.
+  kKernel,  // followed by its touches, on the same thread
   kTouch,   // a range that the kernel before it reads or writes
   kSignal,  // an event is recorded on a stream
   kWait,    // a stream or the host waits
@@ -35,7 +35,7 @@ inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKi
 // "allocate", "free", ...
 std::string_view to_string(TraceKind kind);
 
-// Of the recorder's clock; 0: the recorder is off.
+// A time of the recorder's clock; 0: the recorder is off.
 using TraceTime = std::uint64_t;
 
 inline constexpr std::uint8_t kNoFacade = 0xff;
@@ -43,16 +43,17 @@ inline constexpr std::int16_t kHostPlace = -1;
 inline constexpr std::int16_t kNoPlace = -2;
 
 // In TraceEvent::flags.
-inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: it was live when tracing began
-inline constexpr std::uint8_t kTraceGone = 2;         // stream: seen for the last time
+inline constexpr std::uint8_t kTraceAlreadyLive =
+    1;                                         // allocate: the block was live when tracing began
+inline constexpr std::uint8_t kTraceGone = 2;  // stream: seen for the last time
 
-// In TraceEvent::detail of a kernel: its amount is one of operations of a type, below this number,
-// or ...
+// In TraceEvent::detail of a kernel: the unit of its amount. A number below this one: operations of
+// a type.
 inline constexpr std::uint8_t kTraceOperationTypes = 5;
-inline constexpr std::uint8_t kTraceCopyToDevice = 252;  // ... of bytes over the link ...
+inline constexpr std::uint8_t kTraceCopyToDevice = 252;  // bytes over the link
 inline constexpr std::uint8_t kTraceCopyToHost = 253;
-inline constexpr std::uint8_t kTraceCopyInside = 254;  // ... or inside a device ...
-inline constexpr std::uint8_t kTraceFixedTime = 255;   // ... or of nanoseconds.
+inline constexpr std::uint8_t kTraceCopyInside = 254;  // bytes inside a device
+inline constexpr std::uint8_t kTraceFixedTime = 255;   // nanoseconds
 
 // In TraceEvent::detail of a wait.
 enum class TraceWait : std::uint8_t {
@@ -66,7 +67,7 @@ inline constexpr std::uint8_t kLastTraceWait = static_cast<std::uint8_t>(TraceWa
 struct TraceEvent {
   TraceTime time = 0;
   std::uint64_t address = 0;
-  std::uint64_t size_bytes = 0;  // as asked for
+  std::uint64_t size_bytes = 0;  // as requested
   std::uint64_t extra = 0;       // the block's size as rounded, or the number of a text
   std::uint64_t stream = 0;      // the vendor's handle
   TraceKind kind = TraceKind::kMark;
@@ -74,7 +75,7 @@ struct TraceEvent {
   std::uint8_t flags = 0;
   std::uint8_t detail = 0;  // the Advice, the RuntimeError, a kernel's type, a touch's access
   std::int16_t device = kNoPlace;  // a device's ordinal; for moves the source
-  std::int16_t place = kNoPlace;   // where to
+  std::int16_t place = kNoPlace;   // the destination
 
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
 };
@@ -89,7 +90,7 @@ inline std::uint64_t trace_word(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// What a block is: for its allocation, its free and the list of blocks live at the start.
+// A block, for its allocation, its free and the list of blocks live at the start.
 struct TraceBlock {
   Facade facade = Facade::kHost;
   int device = 0;
@@ -112,7 +113,7 @@ inline TraceEvent trace_event(TraceKind kind, TraceTime at, const TraceBlock& bl
   return event;
 }
 
-// What happens to a range of addresses on a device's stream.
+// An event of a range of addresses on a device's stream.
 inline TraceEvent trace_event(TraceKind kind, TraceTime at, int device, const void* address,
                               std::size_t size_bytes, StreamHandle stream) {
   TraceEvent event;

@@ -32,8 +32,8 @@ std::string with_process_number(std::string file) {
   return file;
 }
 
-// Keeps SIGXFSZ from the program while it lives: a write beyond RLIMIT_FSIZE would end the program.
-// The program's own handling of the signal stays.
+// Blocks SIGXFSZ during its scope, because a write beyond RLIMIT_FSIZE would end the program. The
+// program's own handling of the signal stays.
 class WithoutSizeSignal {
  public:
   WithoutSizeSignal() noexcept {
@@ -67,16 +67,17 @@ class WithoutSizeSignal {
   bool was_pending_ = false;
 };
 
-// A new file in that place, locked. What had the name before is removed, not emptied: it may have
-// another name too. Returns -1 on failure, with the reason in `*why_not`; an empty one: another
-// process traces there. Only a regular file gives way: a pipe or a device is the user's.
+// Makes a new file with that name, and locks it. A former file of that name is removed, not
+// emptied, because it may have another name too. Returns -1 on failure, with the reason in
+// `*why_not`; an empty reason: another process traces there. Only a regular file is removed: a pipe
+// or a device belongs to the user.
 int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) {
   constexpr int kMostAttempts = 100;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     const int made = place.create();
     const bool is_there = made < 0 && errno == EEXIST;
     const int descriptor = is_there ? place.open_existing() : made;
-    if (descriptor < 0 && errno == ENOENT && is_there) continue;  // another process removes it
+    if (descriptor < 0 && errno == ENOENT && is_there) continue;  // another process has removed it
     if (descriptor < 0) {
       // ENXIO: a pipe without a reader, or a socket.
       *why_not = errno == ENXIO ? kNoFile : "cannot be opened: " + own_file_error(errno);
@@ -91,7 +92,7 @@ int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) 
       close(descriptor);
       return -1;
     }
-    // Without a name, another process has replaced it before the lock.
+    // If the file has no name, another process has replaced it before the lock.
     const bool has_name = fstat(descriptor, opened) == 0 && opened->st_nlink > 0;
     if (has_name && !is_there) return descriptor;
     const bool is_removed = !has_name || place.remove();
@@ -106,8 +107,8 @@ int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) 
   return -1;
 }
 
-// Makes `*file`, or a name with the process number if another process traces there. Returns -1, and
-// why in `*why_not`, on failure.
+// Makes `*file`; if another process traces there, a file with the process number in its name.
+// Returns -1 on failure, and why in `*why_not`.
 int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     const OwnFile place(*file);
@@ -123,7 +124,7 @@ std::size_t round_up_to_8(std::size_t size_bytes) {
   return (size_bytes + 7) / 8 * 8;
 }
 
-// The text cut to a chunk, at the end of a character. Text that is not UTF-8 is cut at the last
+// Cuts the text to a chunk, at the end of a character. Text that is not UTF-8 is cut at the last
 // byte.
 std::string_view cut_text(std::string_view text) {
   auto continues = [&](std::size_t at) {
@@ -244,7 +245,7 @@ std::uint64_t TraceFile::write_text(std::string_view text) noexcept {
   header.count = static_cast<std::uint32_t>(text.size());
   header.value = texts_ + 1;
   if (!write_chunk(header, std::as_bytes(std::span(text)))) return 0;
-  last_text_.assign(text);  // has room: no allocation
+  last_text_.assign(text);  // has room, so it does not allocate
   return ++texts_;
 }
 
@@ -271,7 +272,7 @@ void TraceFile::remember_site(const void* caller, std::uint64_t text) noexcept {
   }
 }
 
-// False: the file is as it was before.
+// Returns false if the file is as it was before.
 bool TraceFile::write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
                             std::span<const std::byte> more) noexcept {
   if (!is_open()) return false;
@@ -301,7 +302,7 @@ bool TraceFile::write_chunk(const TraceChunkHeader& header, std::span<const std:
   return false;
 }
 
-// A program that closes descriptors of others may have another file under this number.
+// A program that closes descriptors it does not own may have another file under this number.
 bool TraceFile::is_ours() const noexcept {
   struct stat now {};
   return is_open() && fstat(descriptor_, &now) == 0 && now.st_dev == device_ &&

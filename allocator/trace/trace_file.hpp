@@ -1,5 +1,5 @@
 // The file of a trace: its header and its chunks (trace_format.hpp). If it cannot be written,
-// events are counted as dropped, one line says so, and the program goes on: no signal reaches it
+// events are counted as dropped, one line says so, and the program continues: no signal reaches it
 // and no write waits. If the program closes the file, the trace ends.
 //
 // Guarded by the recorder's mutex. Only open() and the functions about call sites allocate.
@@ -34,36 +34,38 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Makes the file, with its header; TraceRecorder::start() has the rules of its name. Returns an
-  // empty string, or in one line why not.
+  // Makes the file, with its header; TraceRecorder::start() describes its name. Returns an empty
+  // string, or in one line why not.
   std::string open(const std::string& name, const std::vector<TraceDevice>& devices);
   bool is_open() const noexcept { return descriptor_ >= 0; }
-  const std::string& name() const { return name_; }  // of the last one
-  // Ends the trace: nothing follows.
+  const std::string& name() const { return name_; }  // of the latest trace
+  // Ends the trace.
   void close() noexcept;
-  // In a forked child: the descriptor shares the parent's lock on the file, so it is closed.
+  // Called in a forked child: closes the descriptor, because it shares the parent's lock on the
+  // file.
   void abandon() noexcept;
 
   // Events that cannot be written are counted.
   void write_events(const TraceBuffer& buffer) noexcept;
-  // Blocks that were live at the start, with the time of the start.
+  // Writes the blocks that were live at the start, with the time of the start.
   void write_live_blocks(std::vector<TraceEvent>* events) noexcept;
-  // Cut to kMostTraceTextBytes, at the end of a character. Returns the number of the text; 0: it
-  // could not be written.
+  // Writes a text, cut to kMostTraceTextBytes at the end of a character. Returns the number of the
+  // text; 0: it could not be written.
   std::uint64_t write_text(std::string_view text) noexcept;
 
-  // The same for a call site, whose text is written once.
+  // As write_text(), for a call site, whose text is written once.
   std::uint64_t write_site(std::string_view site) noexcept;
-  // The number of the text of a call in code; 0: not known yet, or forgotten for want of memory.
+  // The number of the text of a call in code; 0: not known yet, or not remembered for lack of
+  // memory.
   std::uint64_t site_of(const void* caller) const noexcept;
   void remember_site(const void* caller, std::uint64_t text) noexcept;
 
   void count_dropped() noexcept { ++dropped_; }
   std::uint64_t dropped() const noexcept { return dropped_; }
 
-  // A line for the log about the file. It is written without the recorder's mutex.
+  // A line for the log about the file. The recorder writes it without its mutex.
   struct Line {
-    std::string once;  // its key; empty: it is written each time
+    std::string once;  // its key; empty: the line is written each time
     std::string text;
   };
   std::optional<Line> take_line() noexcept;
@@ -79,7 +81,7 @@ class TraceFile {
   const TraceClock& clock_;
   std::string name_;
   int descriptor_ = -1;
-  dev_t device_ = 0;  // with the number: which file that is
+  dev_t device_ = 0;  // identifies the file, with the number
   ino_t number_ = 0;
   off_t written_bytes_ = 0;  // of the header and whole chunks
   TraceTime start_time_ = 0;

@@ -1,7 +1,7 @@
-// The frame of a trace file, version 4: a header, then chunks. The last chunk says that the trace
-// is complete. Version 3 has no call sites; version 2 has no kernels, touches, signals and waits
-// either; version 1 has no packed chunks either. docs/trace.md is the description for readers in
-// other languages. Plain values, written as they lie in memory.
+// The format of a trace file, version 4: a header, then chunks. The last chunk says that the trace
+// is complete. Version 3 lacks call sites; version 2 also lacks kernels, touches, signals and
+// waits; version 1 also lacks packed chunks. docs/trace.md describes the format for readers in
+// other languages. Plain values, written as they are in memory.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct TraceFileHeader {
   std::array<char, 8> magic = kTraceMagic;
   std::uint32_t version = kTraceVersion;
   std::uint32_t byte_order = kTraceByteOrder;
-  std::uint32_t header_bytes = 0;  // with the devices and the name: where the first chunk starts
+  std::uint32_t header_bytes = 0;  // with the devices and the name; the first chunk follows
   std::uint32_t event_bytes = sizeof(TraceEvent);
   std::uint64_t process = 0;
   std::int64_t start_time_of_day_ns = 0;  // since 1970-01-01 UTC
@@ -41,7 +41,7 @@ static_assert(sizeof(TraceFileHeader) == 72);
 
 struct TraceFileDevice {
   std::uint64_t capacity_bytes = 0;
-  std::array<char, 56> name{};  // cut where longer, 0 after it
+  std::array<char, 56> name{};  // cut if longer, then 0
 };
 static_assert(sizeof(TraceFileDevice) == 64);
 
@@ -49,8 +49,8 @@ inline constexpr std::size_t kMostTraceDevices = 1024;
 
 enum class TraceChunkKind : std::uint32_t {
   kEvents = 0x544e5645,  // "EVNT": `count` events of one thread, in its order
-  // "PACK": `value` models, which are events that represent others like them, and
-  // `count` words (PackedTraceEvent), padded with 0 to 8. The first is at the time of model 0.
+  // "PACK": `value` models, which are events that represent others like them, then
+  // `count` words (PackedTraceEvent), padded with 0 to 8. The first time is that of model 0.
   kPacked = 0x4b434150,
   kText = 0x54584554,  // "TEXT": text number `value`, `count` bytes, padded with 0 to 8
   kEnd = 0x53444e45,   // "ENDS": nothing follows; `value` events could not be written
@@ -59,10 +59,10 @@ enum class TraceChunkKind : std::uint32_t {
 struct TraceChunkHeader {
   TraceChunkKind kind = TraceChunkKind::kEvents;
   std::uint32_t count = 0;
-  std::uint32_t thread = 0;         // small numbers from 1 in the order of their first event
-  std::uint32_t system_thread = 0;  // the system's number for it
+  std::uint32_t thread = 0;         // small numbers from 1, in the order of first events
+  std::uint32_t system_thread = 0;  // the system's number of the thread
   std::uint64_t value = 0;
-  std::uint64_t time = 0;          // when the chunk was written, by the clock of the events
+  std::uint64_t time = 0;          // the time of writing, by the clock of the events
   std::uint64_t monotonic_ns = 0;  // the same moment by CLOCK_MONOTONIC
 };
 static_assert(sizeof(TraceChunkHeader) == 40);
@@ -72,13 +72,13 @@ inline constexpr std::size_t kTraceEventsPerChunk = 1364;
 static_assert(sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent) <= 64u << 10);
 inline constexpr std::size_t kMostTraceTextBytes = 4096;
 
-// So is a packed chunk with the other members of TraceBuffer.
+// A packed chunk, with the other members of TraceBuffer, is just below 64 KiB too.
 inline constexpr std::size_t kPackedWordsPerChunk = 6144;
 inline constexpr std::size_t kPackedModelsPerChunk = 740;
 
 // One word of a packed chunk. It is an event like one of the chunk's models, at a time after the
-// last event. With `is_free` its kind is kFree: a block's allocation and its free have one model.
-// Or it is a pause, which adds to the time of the next event.
+// last event. With `is_free` its kind is kFree, because a block's allocation and free have one
+// model. Or the word is a pause, which adds to the time of the next event.
 class PackedTraceEvent {
  public:
   PackedTraceEvent() = default;

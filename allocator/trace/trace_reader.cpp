@@ -41,9 +41,9 @@ void follow(const TraceEvent& event, std::unordered_set<std::uint64_t>* live) {
   if (event.kind == TraceKind::kFree) live->erase(event.address);
 }
 
-// Orders events of several threads at one time. Each step takes the first possible event among the
-// first of each thread; if none is possible, the first. A step compares two threads and one
-// address, whatever the number of events.
+// Orders events of several threads at the same time. Each step takes the first possible event among
+// the first events of all threads or, if none is possible, the first. A step compares two threads
+// and one address, however many events there are.
 class Simultaneous {
  public:
   Simultaneous(std::span<const ThreadEvent> events, std::unordered_set<std::uint64_t>* live)
@@ -62,7 +62,7 @@ class Simultaneous {
     heads_.erase(taken);
     if (depends_on_block(event)) {
       Block& block = blocks_[event.address];
-      // The first of those with the same kind of event for the block.
+      // It is the first of those with the same kind of event for the block.
       (event.kind == TraceKind::kAllocate ? block.allocations : block.frees).erase(taken);
       follow(event, &live_);
       update(event.address, &block);
@@ -79,7 +79,7 @@ class Simultaneous {
   struct Block {
     std::set<std::size_t> allocations;
     std::set<std::size_t> frees;
-    std::size_t possible = kNone;  // the one of these that is in possible_
+    std::size_t possible = kNone;  // the one of them that is in possible_
   };
 
   static bool depends_on_block(const TraceEvent& event) {
@@ -113,7 +113,7 @@ class Simultaneous {
   std::unordered_map<std::uint64_t, Block> blocks_;
 };
 
-// One file's bytes, consumed from the front.
+// Parses the bytes of one file from the front.
 class Parser {
  public:
   Parser(const std::string& file, UnfinishedTrace unfinished)
@@ -188,7 +188,7 @@ class Parser {
     last_monotonic_ns_ = header_.start_monotonic_ns;
   }
 
-  // False: the file ends inside the chunk, and that is accepted.
+  // Returns false if the file ends inside the chunk and that is accepted.
   bool parse_chunk() {
     const std::size_t start = at_;
     if (!has(sizeof(TraceChunkHeader))) return cut_short(start);
@@ -284,7 +284,7 @@ class Parser {
   }
 
   void add(const TraceEvent& event, std::uint32_t thread) {
-    // Taken before the recorder was started again: it belongs to a former trace.
+    // An event from before the recorder was started again belongs to a former trace.
     if (event.time >= header_.start_time) trace_.events.push_back({event, thread});
   }
 

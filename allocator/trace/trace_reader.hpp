@@ -27,7 +27,7 @@ class TraceFormatError : public std::runtime_error {
   std::uint64_t offset_;
 };
 
-// An event, its time in nanoseconds since the start of the trace.
+// An event, with its time in nanoseconds since the start of the trace.
 struct ThreadEvent : TraceEvent {
   std::uint32_t thread = 0;  // 0: the recorder itself, for blocks that were already live
 };
@@ -45,7 +45,7 @@ struct Trace {
   std::vector<ThreadEvent> events;
   std::vector<std::string> texts;  // by number, less 1
   std::uint64_t dropped = 0;       // events that could not be written
-  bool finished = false;           // the recorder was stopped: nothing is missing at the end
+  bool finished = false;           // the recorder was stopped, so nothing is missing at the end
 
   // The text of a mark, a failure or a call site; empty for others, and if it could not be
   // written.
@@ -54,7 +54,7 @@ struct Trace {
 
 enum class UnfinishedTrace : std::uint8_t {
   kRefuse,
-  kAccept,  // up to the last whole chunk: of a killed process
+  kAccept,  // reads the trace of a killed process up to its last whole chunk
 };
 
 // Throws TraceFormatError, or std::system_error if the file cannot be read.

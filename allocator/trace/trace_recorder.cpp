@@ -17,7 +17,7 @@
 namespace uvm {
 namespace {
 
-// Unique among all recorders: a thread's slot may be of a recorder that is gone.
+// Unique among all recorders, because a thread's slot may be of a destroyed recorder.
 std::uint32_t next_generation() {
   static std::atomic<std::uint32_t> last{0};
   const std::uint32_t next = last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -109,7 +109,7 @@ void TraceRecorder::stop() noexcept {
 }
 
 void TraceRecorder::after_fork_in_child() noexcept {
-  // No lock: a thread of the parent may have held the mutex.
+  // Takes no lock, because a thread of the parent may have held the mutex.
   generation_.store(0, std::memory_order_relaxed);
   file_.abandon();
 }
@@ -290,7 +290,7 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
 
 // ---- buffers
 
-// A block's first event in its chunk, or one after a pause.
+// Adds a block's first event in its chunk, or one after a pause.
 void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
   std::size_t model = TraceBuffer::kNoModel;
   if (slot_.generation == generation_.load(std::memory_order_acquire)) {
@@ -300,8 +300,8 @@ void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& b
   if (model != TraceBuffer::kNoModel) slot_.buffer->remember(block.address, model);
 }
 
-// `model`: the model that the event is like; kNoModel: it becomes a model itself. Returns its
-// model; kNoModel: the event is dropped.
+// `model`: the model that the event is like; kNoModel: the event becomes a model. Returns the
+// event's model; kNoModel: the event is dropped.
 std::size_t TraceRecorder::append(const TraceEvent& event, bool is_free,
                                   std::size_t model) noexcept {
   const std::uint32_t generation = generation_.load(std::memory_order_acquire);
@@ -315,7 +315,7 @@ std::size_t TraceRecorder::append(const TraceEvent& event, bool is_free,
   return buffer->append(event, is_free, model);
 }
 
-// Gives the thread an empty buffer: it has none yet, or a full one, or one of an earlier trace.
+// Gives the thread an empty buffer, because it has none, a full one, or one of an earlier trace.
 // nullptr: the event is dropped.
 TraceBuffer* TraceRecorder::make_room(std::uint32_t generation) noexcept {
   ErrnoGuard errno_guard;
@@ -355,7 +355,7 @@ TraceBuffer* TraceRecorder::add_buffer() noexcept {
   }
 }
 
-// A thread that records after this, while it ends, gets another buffer.
+// If the ending thread records after this, it gets another buffer.
 void TraceRecorder::thread_ended(void* argument) noexcept {
   auto* buffer = static_cast<TraceBuffer*>(argument);
   TraceRecorder* recorder = buffer->recorder;

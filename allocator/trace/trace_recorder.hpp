@@ -1,12 +1,13 @@
 // Records the allocator's events in a file, for `uvmalloc trace` and for replay. Each thread fills
-// a buffer of its own, without a lock, and writes it when it is full. Every member function may be
-// called from any thread. All but the two about call sites may be called with any lock of the
-// allocator held. Only these two, start(), mark() and a thread's first event allocate. The mutex
-// guards the file and the list of buffers. It is taken once in thousands of events, and for each
-// call site.
+// a buffer of its own without a lock, and writes it when it is full.
 //
-// A trace replays if times are taken while the block is held: by a free before another thread can
-// get the block, by an allocation after it has the block. The simplest way is under the pool's
+// Any thread may call any member function. All but allocated_at() and allocated_by() may be called
+// with any lock of the allocator held. Only these two, start(), mark() and a thread's first event
+// allocate. The mutex guards the file and the list of buffers. It is taken once in thousands of
+// events, and for each call site.
+//
+// A trace replays if times are taken while the thread holds the block: by a free before another
+// thread can get it, by an allocation after the thread has it. The simplest way is under the pool's
 // lock:
 //
 //   TraceTime at = trace_.now();    // under the lock; 0 while the recorder is off
@@ -14,8 +15,8 @@
 //   trace_.allocated(at, block);    // does nothing where `at` is 0
 //
 // Memory: 64 KiB for each live thread that has recorded an event. If the file cannot be written,
-// events are dropped and counted, one line says so, and the program goes on: no signal reaches it
-// and no write waits. A trace whose file the program has closed ends. A forked child records
+// events are dropped and counted, one line says so, and the program continues: no signal reaches it
+// and no write waits. If the program closes the file, the trace ends. A forked child records
 // nothing. The buffers of a process that is killed, or ends by _exit, are lost.
 #pragma once
 
@@ -45,37 +46,37 @@ class TraceRecorder {
  public:
   TraceRecorder() = default;
   explicit TraceRecorder(TraceClock clock) : clock_(clock) {}
-  // Stops. No other thread records any more or is about to end.
+  // Stops the trace. No other thread may record any more or be about to end.
   ~TraceRecorder();
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
   using Device = TraceDevice;
   using BlockSink = std::function<void(const TraceBlock&)>;
-  // Calls the sink for each live block and then `begin`. start() calls it once. For an exact list
-  // it holds the locks under which now() is called: neither call touches the file.
+  // Calls the sink for each live block, and then `begin`. start() calls it once. For an exact list
+  // it holds the locks under which now() is called; neither call touches the file.
   using Begin = std::function<void()>;
   using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
-  // Begins a trace in `file`, which this user alone may read, and which takes the place of a former
-  // one; "%p" in the name is the process number.
-  // Where another process is tracing to that file, ".<process number>" is added. Blocks that
-  // `live_blocks` lists come first, marked as already live. Returns an empty string, or in one line
-  // why not: only a regular file is replaced. After an exception no trace runs.
+  // Begins a trace in `file`, which replaces a former one and which only this user may read. "%p"
+  // in the name is the process number. If another process is tracing to that file, ".<process
+  // number>" is added. Blocks that `live_blocks` lists come first, marked as already live. Returns
+  // an empty string, or in one line why not: for example, only a regular file is replaced. After an
+  // exception no trace runs.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {}) UVM_NOT_ANALYSED;
 
-  // Writes the buffers and ends the file. Events that other threads are recording meanwhile may be
-  // left out.
+  // Writes the buffers and ends the file. Events that other threads record meanwhile may be left
+  // out.
   void stop() noexcept;
 
-  // In a forked child: off for good. Without this call the parent's file is safe as well.
+  // Called in a forked child: off for good. Without this call too the parent's file is safe.
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
   TraceTime now() const noexcept { return enabled() ? clock_.read() : 0; }
 
-  // Each does nothing where `at` is 0.
+  // Each of these does nothing if `at` is 0.
 
   void allocated(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(false, at, block);
@@ -83,7 +84,7 @@ class TraceRecorder {
   void freed(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(true, at, block);
   }
-  // The place in the program that made the block at `address`, which is live: after its
+  // The place in the program that allocated the live block at `address`. Called after its
   // allocated(), on the same thread. `site` is text; `caller` is a return address.
   void allocated_at(TraceTime at, const void* address, std::string_view site) noexcept;
   void allocated_by(TraceTime at, const void* address, const void* caller) noexcept;
@@ -105,17 +106,17 @@ class TraceRecorder {
   // A driver call about a range; address nullptr and size 0 if it has none.
   void call_failed(TraceTime at, int device, const void* address, std::size_t size_bytes,
                    const RuntimeStatus& status) noexcept;
-  // A kernel, a copy or a fill; `type` is TraceEvent::detail and says what is counted.
+  // A kernel, a copy or a fill; `type` is TraceEvent::detail, the unit of `amount`.
   void kernel_started(TraceTime at, int device, StreamHandle stream, std::uint64_t amount,
                       std::uint8_t type, std::span<const TracedRange> ranges) noexcept;
   // An event of the runtime is recorded on a stream, or a stream or the host waits.
   void signalled(TraceTime at, int device, StreamHandle stream, const void* signal) noexcept;
   void waited(TraceTime at, int device, StreamHandle stream, const void* signal,
               TraceWait wait) noexcept;
-  // Cut to kMostTraceTextBytes, at the end of a character.
+  // Writes a text of the program, cut to kMostTraceTextBytes at the end of a character.
   void mark(std::string_view text) noexcept;
 
-  std::string file() const;       // of the trace that runs or ran last
+  std::string file() const;       // of the current or latest trace
   std::uint64_t dropped() const;  // events that could not be written
 
  private:
@@ -162,8 +163,8 @@ class TraceRecorder {
   static constinit thread_local Slot slot_;
 
   const TraceClock clock_;
-  std::atomic<std::uint32_t> generation_{0};  // of the trace that runs; 0: off
-  std::atomic<pid_t> process_{0};             // the one that started the first trace
+  std::atomic<std::uint32_t> generation_{0};  // of the current trace; 0: off
+  std::atomic<pid_t> process_{0};             // that started the first trace
   pthread_key_t thread_key_ = 0;              // a thread's buffer; made by the first start()
 
   mutable Ranked<std::mutex, LockRank::kTrace> mutex_;
