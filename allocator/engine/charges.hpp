@@ -1,8 +1,8 @@
-// The pool that a live block counts in (Note "Charges"). Limits and figures count a block where it
-// is used, not where it was made: on the device that uses it; on the one that it moved to last if
-// several do; on the host if no device does. So both sides of a copy-on-write pair have one charge,
-// as they have one set of pages. A move of a part changes nothing. Small blocks stay where they
-// are, because they share their pages with others.
+// The pool that a live block counts in (Note "Charges"). Limits and figures count a block on the
+// device that uses it. If several do, they count it on the one that it moved to last; if none does,
+// on the host. So both sides of a copy-on-write pair have one charge, as they have one set of
+// pages. A move of a part changes nothing. Small blocks keep their charge, because they share their
+// pages with others.
 //
 // Functions that take a LockedHeap move the block's pages from pool to pool at once. Their caller
 // then counts the block itself by count(), without the lock.

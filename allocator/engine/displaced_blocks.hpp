@@ -1,8 +1,8 @@
 // Free blocks of a host pool whose pages are on a device, because a move displaced them to the pool
 // of the device's stream (Note "Displaced blocks"). The stream may use such a block at once; its
 // home pool may use it once the block's fences are over. This class finds those blocks for the home
-// pool. It also bounds how far the host runs ahead of the devices: otherwise a loop that makes a
-// batch on the host and moves it would take new memory for each batch until somebody waits.
+// pool. It also bounds how far the host runs ahead of the devices. Without a bound, a loop that
+// makes batches on the host and moves them would take new memory for each batch.
 //
 // Thread-safe. All functions take the state lock themselves and may call the driver, so do not call
 // them during a capture.
@@ -28,9 +28,9 @@ class DisplacedBlocks {
   Found recall(const Request& request);
 
   // Called before a host request takes new pages: drops fences that are over. For pageable memory
-  // it then waits for the oldest blocks until at most policy::kHostLeadBytes, or the bytes of
-  // policy::kHostLeadBlocks such requests if that is more, wait for a device. Pinned memory has no
-  // bound, as with torch's own allocator: its owner wants work that the host does not wait for.
+  // it then waits for the oldest blocks while too many bytes wait for a device: more than
+  // policy::kHostLeadBytes, and more than policy::kHostLeadBlocks such requests. Pinned memory has
+  // no bound, as with torch's own allocator: its owner wants work that the host does not wait for.
   // True: a block may be found now.
   bool hold_lead(const Request& request);
 

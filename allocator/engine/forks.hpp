@@ -12,8 +12,8 @@
 // jemalloc takes its own locks after these: its handlers were installed before. Parent and child
 // release them in the reverse order.
 //
-// Locks that are held while the device is waited for, or inside the driver, are not taken, because
-// a fork could wait for them for ever: those of live plans, releases, fences, pending hints, hint
+// Locks that are held while the device is waited for, or inside the driver, are not taken: a fork
+// could wait for them for ever. They are those of live plans, releases, fences, pending hints, hint
 // lanes, events and traces. No public function waits for one of them in a child
 // (CachingManagedAllocator::in_forked_child()).
 #pragma once

@@ -106,7 +106,7 @@ class UVM_CAPABILITY("state lock") HeapState {
 class LockedHeap {
  public:
   HeapState::Guarded* operator->() const { return &state_.guarded_; }
-  // Tells clang's analysis, and checks in debug builds, that the lock of `state` is held.
+  // Proves to clang's analysis, and checks in debug builds, that the lock of `state` is held.
   void proves([[maybe_unused]] const HeapState& state) const UVM_ASSERT_HELD(state) {
     assert(&state == &state_);
   }

@@ -23,8 +23,9 @@ class PeerRoom {
     for (Peer& peer : peers_) peer.free_pages = free_pages(peer.device) + own_pages(peer.device);
   }
 
-  // Visits the peers with the pages that may be there: at most half of what the driver had free at
-  // the last measurement, and half of what the peer's soft budget has left now. Calls no driver.
+  // Visits the peers with the number of pages that may be there. It is half of the peer's free
+  // pages, by the driver's last figures or by the peer's soft budget now, whichever is less. Calls
+  // no driver.
   template <class Visit>
   void each(Visit visit) const {
     for (const Peer& peer : peers_) visit(peer.device, pages_on(peer));

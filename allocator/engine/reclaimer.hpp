@@ -1,4 +1,4 @@
-// Gives cached memory back: whole free pages to their spans, where they are discarded if that frees
+// Gives cached memory back: whole free pages to their spans, which discard them if that frees
 // memory, and empty spans to the driver. Thread-safe; takes the state lock itself. One thread at a
 // time gives memory back, so that another thread short of memory finds it given back.
 #pragma once

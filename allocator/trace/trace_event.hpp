@@ -43,9 +43,8 @@ inline constexpr std::int16_t kHostPlace = -1;
 inline constexpr std::int16_t kNoPlace = -2;
 
 // In TraceEvent::flags.
-inline constexpr std::uint8_t kTraceAlreadyLive =
-    1;                                         // allocate: the block was live when tracing began
-inline constexpr std::uint8_t kTraceGone = 2;  // stream: seen for the last time
+inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: live before the trace began
+inline constexpr std::uint8_t kTraceGone = 2;         // stream: seen for the last time
 
 // In TraceEvent::detail of a kernel: the unit of its amount. A number below this one: operations of
 // a type.

@@ -12,7 +12,7 @@
 //
 //   TraceTime at = trace_.now();    // under the lock; 0 while the recorder is off
 //   ...                             // the lock is released
-//   trace_.allocated(at, block);    // does nothing where `at` is 0
+//   trace_.allocated(at, block);    // does nothing if `at` is 0
 //
 // Memory: 64 KiB for each live thread that has recorded an event. If the file cannot be written,
 // events are dropped and counted, one line says so, and the program continues: no signal reaches it

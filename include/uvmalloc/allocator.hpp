@@ -177,10 +177,13 @@ class CachingManagedAllocator {
   bool prefetch(const void* address, std::size_t size_bytes, Place destination, int stream_device,
                 StreamHandle stream);
 
-  // Advises the driver on the whole pages of the block that holds `address`: the preferred place, a
-  // place that keeps them mapped wherever they are, and whether readers keep copies. The first two
-  // last until the next advice or, for a page-granular block, the next move; the third lasts over
-  // moves.
+  // Advises the driver on the whole pages of the block that holds `address`: their preferred place,
+  // a place that keeps them mapped, and whether readers keep copies. The first two last until the
+  // next advice or, for a page-granular block, the next move; the third lasts over moves.
+  //
+  // The advice splits the driver's range for good, so it is for the few blocks that a program knows
+  // better. Unset it before the free: the next user of the pages inherits it. Returns false if the
+  // address is in no live block, or the block covers no whole page.
   //
   // The advice splits the driver's range for good, so it is for the few blocks that a program knows
   // better. Unset it before the free: the next user of the pages inherits it. Returns false if the
@@ -207,8 +210,8 @@ class CachingManagedAllocator {
   // pass such an address to the driver to free: the driver would free all blocks of its allocation.
   bool has_taken(const void* address) const;
 
-  // Gives all cached memory back: free pages to their spans, where they are discarded if the device
-  // can, and empty spans to the driver. Waits for blocks behind fences.
+  // Gives all cached memory back: free pages to their spans, which discard them if the device can,
+  // and empty spans to the driver. Waits for blocks behind fences.
   void release_cached();
   // As release_cached(), for one memory kind, or for one private pool that has no users any more.
   void release_cached_of(Facade facade);
@@ -224,9 +227,9 @@ class CachingManagedAllocator {
   // memory stays unused until those pools are released.
   void forget_stream(int device, StreamHandle stream);
 
-  // Call these around a capture of the stream: begin_capture() in the same thread before the call
-  // that begins it; end_capture() after its end, or if it did not begin. The allocator's waits for
-  // the stream's work then do not invalidate the capture.
+  // Call begin_capture() before the call that begins a capture of the stream, in the same thread.
+  // Call end_capture() after its end, or if it did not begin. The allocator's waits for the
+  // stream's work then do not invalidate the capture.
   void begin_capture(const DeviceStream& stream);
   void end_capture(const DeviceStream& stream) noexcept;
 
@@ -361,9 +364,8 @@ class CachingManagedAllocator {
   // and compare with other allocators' figures.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
 
-  // Begins or ends a trace of everything that the allocator does (docs/trace.md). start_trace()
-  // returns an empty string, or in one line why it cannot begin. mark_trace() writes `text` into
-  // the trace.
+  // Begins, ends or marks a trace of everything that the allocator does (docs/trace.md).
+  // start_trace() returns an empty string, or in one line why it cannot begin.
   std::string start_trace(const std::string& file);
   void stop_trace() noexcept;
   void mark_trace(std::string_view text) noexcept;

@@ -125,8 +125,8 @@ using VariableLookup = std::function<const char*(const char* name)>;
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
-// As above, from this process's environment. If the process has rights that its caller lacks
-// (AT_SECURE: setuid, setgid, capabilities of the program's file), all settings keep their
+// As above, from this process's environment. A process may have rights that its caller lacks
+// (AT_SECURE: setuid, setgid, capabilities of the program's file). All settings then keep their
 // defaults, because the caller controls the variables. One error says so if there are variables of
 // uvmalloc.
 ParsedConfiguration parse_environment();

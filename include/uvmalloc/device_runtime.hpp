@@ -46,7 +46,7 @@ struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
   // The thread of a per-thread stream; 0: a stream of all threads. From kFirstGone on: a destroyed
-  // stream, told apart by this number from other streams with the same handle.
+  // stream; the number distinguishes it from other streams with the same handle.
   std::uint64_t thread = 0;
   static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
@@ -80,14 +80,12 @@ struct RuntimeStatus {
 struct DeviceCapabilities {
   bool managed_memory = false;
   bool concurrent_managed_access = false;  // the host may use managed memory while the device works
-  bool migrates_on_fault =
-      false;  // pages of managed memory follow their use; without it uvmalloc does nothing
-  bool pageable_memory_access = false;  // the device reaches ordinary host memory (HMM or ATS)
-  bool host_page_tables = false;        // it does so by the host's page tables: hardware coherent
-  bool direct_host_access = false;      // the host reads device-resident managed memory in place
-  bool integrated = false;              // the device shares the host's memory
-  bool memory_is_host_node =
-      false;  // its memory is a NUMA node that the host counts as host memory
+  bool migrates_on_fault = false;          // pages follow their use; else uvmalloc does nothing
+  bool pageable_memory_access = false;     // the device reaches ordinary host memory (HMM or ATS)
+  bool host_page_tables = false;     // it does so by the host's page tables: hardware coherent
+  bool direct_host_access = false;   // the host reads device-resident managed memory in place
+  bool integrated = false;           // the device shares the host's memory
+  bool memory_is_host_node = false;  // its memory is a NUMA node, counted as the host's
   bool discard = false;
   bool coarse_grain = false;     // allow_coarse_grain() has an effect
   bool prefetch_blocks = false;  // a prefetch waits for its copy on the calling thread

@@ -1,8 +1,8 @@
 // An allocator as a std::pmr::memory_resource: memory of one memory kind for one device and one
 // stream. Owns nothing: the allocator must outlive it. Thread-safe. Facade::kHost suits containers
-// that the host fills and devices read. With Facade::kDevice freed memory is used again at once by
-// the next request on its stream: record the uses of other streams (record_use), and wait for the
-// stream before the host reads or writes.
+// that the host fills and devices read. With Facade::kDevice the next request on the stream uses
+// freed memory at once. So record the uses of other streams (record_use), and wait for the stream
+// before the host reads or writes.
 //
 // Each allocation is a block of at least 512 bytes. A container with a node for each element (map,
 // list, unordered_map) needs a std::pmr pool resource in front of this one. This resource has no

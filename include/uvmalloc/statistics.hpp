@@ -176,7 +176,7 @@ struct Totals {
   ForkStatistics forks;
   std::uint64_t discarded_bytes = 0;
   std::uint64_t fences = 0;
-  std::uint64_t recalls = 0;          // blocks taken back from the place to which they had moved
+  std::uint64_t recalls = 0;          // blocks taken back from a place that they had moved to
   std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
   std::uint64_t out_of_memory = 0;
 };

@@ -36,7 +36,7 @@ struct LiveFigures {
   std::uint64_t evicted_pages = 0;
   std::uint64_t pages_to_peers = 0;  // among the evicted pages
   std::uint64_t discarded_pages = 0;
-  std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver had to bring
+  std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver brought
   std::uint64_t in_place_pages = 0;  // times that a page began to be used on the host
 
   LiveFigures& operator+=(const LiveFigures& other) {

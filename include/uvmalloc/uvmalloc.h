@@ -277,8 +277,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocato
     UVMALLOC_NOEXCEPT;
 
 /* Call this before `stream` of `device` is destroyed; it must get no more work. The next new stream
- * takes over the memory cached for it, and starts after its present work. While a stream is being
- * captured, that order is not possible: the device is then waited for before that memory, and
+ * takes over the memory cached for it, and starts after its present work. That order is not
+ * possible while a stream is being captured. The device is then waited for before that memory, and
  * blocks of other streams that it worked on, are used again. A program that preloads the library
  * need not call it. UVMALLOC_ERROR_NO_DEVICE: no such device. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
@@ -419,11 +419,13 @@ typedef struct {
   int access;
 } uvmalloc_trace_range;
 
-/* Records a kernel, a copy or a fill that the program has put on a stream of a device, in the trace
- * of the process's allocator; does nothing without a trace. The trace can then be replayed on
- * another machine. `type` says what `amount` counts: operations of float64 (0), float32 (1),
- * tensor_float32 (2), float16 (3) or float8 (4); bytes copied to a device (252), to the host (253)
- * or inside a device (254); nanoseconds (255). The simulated device calls this itself. */
+/* Records a kernel, a copy or a fill that the program has put on a stream of a device, so that the
+ * trace can be replayed on another machine. Does nothing unless the process's allocator writes a
+ * trace. The simulated device calls this itself.
+ *
+ * `type` is the unit of `amount`. Operations: float64 (0), float32 (1), tensor_float32 (2), float16
+ * (3), float8 (4). Bytes copied: to a device (252), to the host (253), inside a device (254).
+ * Nanoseconds: 255. */
 UVMALLOC_API void uvmalloc_trace_kernel(int device, const void* stream, uint64_t amount, int type,
                                         const uvmalloc_trace_range* ranges,
                                         size_t range_count) UVMALLOC_NOEXCEPT;
@@ -439,9 +441,9 @@ UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const voi
  * value. */
 UVMALLOC_API int uvmalloc_set_host_managed(int managed) UVMALLOC_NOEXCEPT;
 
-/* RFC-0023's switch: 1 if unified memory is enabled for the framework in this process (PyTorch with
- * its plugin in place, and a device that can use managed memory). 0 if it is switched off, not
- * usable here, or in a forked child. torch.cuda.get_enabled_uvm() returns the same. Initialises
+/* RFC-0023's switch. 1: unified memory is enabled for the framework in this process (PyTorch with
+ * its plugin in place, and a device that can use managed memory). 0: it is switched off, not usable
+ * here, or this is a forked child. torch.cuda.get_enabled_uvm() returns the same. Initialises
  * nothing: before the program has initialised the driver, 1 if the machine has a driver. */
 UVMALLOC_API int uvmalloc_is_enabled(void) UVMALLOC_NOEXCEPT;
 

@@ -213,8 +213,8 @@ void uvmsim_advance_ns(uint64_t nanoseconds);
 
 /* ---- failures on demand */
 
-/* Makes the `nth` call from now (1: the next) of the entry point `name` do nothing and return
- * `error`, a value of that interface's own error type; once. nth 0 removes the order. */
+/* Makes the `nth` call from now (1: the next) of the entry point `name` return `error` and do
+ * nothing, once. `error` is a value of that interface's own error type. nth 0 cancels it. */
 int uvmsim_fail_call(const char* name, uint64_t nth, int error);
 
 #ifdef __cplusplus
