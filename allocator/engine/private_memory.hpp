@@ -50,7 +50,7 @@ class PrivateMemory {
   bool release(int device, std::uint64_t id);
   // Adds a user; makes the pool if needed. Throws as begin().
   void retain(int device, std::uint64_t id);
-  // 0: there is no such pool.
+  // The number of users; 0: there is no such pool.
   std::size_t users(int device, std::uint64_t id) const;
   // Each later block of the pool gets pages of its own. False: there is no such pool.
   bool give_whole_pages(int device, std::uint64_t id);

@@ -20,8 +20,8 @@ struct RequestShape {
   bool is_private = false;
   bool whole_pages = false;  // for a private pool whose blocks share no page
   bool is_aligned() const { return alignment_bytes > kGranule; }
-  // Extra bytes to find an aligned part in. The bytes in front of an aligned device block become a
-  // block of their own.
+  // Extra bytes, so that an aligned part fits. The bytes in front of an aligned device block become
+  // a block of their own.
   std::size_t room_bytes(Facade facade) const {
     return is_aligned() && is_stream_ordered(facade) && !whole_pages
                ? alignment_bytes + kSmallestPacked

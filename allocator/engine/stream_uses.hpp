@@ -23,7 +23,8 @@ class StreamUses {
   bool record_use_of_all(const void* address, int device);
   // The streams that work on the block, its own included; none if the address is in no live block.
   std::vector<DeviceStream> uses_of(const void* address) const;
-  // Waits until these streams have finished. std::runtime_error: one cannot be waited for.
+  // Waits until all streams that work on the block have finished. std::runtime_error: one cannot be
+  // waited for.
   void wait_for_uses(const void* address);
   // Tensors that may write must not share the block any more. False: in no live block.
   bool mark_exported(const void* address);

@@ -23,7 +23,7 @@ class PlaceSet {
   constexpr bool has_device() const { return (bits_ >> 1) != 0; }
   friend constexpr bool operator==(PlaceSet, PlaceSet) = default;
 
-  // The host if there is no device.
+  // The first device; the host if the set has no device.
   constexpr Place first_device() const {
     const std::uint64_t devices = bits_ >> 1;
     return devices == 0 ? Place::host() : Place::device(std::countr_zero(devices));
@@ -37,7 +37,7 @@ class PlaceSet {
   }
 
  private:
-  // Devices beyond the last one share its bit.
+  // Devices from kMostDevices on share the last bit.
   static constexpr std::uint64_t bit(Place place) {
     if (place.is_host()) return 1;
     if (!place.is_device()) return 0;
