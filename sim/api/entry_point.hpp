@@ -1,6 +1,5 @@
-// The beginning of every entry point of the stand-ins. It counts the call by its exported name, and
-// fails if a failure has been asked for. It refuses in a forked child, which has no device any
-// more.
+// The start of every entry point of the stand-ins. It counts the call by its exported name, fails
+// if a failure was requested, and fails in a forked child, which has no device.
 #pragma once
 
 #include <optional>
@@ -14,7 +13,7 @@ namespace uvmsim::api {
 // "Not initialized" in both interfaces.
 inline constexpr int kNotInitializedError = 3;
 
-// The error to return instead of doing anything, if any.
+// The error that the entry point must return at once, if any.
 inline std::optional<int> refuse(CallRecord& call) {
   if (const auto failure = call.enter()) return failure;
   if (Machine::lost_in_fork()) return kNotInitializedError;

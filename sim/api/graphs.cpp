@@ -51,7 +51,7 @@ int type_of(NodeKind kind) {
   return -1;
 }
 
-// One array of as many entries as were asked for; `entry(i)` for those that there are.
+// Writes `entry(i)` for each existing entry, and clears the rest of the caller's array.
 template <class Value, class Entry>
 void give(Value* out, std::size_t asked, std::size_t there, Entry entry) {
   if (out == nullptr) return;
@@ -254,7 +254,7 @@ Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out) {
   return status;
 }
 
-// Nothing has to be uploaded; only the handles are looked at.
+// Nothing has to be uploaded; the call only checks the handles.
 Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec) {
   unsigned long long flags = 0;
   const Status status = graph_exec_flags(exec, &flags);

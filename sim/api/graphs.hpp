@@ -13,7 +13,7 @@
 
 namespace uvmsim::api {
 
-// The interfaces' handles are addresses of nothing that is declared.
+// The interfaces' handles are pointers to undeclared types.
 template <class Handle>
 void** out_of(Handle* handle) {
   return reinterpret_cast<void**>(handle);
@@ -23,9 +23,9 @@ void* const* list_of(Handle const* handles) {
   return reinterpret_cast<void* const*>(handles);
 }
 
-// Modes as numbers; kInvalidValue where `mode` is none.
+// `mode` is the interfaces' number; kInvalidValue if there is no such mode.
 Status begin_capture(int device, StreamHandle stream, int mode);
-// Gives the calling thread that mode and `*mode` the one it had.
+// Sets the calling thread's mode to `*mode`, and `*mode` to the former one.
 Status exchange_capture_mode(int* mode);
 // 0 none, 1 active, 2 invalidated.
 Status capture_status(int device, StreamHandle stream, int* out);
@@ -47,8 +47,8 @@ Status update_capture_dependencies(int device, StreamHandle stream, const GraphN
 
 Status check_event_flags(unsigned flags, EventScope* out);
 
-// Lists are given as in those interfaces. Without an array, `*count` is the length. With an array,
-// at most `*count` entries are written, and the rest of the array is cleared.
+// These calls return lists as the interfaces do. Without an array, they set `*count` to the length.
+// With an array, at most `*count` entries are written, and the rest of the array is cleared.
 Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_root_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_edges(GraphHandle graph, GraphNodeHandle* from, GraphNodeHandle* to, void* edge_data,
@@ -58,13 +58,13 @@ Status node_dependencies(GraphNodeHandle node, GraphNodeHandle* out, void* edge_
 Status node_dependents(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
                        std::size_t* count);
 Status node_type(GraphNodeHandle node, int* out);
-// How the program launched the kernel of a node: kInvalidValue for another node, kNotSupported
-// where that is not known.
+// How the program launched the kernel of a node. kInvalidValue if the node is no kernel,
+// kNotSupported if the launch is not known.
 Status kernel_call(GraphNodeHandle node, std::shared_ptr<const KernelCall>* out);
 // The graph that a node launches, which belongs to the node.
 Status child_graph(GraphNodeHandle node, GraphHandle* out);
 
-// Into a file of Graphviz's language, overwritten.
+// Overwrites the file with the graph in Graphviz's language.
 Status print_graph(GraphHandle graph, const char* path);
 
 Status create_graph(GraphHandle* out, unsigned flags);
@@ -73,9 +73,9 @@ Status clone_graph(GraphHandle graph, GraphHandle* out);
 using HostCallback = void (*)(void* argument);
 Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependencies,
                 std::size_t count, HostCallback function, void* argument, GraphNodeHandle* out);
-// kNotSupported for graphs that a device is to launch.
+// kNotSupported for graphs to be launched by a device.
 Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecHandle* out);
-// `*out` stays as it is where that fails; kInvalidValue where it is null.
+// On failure `*out` keeps its value; kInvalidValue if `out` is null.
 Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out);
 Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec);
 

@@ -28,7 +28,7 @@ bool is_spin_kernel(const std::string& name) {
          name.find("spin_kernel_ms") == std::string::npos;
 }
 
-// Of what a plug-in returns for a kernel that it knows.
+// Translates the result of a plug-in for a kernel that it knows.
 Status status_of(int result) {
   switch (result) {
     case UVMSIM_OK:
@@ -50,7 +50,7 @@ bool is_capturing(const KernelLaunch& launch) {
          info.state == CaptureState::kActive;
 }
 
-// While it lives, kernels that the thread records are nodes with this call.
+// While it lives, the nodes of kernels that the thread records refer to this call.
 class Launching {
  public:
   explicit Launching(const KernelCall* call) { ThreadContext::current().kernel_call = call; }

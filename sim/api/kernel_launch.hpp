@@ -1,5 +1,5 @@
-// Launches of kernels and the layout of their parameters, as far as the plug-in of UVMSIM_KERNELS
-// has code for them and declares their sizes.
+// Launches of kernels, if the plug-in of UVMSIM_KERNELS has code for them, and the layout of their
+// parameters, if the plug-in declares their sizes.
 #pragma once
 
 #include <cstddef>
@@ -25,28 +25,27 @@ struct KernelLaunch {
   void** arguments;
 };
 
-// A kernel that nobody has code for is named on stderr once. PyTorch's spin kernel
-// (torch.cuda._sleep) keeps its stream busy for one virtual nanosecond a cycle.
+// Names a kernel without code on stderr once. PyTorch's spin kernel (torch.cuda._sleep) keeps its
+// stream busy for one virtual nanosecond a cycle.
 LaunchResult launch_kernel(const KernelLaunch& launch);
 
-// A node of an executable graph launches this kernel from now on. The launch's stream is not looked
-// at.
+// Makes a node of an executable graph launch this kernel. Ignores the launch's stream.
 LaunchResult set_graph_kernel(GraphExecHandle exec, GraphNodeHandle node, KernelLaunch launch);
 
 struct Parameter {
   std::size_t offset_bytes;
   std::size_t size_bytes;
 };
-// In their order. A parameter begins at a multiple of the largest power of two that divides its
-// size, 16 at most. Nothing for a function whose parameters nobody declares.
+// The parameters in order. A parameter begins at a multiple of the largest power of two that
+// divides its size, at most 16. Returns nothing if the plug-in does not declare the parameters.
 std::optional<std::vector<Parameter>> parameters_of(const void* function);
 
-// One of them, as the interfaces ask: kInvalidHandle for an unknown function, kInvalidValue for an
-// index that is too large. `size_bytes` may be null.
+// One parameter. kInvalidHandle for an unknown function, kInvalidValue if the index is too large.
+// `size_bytes` may be null.
 Status parameter_of(const void* function, std::size_t index, std::size_t* offset_bytes,
                     std::size_t* size_bytes);
 
-// The same kernel with its arguments in one buffer, laid out as parameters_of() says.
+// Launches a kernel whose arguments are in one buffer, laid out as in parameters_of().
 LaunchResult launch_from_buffer(KernelLaunch launch, std::byte* buffer, std::size_t size_bytes);
 
 }  // namespace uvmsim::api

@@ -40,8 +40,8 @@ Poll load_poll() {
   return poll;
 }
 
-// One thread polls at a time, the others go on; a recursive call from the poll, or from the
-// constructors of a library that is being loaded for it, goes on too.
+// One thread polls at a time; other threads return at once. So does a recursive call, from the poll
+// or from the constructors of a library that the poll loads.
 void poll_once() {
   static std::atomic<bool> busy{false};
   static std::atomic<bool> loaded{false};

@@ -16,14 +16,16 @@
 
 namespace uvmsim::api {
 
-// Costs one relaxed atomic load once the plug-in is done, or where there is none.
+// Costs one relaxed atomic load once the plug-in is done, or if there is none.
 void poll_kernel_plugin();
 
-// What the plug-in's uvmsim_kernels_launch() returns; UVMSIM_ERROR_INVALID where it has none.
+// Returns the result of the plug-in's uvmsim_kernels_launch(), or UVMSIM_ERROR_INVALID if it
+// exports none.
 int launch_in_plugin(const char* symbol, int device, void* stream, const uvmsim_grid& grid,
                      void** arguments);
 
-// What its uvmsim_kernels_parameters() says; nothing where it has none or does not know the kernel.
+// Returns the result of its uvmsim_kernels_parameters(); nothing if it exports none or does not
+// know the kernel.
 std::optional<std::vector<std::size_t>> parameter_sizes_in_plugin(const char* symbol);
 
 }  // namespace uvmsim::api

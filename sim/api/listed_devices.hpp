@@ -1,4 +1,4 @@
-// The devices that a variable such as CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES leaves.
+// Reads variables such as CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES.
 #pragma once
 
 #include <string_view>
@@ -6,11 +6,11 @@
 
 namespace uvmsim::api {
 
-// As the modelled libraries read the list: numbers separated by commas, up to the first entry that
-// is no device or comes twice.
+// The listed devices: numbers separated by commas, up to the first entry that is no device or is
+// repeated.
 std::vector<int> parse_visible_devices(std::string_view list, int device_count);
 
-// The same for the value of a variable; null, an unset variable, leaves all devices.
+// The same for the value of a variable; null, for an unset variable, gives all devices.
 std::vector<int> listed_devices(const char* list, int device_count);
 
 }  // namespace uvmsim::api

@@ -57,7 +57,7 @@ int type_of(int location) {
                                    : CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-// Every accessor in turn, then "invalid" up to the end.
+// Writes every accessor, then fills the array with kInvalidId.
 void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
   std::size_t written = 0;
   const auto write = [&](int location) {
@@ -69,8 +69,8 @@ void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
   while (written < count) out[written++] = kInvalidId;
 }
 
-// Batched calls are refused on the legacy default stream, under either of its names, and where a
-// device has no concurrent access to managed memory.
+// Refuses batched calls on the legacy default stream, by either of its names, and on devices
+// without concurrent access to managed memory.
 Status check_batch(const Batch& batch) {
   if (!Machine::instance().has_concurrent_access()) return Status::kInvalidDevice;
   if (batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr ||

@@ -15,16 +15,16 @@ struct Location {
   int id;
 };
 
-// The interfaces' old way: a device ordinal, or -1 for the host.
+// From the interfaces' old form: a device ordinal, or -1 for the host.
 Location location_of_device(int device);
 
 Status advise(MemoryRange range, int advice, Location location);
 Status prefetch(StreamHandle stream, MemoryRange range, Location location);
 
-// One attribute of enum cudaMemRangeAttribute into `size_bytes` bytes at `out`.
+// Writes one attribute of enum cudaMemRangeAttribute to `size_bytes` bytes at `out`.
 Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryRange range);
 
-// Several, one at least. `Attribute` is CUmem_range_attribute or cudaMemRangeAttribute.
+// Writes one or more attributes. `Attribute` is CUmem_range_attribute or cudaMemRangeAttribute.
 template <class Attribute>
 Status range_attributes(void* const* outs, const std::size_t* sizes, const Attribute* attributes,
                         std::size_t count, MemoryRange range) {

@@ -8,8 +8,8 @@
 
 namespace uvmsim::api {
 
-// Before memory is taken or given back in the order of a stream. Graphs do not hold such nodes
-// here: on a capturing stream the call is kNotSupported, and counted as unimplemented.
+// Call it before a stream-ordered allocation or free. Graphs here hold no such nodes: on a
+// capturing stream it returns kNotSupported and counts the call as unimplemented.
 Status admit_pool_call(CallRecord& call, const std::optional<Stream>& stream);
 
 Status get_pool_attribute(PoolHandle pool, int attribute, void* out);

@@ -1,4 +1,4 @@
-// Handles that other processes open. The interfaces say of them only that they are 64 bytes.
+// Handles that other processes open. The interfaces only specify that a handle has 64 bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace uvmsim::api {
 
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
-// An event's handle: in which process it is. Work takes effect at once in the order of the calls,
-// so what was recorded before the handle got here is complete.
+// An event's handle names the process that has the event. Work takes effect at once, in the order
+// of calls, so an event is complete by the time another process gets its handle.
 struct SharedEvent {
   int process;
 };
@@ -33,7 +33,7 @@ void write_handle(const Content& content, char* out) {
   std::memcpy(out + sizeof detail::kMagic<Content>, &content, sizeof content);
 }
 
-// False where the bytes are no such handle.
+// Returns false if the bytes are no such handle.
 template <class Content>
 bool read_handle(const char* handle, Content* out) {
   if (std::memcmp(handle, detail::kMagic<Content>, sizeof detail::kMagic<Content>) != 0)

@@ -1,11 +1,10 @@
-/* An auditor for the dynamic linker (man 7 rtld-audit): with LD_AUDIT=.../libuvmsim_audit.so every
- * search for a stand-in, such as that for CUDA's or HIP's runtime library, and for the simulator
- * itself, ends in this library's own folder, or in UVMSIM_LIBRARY_DIR where that is set. A library
- * that has no stand-in there is searched for as without the auditor. The driver
- * of an older version (UVMSIM_DRIVER_VERSION) lies in a subfolder there. It works where
- * LD_LIBRARY_PATH does not: against an RPATH, and against a full path given to dlopen. It prints
- * nothing and changes nothing else. Called by the linker with its lock held; it lives in a link
- * namespace of its own and therefore uses little of libc.
+/* An auditor for the dynamic linker (man 7 rtld-audit). With LD_AUDIT=.../libuvmsim_audit.so the
+ * linker finds stand-ins, such as that for CUDA's or HIP's runtime library, and the simulator
+ * itself, in this library's own folder, or in UVMSIM_LIBRARY_DIR if that is set. The driver of an
+ * older version (UVMSIM_DRIVER_VERSION) lies in a subfolder. Other libraries are searched for as
+ * without the auditor. It works where LD_LIBRARY_PATH does not: against an RPATH, and against a
+ * full path given to dlopen. It prints nothing and changes nothing else. The linker calls it with
+ * its lock held, in a link namespace of its own, so it uses little of libc.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,7 +23,7 @@ static const char* const kRedirected[] = {
     "libamdhip64.so.5",  "libamdhip64.so", "libhsa-runtime64.so.1"};
 enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
 
-/* Full paths of the stand-ins; empty where there is none. */
+/* Full paths of the stand-ins; empty if there is none. */
 static char targets[kRedirectedCount][PATH_MAX];
 
 static size_t own_folder(char* out, size_t size) {
@@ -52,7 +51,7 @@ static int set_target(char* target, const char* folder, const char* subfolder, c
   return 0;
 }
 
-/* Where the driver of the chosen version lies, below the folder. */
+/* The subfolder with the driver of the chosen version. */
 static const char* driver_subfolder(void) {
   const char* version = secure_getenv("UVMSIM_DRIVER_VERSION");
   if (version != NULL && strcmp(version, "12020") == 0) return "12.2/";
@@ -68,7 +67,7 @@ EXPORT unsigned int la_version(unsigned int version) {
     const int is_driver = strncmp(name, "libcuda.so", strlen("libcuda.so")) == 0;
     if (is_driver && set_target(targets[i], folder, driver_subfolder(), name)) continue;
     if (set_target(targets[i], folder, "", name)) continue;
-    /* A wheel has no link of the bare name. */
+    /* A wheel has no link with the bare name. */
     if (strcmp(name, "libamdhip64.so") == 0) set_target(targets[i], folder, "", "libamdhip64.so.7");
   }
   return version;

@@ -1,10 +1,10 @@
 """Writes the C++ source that completes a stand-in library.
 
-Every exported name of the library that is modelled is either implemented in C++ (declared by
-CU_API, RT_API or RT_API_AS(type) at the start of a line) or generated here: such an entry point
-counts itself by name and answers "not supported". The source also holds a table of all names, their
-addresses and which of them are generated, so that a lookup by name need not depend on what else the
-process has loaded.
+An exported name of the modelled library is either implemented in C++ (declared by CU_API, RT_API or
+RT_API_AS(type) at the start of a line) or generated here. A generated entry point counts itself by
+name and returns "not supported". The source also has a table of all names, their addresses and
+whether they are generated, so that a lookup by name does not depend on other libraries of the
+process.
 
 With --per-thread it writes a second source: the entry points for programs that were compiled for a
 default stream per thread (NAME_ptsz, NAME_ptds, NAME_spt). Each calls NAME with that stream.

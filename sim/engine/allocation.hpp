@@ -1,7 +1,7 @@
 // One piece of memory that the machine knows: managed, device, pinned, or the program's own memory.
-// The latter is registered as pinned, or known as it is where devices reach all of it. Records are
-// kept by address and found from any address inside. Guarded by the machine's mutex; copies that
-// leave it are snapshots.
+// The program's own memory is registered as pinned, or known because devices reach all of it.
+// Records are kept by address and found from any address inside. Guarded by the machine's mutex;
+// copies that leave it are snapshots.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ struct Allocation {
   MemoryKind kind;
   std::uintptr_t address;
   std::size_t size_bytes;
-  int device;                    // current when it was made
+  int device;                    // current at the allocation
   unsigned flags;                // as given by the caller; the engine attaches no meaning
   std::uint64_t id;              // never reused
   std::size_t charge_bytes = 0;  // device memory only
   void* pool = nullptr;          // the pool it was taken from, if any
-  int context = -1;              // ends with it; -1: belongs to no context
+  int context = -1;              // freed at its end; -1: belongs to no context
   bool imported = false;         // device memory that another process allocated
-  std::uint64_t mapped_for = 0;  // the devices, as bits, for which the program has mapped it
+  std::uint64_t mapped_for = 0;  // bit mask of the devices for which the program has mapped it
 
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
   // Whether another process may open it.
@@ -38,7 +38,7 @@ struct Allocation {
   }
 };
 
-// Advice in force and the last prefetch asked for, by page of memory that moves.
+// The advice in force and the last requested prefetch, by page, for memory whose pages move.
 struct Placement {
   explicit Placement(std::size_t pages) : policy(pages), last_prefetch(pages) {}
 
@@ -74,7 +74,7 @@ class AllocationTable {
     return found;
   }
 
-  // Whether any record's memory meets [address, address + size_bytes).
+  // Whether any record's memory overlaps [address, address + size_bytes).
   bool overlaps(std::uintptr_t address, std::size_t size_bytes) const;
 
  private:

@@ -17,9 +17,9 @@ namespace uvmsim {
 namespace {
 
 constexpr std::size_t kSmallShare = 16;
-// With less an arena is of no use.
+// A smaller arena would have no room for large allocations.
 constexpr std::size_t kLeastBytes = kSmallShare * kBlockBytes;
-// Of an address space that is limited, the views of both arenas take about half.
+// If the address space is limited, the views of both arenas take about half of it.
 constexpr std::size_t kShareOfLimit = 8;
 
 std::size_t limit_of(decltype(RLIMIT_AS) resource) {
@@ -29,14 +29,14 @@ std::size_t limit_of(decltype(RLIMIT_AS) resource) {
   return limit.rlim_cur;
 }
 
-// Bytes of address space that the process has, 0 where that is not told.
+// Bytes of address space in use by the process; 0 if unknown.
 std::size_t used_address_space() {
   std::ifstream file("/proc/self/statm");
   std::size_t pages = 0;
   return file >> pages ? pages * kPageBytes : 0;
 }
 
-// What the limits of the process allow of `bytes`: a memfd counts as a file, a view as memory.
+// `bytes`, cut to the limits of the process: a memfd counts as a file, a view as memory.
 std::size_t allowed(std::size_t bytes) {
   bytes = std::min(bytes, limit_of(RLIMIT_FSIZE));
   const std::size_t address_space = limit_of(RLIMIT_AS);
@@ -86,7 +86,7 @@ void Arena::map_views(const char* name) {
   size_ = 0;
 }
 
-// The step that failed, if any; nothing is kept then.
+// Returns the step that failed, after undoing the others, or null.
 const char* Arena::try_to_map(const char* name) {
   const char* failed_step = nullptr;
   const auto check = [&](bool done, const char* step) {
@@ -159,7 +159,7 @@ void Arena::clear(std::uintptr_t address, std::size_t bytes) {
   const Part& part = offset < large_.begin ? small_ : large_;
   const std::size_t length = round_up(bytes, part.unit);
   if (host_access_ == HostAccess::kReadWrite) mprotect(as_pointer(address), length, PROT_NONE);
-  // The next owner of the address must find zeros; should the hole fail, write them.
+  // The next owner of the address must read zeros. If punching a hole fails, write them.
   if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                 static_cast<off_t>(length)) != 0) {
     std::memset(device_view(address), 0, length);

@@ -1,10 +1,9 @@
-// A stretch of address space whose memory has two addresses. The program knows the user view.
-// Kernels and copies of the simulated machine use the device view, at a constant distance. Both
-// show the pages of one sparse memfd, so there is one copy of the bytes whatever the masks say
-// about residency. The host cannot touch device memory: its user view has no access, so a touch
-// crashes, as on the real machine. User views of free addresses have no access either. A forked
-// child inherits nothing of an arena, as with the modelled driver's mappings. A core file holds
-// nothing of it.
+// A range of address space whose memory is mapped twice. The program uses the user view. Kernels
+// and copies of the simulated machine use the device view, at a constant distance. Both map one
+// sparse memfd, so the bytes exist once, wherever the masks say pages are resident. The user view
+// of device memory and of free addresses has no access, so a touch by the host crashes, as on the
+// real machine. Forked children inherit no view, as with the modelled driver's mappings, and core
+// files exclude them.
 //
 // Owns the memfd, the views and the free address lists; guarded by the machine's mutex.
 #pragma once
@@ -21,8 +20,8 @@ class Arena {
  public:
   enum class HostAccess { kNone, kReadWrite };
 
-  // Reserves `bytes` of address space, or less if the process may not have so much. If it gets
-  // none, the arena prints a line and has a size of 0.
+  // Reserves `bytes` of address space, or less if the limits of the process do not allow as much.
+  // If that fails, prints a line; the size is then 0.
   Arena(const char* name, std::size_t bytes, HostAccess host_access);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -32,10 +31,11 @@ class Arena {
   // allocations if there is room among them. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
-  // Gives back what allocate returned for the same size: its pages are dropped and its address has
-  // no access.
+  // Frees the result of allocate() for the same size: drops its pages and removes the access to its
+  // addresses.
   void free(std::uintptr_t address, std::size_t bytes);
-  // The same in two parts: the bytes and the access end; the addresses may be given out again.
+  // free() in two steps: clear() ends the bytes and the access; reuse() makes the addresses
+  // available again.
   void clear(std::uintptr_t address, std::size_t bytes);
   void reuse(std::uintptr_t address, std::size_t bytes);
 
@@ -44,30 +44,30 @@ class Arena {
   // The memfd, which another process may open and map.
   int memfd() const { return fd_; }
 
-  // Makes the device view of a range show bytes of another arena's memfd, or its own again. Both
-  // ends are whole pages. False where the system cannot, and then nothing is changed.
+  // Maps bytes of another arena's memfd, or its own again, in the device view of a range of whole
+  // pages. Returns false, and changes nothing, if the system refuses.
   bool show(std::uintptr_t address, std::size_t bytes, int memfd, std::size_t offset);
   bool show_own(std::uintptr_t address, std::size_t bytes) {
     return show(address, bytes, fd_, offset_of(address));
   }
 
-  // Where the program's view begins.
+  // The start of the user view.
   std::uintptr_t user_base() const { return user_base_; }
 
   // Position of an address in the arena.
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
 
-  // Whether any of the arena's addresses, free ones too, is in the range.
+  // Whether the range overlaps the arena's addresses, free ones included.
   bool meets(std::uintptr_t address, std::size_t bytes) const;
 
-  // In a forked child, where the views are absent: closes the memfd, so that its pages live no
-  // longer than the parent.
+  // Call it in a forked child, which has no views: closes the memfd, so that its pages do not
+  // outlive the parent.
   void abandon();
 
  private:
   struct Part {
-    std::size_t unit;  // of the sizes there
+    std::size_t unit;  // granularity of sizes in this part
     std::size_t begin = 0;
     IntervalAllocator intervals{0};
   };
@@ -80,8 +80,8 @@ class Arena {
   std::uintptr_t user_base_ = 0;
   std::uintptr_t device_base_ = 0;
   int fd_ = -1;
-  Part small_{kPageBytes};   // from the beginning on, for small allocations
-  Part large_{kBlockBytes};  // the rest, for others
+  Part small_{kPageBytes};   // the first part, for small allocations
+  Part large_{kBlockBytes};  // the rest, for larger allocations
 };
 
 }  // namespace uvmsim

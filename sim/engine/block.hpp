@@ -16,19 +16,19 @@
 
 namespace uvmsim {
 
-// The lists a held chunk can be on, in the order they are evicted from.
+// The lists of held chunks, in the order of eviction.
 enum class ChunkList { kUnused, kDiscarded, kUsed, kNone };
 
-// What the pages of a block are, one by one.
+// The state of each page of a block.
 struct BlockPages {
   struct DeviceSide {
     PageMask resident;
-    PageMask mapped;  // pages that are elsewhere and that this device reaches over the link
+    PageMask mapped;  // pages elsewhere that this device reaches over the link
   };
 
   explicit BlockPages(std::size_t device_count) : devices(device_count) {}
 
-  // All at one location, or at none.
+  // Puts all pages at one location, or nowhere.
   void put_all(int location) {
     for (int each = kHost; each < static_cast<int>(devices.size()); ++each) {
       resident_at(each) = each == location ? ~PageMask{} : PageMask{};
@@ -45,7 +45,7 @@ struct BlockPages {
     return location < 0 ? host : at(location).resident;
   }
 
-  // Block::whole_at of these pages, looked at one by one.
+  // Computes Block::whole_at from the masks.
   int place() const;
 
   PageMask anywhere() const {
@@ -55,14 +55,14 @@ struct BlockPages {
   }
 
   PageMask host;
-  PageMask discarded;  // contents declared useless: moved without a copy
+  PageMask discarded;  // the program declared the contents useless; they move without a copy
   std::vector<DeviceSide> devices;
 };
 
 struct Block {
   struct Chunk {
     ChunkList list = ChunkList::kNone;
-    std::list<Block*>::iterator position;  // on that list
+    std::list<Block*>::iterator position;  // on `list`
     std::size_t charged_bytes = 0;         // of the device's memory
     bool is_fresh = false;                 // not zeroed yet
     bool was_full = false;  // every page was resident at once, so nothing old is left in it
@@ -70,16 +70,16 @@ struct Block {
   };
 
   static constexpr int kNowhere = -3;
-  static constexpr int kUnknown = -4;  // not looked up since a page changed
+  static constexpr int kUnknown = -4;  // a page has changed since the last place()
 
   Block(std::size_t block_index, std::size_t count)
       : index(block_index), device_count(count), chunks(std::make_unique<Chunk[]>(count)) {}
 
-  // Whether `by_page` says where its pages are.
+  // Whether `by_page` is valid.
   bool is_by_page() const { return whole_at == kUnknown || whole_at == kNoLocation; }
-  // The block's pages are looked at, or changed, one by one from here on.
+  // Makes `by_page` valid, for reading or changing single pages.
   void open();
-  // A location, kNowhere or kNoLocation, as `whole_at`.
+  // Computes `whole_at` if it is unknown, and returns it.
   int place();
   PageMask resident_at(int location) const;
   BlockPages pages() const;
@@ -88,20 +88,20 @@ struct Block {
   ChunkList list_of(int device) const { return chunks[static_cast<std::size_t>(device)].list; }
   bool holds_chunk(int device) const { return list_of(device) != ChunkList::kNone; }
 
-  // Whether it has had a page anywhere since its memory was allocated. The driver's own work for
-  // advice and discards is for such blocks alone.
+  // Whether a page was resident anywhere since the memory was allocated. Advice and discards cost
+  // the driver work only for such blocks.
   bool is_populated = false;
   std::size_t index;  // its number among all blocks
   std::size_t device_count;
   std::unique_ptr<Chunk[]> chunks;  // of each device
-  // The only location of all pages, if none is discarded or mapped by a device. kNowhere if no page
-  // is anywhere; kNoLocation if pages differ.
+  // The location of all pages, if it is the same and no page is discarded or mapped by a device.
+  // kNowhere if no page is resident; kNoLocation if pages differ.
   int whole_at = kNowhere;
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
-  // Pages with memory of the host behind them. They keep it when they migrate.
+  // Pages with host memory behind them, which they keep when they migrate.
   PageMask host_backed;
   PageMask evicted;      // since they were last made resident on a device
-  PageMask host_mapped;  // that the host reaches without a fault, where its touches are tracked
+  PageMask host_mapped;  // pages that the host reaches without a fault, if its touches are tracked
 };
 
 }  // namespace uvmsim

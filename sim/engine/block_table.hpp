@@ -1,5 +1,5 @@
-// All blocks of memory whose pages move, by number: the arena's, and behind them ordinary memory's.
-// Blocks are made when they are first needed. Guarded by the machine's mutex.
+// All blocks of memory whose pages move, by number: those of the managed arena, then those of
+// ordinary memory. Blocks are created at first use. Guarded by the machine's mutex.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,15 @@ class BlockTable {
     if (index < blocks_.size() && blocks_[index] != nullptr) return *blocks_[index];
     return found_or_made(index);
   }
-  // Null where it has not been needed yet.
+  // Null if the block has not been used yet.
   const Block* find(std::size_t index) const;
 
   bool is_ordinary(const Block& block) const { return block.index >= blocks_.size(); }
   // Its number among the blocks of ordinary memory.
   std::size_t ordinary_index(const Block& block) const { return block.index - blocks_.size(); }
 
-  // visit(block, first, count) until one returns false; pages are counted within the block.
+  // Calls visit(block, first, count) for each block until it returns false; `first` counts pages
+  // within the block.
   template <class Visit>
   void each_piece(PageRange pages, Visit visit) {
     for (std::size_t page = pages.first; page < pages.last;) {
@@ -40,7 +41,7 @@ class BlockTable {
     }
   }
 
-  // visit(block, mask) of opened blocks.
+  // Calls visit(block, mask) for each block, after opening it.
   template <class Visit>
   void each_open(PageRange pages, Visit visit) {
     each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
@@ -49,7 +50,7 @@ class BlockTable {
     });
   }
 
-  // The same without the blocks that are wholly at one place, which need no work.
+  // The same, but skips blocks whose pages are all at one place and need no work.
   template <class Visit>
   void each_mixed(PageRange pages, Visit visit) {
     each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {
@@ -59,7 +60,7 @@ class BlockTable {
     });
   }
 
-  // Drops the blocks of ordinary memory of which drop(block) is true.
+  // Drops the blocks of ordinary memory for which drop(block) returns true.
   template <class Drop>
   void erase_ordinary_if(Drop drop) {
     std::erase_if(ordinary_blocks_, [&](const auto& item) { return drop(*item.second); });

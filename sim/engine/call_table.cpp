@@ -31,7 +31,7 @@ std::optional<int> CallRecord::due_failure() {
 
 CallTable& CallTable::instance() {
   static CallTable* const table =
-      new CallTable;  // entry points may be called while the process exits
+      new CallTable;  // leaked: entry points may be called while the process exits
   return *table;
 }
 

@@ -1,7 +1,6 @@
 // Calls of the stand-ins' entry points by exported name: how often each was made, which of them are
-// not implemented, and failures on demand. An entry point looks its record up once and then pays
-// two relaxed atomic operations per call. Thread-safe by a mutex of its own, which is never held
-// while anything else is called.
+// not implemented, and failures on demand. An entry point looks its record up once; then each call
+// costs two relaxed atomic operations. Thread-safe: its mutex is never held across other calls.
 #pragma once
 
 #include <atomic>
@@ -25,17 +24,17 @@ class UVMSIM_EXPORT CallRecord {
   const std::string& name() const { return name_; }
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Counts a call. The error that a failure on demand wants returned instead of doing anything, if
-  // it is due.
+  // Counts a call. If a failure on demand is due, returns the error that the entry point must
+  // return at once.
   std::optional<int> enter() {
     calls_.fetch_add(1, std::memory_order_relaxed);
     if (fail_in_.load(std::memory_order_relaxed) == 0) return std::nullopt;
     return due_failure();
   }
 
-  // Notes that the stand-in cannot serve this call. True the first time.
+  // Records that the stand-in does not implement this call. Returns true the first time.
   bool note_not_implemented() { return !unimplemented_.exchange(true, std::memory_order_relaxed); }
-  // The same, and says so on stderr the first time.
+  // The same, and prints a line on stderr the first time.
   void not_implemented();
   bool is_unimplemented() const { return unimplemented_.load(std::memory_order_relaxed); }
 
@@ -57,7 +56,7 @@ class UVMSIM_EXPORT CallTable {
   // Lives until the process ends.
   static CallTable& instance();
 
-  // The record of that name, made if need be; it is never removed.
+  // The record of that name, created if necessary; it is never removed.
   CallRecord& record(std::string_view name);
 
   std::uint64_t calls(std::string_view name) const;
@@ -67,7 +66,7 @@ class UVMSIM_EXPORT CallTable {
   std::uint64_t unimplemented_calls() const;
   void reset_counts();
 
-  // Around a fork: the child's copy must not be left locked.
+  // Locked around a fork, so that the child's copy is not left locked.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 

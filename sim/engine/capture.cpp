@@ -14,7 +14,7 @@ void add_once(std::vector<GraphNode*>& nodes, GraphNode* node) {
   if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
 }
 
-// Whether the origin's last nodes come after all work of the other streams.
+// Whether the origin's last nodes depend on all work of the other streams.
 bool is_joined(const Capture& capture) {
   std::unordered_set<const GraphNode*> reached;
   std::vector<const GraphNode*> open(capture.origin->capture_tips.begin(),
@@ -93,8 +93,8 @@ void Captures::forget(Stream& stream, std::shared_ptr<Graph>* out) {
   }
 }
 
-// The legacy default stream is ordered with all blocking streams of its device, so that a use of it
-// would be a dependency on work that is only recorded.
+// The legacy default stream is ordered with all blocking streams of its device. Its work would
+// depend on work that is only recorded.
 bool Captures::conflicts_with_legacy_stream(const Stream& stream, const Capture& capture) const {
   return stream.is_default &&
          std::any_of(capture.streams.begin(), capture.streams.end(), [&](const Stream* captured) {
@@ -203,7 +203,7 @@ Status Captures::state(const Stream& stream, CaptureState* out) const {
   return Status::kOk;
 }
 
-// No node: whoever waits for the event depends on what the stream had recorded.
+// Adds no node: a stream that waits for the event depends on the nodes recorded so far.
 void Captures::record_event(Event& event, const Stream& stream) {
   event.capture = stream.capture;
   event.capture_tips = stream.capture_tips;

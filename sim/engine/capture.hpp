@@ -1,10 +1,9 @@
-// Stream capture: work put on a capturing stream becomes nodes of a graph instead of taking effect.
-// The rules of what may be done meanwhile are the CUDA guide's ("Creating a graph using stream
-// capture") and those of the calls' own descriptions. What a rule forbids invalidates the captures
-// concerned: they then refuse everything until they are ended.
+// Stream capture: work on a capturing stream becomes nodes of a graph instead of taking effect. The
+// rules for other calls during a capture come from the CUDA guide ("Creating a graph using stream
+// capture") and from the descriptions of the calls. A forbidden call invalidates the captures
+// concerned, which then refuse everything until they end.
 //
-// Captures owns the captures that go on; streams and events point to theirs. Guarded by the
-// machine's mutex.
+// Owns the running captures; streams and events point to theirs. Guarded by the machine's mutex.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace uvmsim {
 struct Stream;
 struct Event;
 
-// How much else may be done while a capture goes on; also the mode of a thread.
+// Which other calls are allowed during a capture; threads have such a mode too.
 enum class CaptureMode { kGlobal, kThreadLocal, kRelaxed };
 
 enum class CaptureState { kNone, kActive, kInvalidated };
@@ -27,10 +26,10 @@ enum class CaptureState { kNone, kActive, kInvalidated };
 struct Capture {
   std::uint64_t id;  // unique in the process, never 0
   CaptureMode mode;
-  std::uint64_t thread;          // number of the one that began it
+  std::uint64_t thread;          // number of the thread that began it
   Stream* origin;                // on which it began
   std::vector<Stream*> streams;  // the origin and those that joined by an event
-  std::shared_ptr<Graph> graph;  // null once it has ended
+  std::shared_ptr<Graph> graph;  // null after the end
   bool invalidated = false;
 
   bool has_ended() const { return graph == nullptr; }
@@ -43,46 +42,48 @@ class Captures {
   bool any() const { return !active_.empty(); }
   bool is_capturing(const Graph& graph) const;
 
-  // kCaptureUnsupported for the legacy default stream, kIllegalState for a stream that captures.
+  // kCaptureUnsupported for the legacy default stream, kIllegalState if the stream is capturing.
   Status begin(Stream& stream, CaptureMode mode);
 
-  // Takes every stream of the capture out of it and gives its graph to `out`, whatever the result.
-  // The capture goes on after kIllegalState (the stream does not capture), kCaptureUnmatched (the
-  // stream only joined) and kCaptureWrongThread.
+  // Ends the capture of all its streams and moves its graph to `out`, even on failure. Exceptions,
+  // after which the capture is still running: kIllegalState (the stream is not capturing),
+  // kCaptureUnmatched (the stream only joined) and kCaptureWrongThread.
   Status end(Stream& stream, std::shared_ptr<Graph>* out);
 
-  // The stream is destroyed: its capture is invalidated, and ended where it began there.
+  // Call it when a stream is destroyed: invalidates its capture, and ends the capture if it began
+  // on that stream.
   void forget(Stream& stream, std::shared_ptr<Graph>* out);
 
-  // Before work on a stream: kOk where it may be recorded (the stream captures) or run.
+  // Call it before work on a stream. kOk if the work may be recorded (on a capturing stream) or
+  // run.
   Status admit_work(Stream& stream);
 
-  // Work on a capturing stream that no graph can hold.
+  // The status for work that no graph can hold.
   Status refuse_work(Stream& stream);
 
-  // Records; the stream must capture, and admit_work have allowed it.
+  // Records work. The stream must be capturing, and admit_work() have returned kOk.
   void record(Stream& stream, NodeKind kind, NodeWork work);
 
   // Call it before a call that a capture would not see, or that waits (allocation, query,
   // synchronisation). The modes of the calling thread and of the captures decide.
   Status admit_unsafe_call();
 
-  // For interfaces that refuse a call beside a capture whatever the thread's own mode is:
-  // kCaptureUnsupported where a capture of this thread is not relaxed, or one of another thread is
-  // global. That alone invalidates none.
+  // For interfaces that refuse a call during a capture in every mode of the thread.
+  // kCaptureUnsupported if a capture of this thread is not relaxed, or one of another thread is
+  // global. It invalidates no capture.
   Status refuse_beside() const;
 
-  // Before a question or a wait for a stream, an event, or all work of a device.
+  // Call it before a query of or a wait for a stream, an event, or all work of a device.
   Status admit_wait(const Stream& stream);
   Status admit_wait(const Event& event);
   Status admit_device_wait(int device);
 
-  // What the stream's state is; kCaptureImplicit for a legacy default stream that is unusable.
+  // The stream's state; kCaptureImplicit for a legacy default stream that a capture makes unusable.
   Status state(const Stream& stream, CaptureState* out) const;
 
-  // On a capturing stream.
+  // The stream must be capturing.
   static void record_event(Event& event, const Stream& stream);
-  // The event was recorded in a capture, or the stream captures.
+  // For an event recorded in a capture, or a capturing stream.
   Status wait_event(Stream& stream, const Event& event);
   Status update_dependencies(Stream& stream, const std::vector<GraphNodeHandle>& nodes,
                              DependencyUpdate update);

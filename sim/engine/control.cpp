@@ -18,7 +18,7 @@ using uvmsim::CallTable;
 using uvmsim::Machine;
 using uvmsim::Status;
 
-// In a forked child there is no machine to ask.
+// A forked child has no machine.
 bool is_absent() {
   return Machine::lost_in_fork();
 }

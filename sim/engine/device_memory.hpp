@@ -22,46 +22,45 @@ class DeviceMemory {
   void set_capacity(std::size_t bytes) { capacity_bytes_ = bytes; }
 
   std::size_t unevictable_bytes() const { return unevictable_at(capacity_bytes_); }
-  // The same if the capacity were another.
+  // The same for another capacity.
   std::size_t unevictable_at(std::size_t capacity_bytes) const;
   std::size_t managed_bytes() const { return managed_bytes_; }
   std::size_t charged_bytes() const { return charged_bytes_; }
 
-  // What is free now; 0 while the capacity has been shrunk below what is in use.
+  // Free bytes; 0 while the capacity is below the bytes in use.
   std::size_t free_bytes() const;
 
-  // The most that was in use at once since the last reset.
+  // The most bytes in use since the last reset.
   std::size_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = used_bytes(); }
 
-  // Whether `bytes` more can be had by evicting everything that can be evicted.
+  // Whether `bytes` more fit after evicting everything evictable.
   bool could_hold(std::size_t bytes) const;
 
-  // Unevictable memory; the caller has made room.
+  // Charges unevictable memory. The caller has made room.
   void charge(std::size_t bytes);
   void release(std::size_t bytes) { charged_bytes_ -= bytes; }
 
-  // From now on the device's context takes its part of the memory, if it can be had.
+  // Charges the memory of the device's context, if it fits.
   void open_context();
   void close_context() { has_context_ = false; }
 
-  // Puts the chunk that `block` holds here, or gets now, at the end of `list`; kNone gives the
-  // chunk up.
+  // Moves the chunk of `block` to the end of `list`, and gives the block a chunk if it has none;
+  // kNone releases the chunk.
   void move_to(Block& block, ChunkList list);
 
-  // What the block holds here takes `bytes` from now on: pages of ordinary memory are had one by
-  // one.
+  // Sets the charge of the block's memory here to `bytes`: ordinary memory takes single pages.
   void charge_held(Block& block, std::size_t bytes);
 
-  // The block whose chunk is evicted next, or null where no managed block holds any.
+  // The block whose chunk is evicted next, or null if no managed block holds one.
   Block* victim() const;
 
-  // What an allocation of `bytes` is charged: whole 64 KiB below 1 MiB, whole 2 MiB chunks from
-  // there.
+  // The charge of an allocation of `bytes`: whole 64 KiB below 1 MiB, whole 2 MiB chunks from 1 MiB
+  // on.
   static std::size_t charge_of(std::size_t bytes);
 
-  // What a context takes of a device of that capacity: a 64th, at most 512 MiB, as one of a large
-  // device does. Whole 64 KiB.
+  // The memory of a context: a 64th of the capacity in whole 64 KiB, at most 512 MiB as on large
+  // devices.
   static std::size_t context_bytes(std::size_t capacity_bytes);
 
  private:
@@ -72,7 +71,7 @@ class DeviceMemory {
   std::size_t device_;
   std::size_t capacity_bytes_;
   std::size_t charged_bytes_ = 0;
-  std::size_t managed_bytes_ = 0;  // that blocks hold
+  std::size_t managed_bytes_ = 0;  // held by blocks
   bool has_context_ = false;
   std::size_t peak_bytes_ = 0;
   std::array<std::list<Block*>, 3> lists_;

@@ -1,5 +1,4 @@
-// Marks what libuvmsim.so shows to the stand-ins and to tests; everything else in the engine stays
-// hidden.
+// Marks the symbols that libuvmsim.so exports for the stand-ins and tests. All others are hidden.
 #pragma once
 
 #define UVMSIM_EXPORT __attribute__((visibility("default")))

@@ -13,7 +13,7 @@ PageMask grown_to_groups(const PageMask& faulted, std::size_t group_pages) {
   return grown;
 }
 
-// The largest dense subtree around the group at `first`.
+// Returns the largest dense subtree around the group at `first`.
 PageMask dense_subtree(std::size_t first, std::size_t group_pages, const PageMask& counted,
                        const PageMask& tree, unsigned density_percent) {
   PageMask largest;

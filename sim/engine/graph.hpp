@@ -1,8 +1,7 @@
-// Graphs: work and its order, recorded once and run many times. A graph's nodes lie in an order in
-// which each comes after what it depends on; an executable graph is a copy of them that changes no
-// more. What a node holds may belong to the program (a kernel's closure): graphs must be destroyed
-// where no lock is held. Not thread-safe; the machine's mutex guards graphs that are reachable by
-// a handle.
+// Graphs: work and its order, recorded once and run many times. Each node of a graph comes after
+// its dependencies; an executable graph is a copy whose order no longer changes. A node may hold
+// the program's objects (a kernel's closure), so graphs must be destroyed without a lock held. Not
+// thread-safe; the machine's mutex guards graphs that have a handle.
 #pragma once
 
 #include <cstddef>
@@ -39,16 +38,16 @@ enum class NodeKind {
   kStreamWrite,
 };
 
-// Does a node's work on a stream of its device, at once.
+// Runs a node's work on a stream of its device, at once.
 using NodeWork = std::function<Status(Machine& machine, int device, StreamHandle stream)>;
 
 struct GraphNode {
   NodeKind kind;
   int device;
-  NodeWork work;                           // none: nothing to do
-  std::vector<GraphNode*> dependencies;    // each once
-  std::shared_ptr<const KernelCall> call;  // of a kernel; null: not known
-  std::shared_ptr<Graph> child;            // of another graph's launch
+  NodeWork work;                           // empty: nothing to do
+  std::vector<GraphNode*> dependencies;    // without duplicates
+  std::shared_ptr<const KernelCall> call;  // of a kernel; null if unknown
+  std::shared_ptr<Graph> child;            // the graph that the node launches
 };
 
 struct GraphEdge {
@@ -63,11 +62,11 @@ class UVMSIM_EXPORT Graph {
 
   const std::vector<std::unique_ptr<GraphNode>>& nodes() const { return nodes_; }
 
-  // Null where the handle is no node of this graph.
+  // Null if the handle is no node of this graph.
   GraphNode* find(GraphNodeHandle node) const;
-  // This graph or the one below it that has the node; else null.
+  // The graph that contains the node, this one or a child at any depth; else null.
   const Graph* find_holder(GraphNodeHandle node) const;
-  // The graph below this one, at any depth, that has the handle; else null.
+  // The child with that handle, at any depth; else null.
   std::shared_ptr<Graph> find_child(GraphHandle handle) const;
 
   std::vector<GraphNode*> roots() const;
@@ -79,7 +78,7 @@ class UVMSIM_EXPORT Graph {
   // In Graphviz's language.
   std::string to_dot() const;
 
-  // Of a node of this graph.
+  // The node must be in this graph.
   std::size_t position_of(const GraphNode* node) const;
 
  private:
@@ -101,14 +100,14 @@ class GraphExec {
   std::uint64_t flags() const { return flags_; }
   // Whether that graph has nodes of the same kinds with the same dependencies.
   bool has_form_of(const Graph& graph) const;
-  // The step of the node at that position does other work from now on. Gives back the old work.
+  // Replaces the work of the step at that position. Returns the old work.
   NodeWork exchange_work(std::size_t position, NodeWork work) {
     return std::exchange(steps_[position].work, std::move(work));
   }
-  // A copy of the graph as it was.
+  // A copy of the original graph.
   const std::shared_ptr<Graph>& graph() const { return graph_; }
 
-  // When its last launch ends: the next one comes after it, on whichever stream.
+  // The end of its last launch; the next launch, on any stream, starts after that.
   std::uint64_t busy_until_ns = 0;
 
  private:

@@ -1,6 +1,6 @@
-// Memory of the host that managed blocks and pinned memory take, and how much there is. A page
-// keeps its memory when it migrates to a device, until it is freed, as in the modelled driver.
-// Accounting only. Guarded by the machine's mutex.
+// The host's memory: its size, and the bytes in managed blocks and pinned memory. A page keeps its
+// memory when it migrates to a device, until it is freed, as in the modelled driver. Accounting
+// only. Guarded by the machine's mutex.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class HostMemory {
     return used_bytes_ <= capacity_bytes_ && bytes <= capacity_bytes_ - used_bytes_;
   }
 
-  // False, and nothing taken, where there is not so much.
+  // Returns false, and takes nothing, if fewer bytes are free.
   bool take(std::size_t bytes) {
     if (!could_hold(bytes)) return false;
     used_bytes_ += bytes;

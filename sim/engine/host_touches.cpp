@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kFeatures = UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_MINOR_SHMEM;
 
-// The descriptor, or -1 with the step that failed.
+// Returns the descriptor, or -1 and the step that failed.
 int open_for(HostTouches::Range arena, const char** failed_step) {
   *failed_step = "userfaultfd";
   const int descriptor = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
@@ -54,7 +54,7 @@ std::unique_ptr<HostTouches> HostTouches::start(Range arena, DeviceView device_v
   }
   std::unique_ptr<HostTouches> touches(
       new HostTouches(descriptor, std::move(device_view), std::move(handler)));
-  // The thread takes no signal of the program.
+  // The program's signals go to other threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -86,7 +86,7 @@ void HostTouches::serve() const {
 }
 
 void HostTouches::map(Range range) const {
-  // Only pages that exist can be mapped.
+  // Only pages that exist can be mapped, so touch each one.
   for (std::size_t offset = 0; offset < range.size_bytes; offset += kPageBytes) {
     const volatile std::byte* byte = device_view_(range.address + offset);
     static_cast<void>(*byte);
@@ -100,7 +100,7 @@ void HostTouches::map(Range range) const {
     if (result == 0) return;
     std::size_t done = request.mapped > 0 ? static_cast<std::size_t>(request.mapped) : 0;
     if (errno == EEXIST || errno == ENOENT || errno == EFAULT) {
-      // That page is mapped already, or it is gone. Whoever waits for it tries again.
+      // The page is already mapped, or gone. The waiting thread retries.
       uffdio_range page{range.address + done, kPageBytes};
       ioctl(descriptor_, UFFDIO_WAKE, &page);
       done += kPageBytes;

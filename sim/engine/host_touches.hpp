@@ -1,6 +1,6 @@
-// Sees the host's own loads and stores to an arena, in system calls too: userfaultfd reports a
-// touch of a page that the host does not reach, before the touch goes on. A thread answers the
-// faults. It uses the device view alone, takes no signals and prints nothing while it answers.
+// Detects the host's own loads and stores to an arena, also in system calls: userfaultfd reports a
+// touch of an unmapped page and blocks it until a thread here has served the fault. That thread
+// uses the device view alone, takes no signals and does not print while it serves a fault.
 //
 // unmap() may be called with the machine's mutex held; the handler is called without it.
 #pragma once
@@ -19,20 +19,20 @@ class HostTouches {
     std::uintptr_t address = 0;
     std::size_t size_bytes = 0;
   };
-  // The range, whole pages with that address among them, that the host reaches from now on.
+  // Returns the range of whole pages around the address that the host may access from now on.
   using Handler = std::function<Range(std::uintptr_t address, bool write)>;
-  // What of the arena a device sees at an address.
+  // The address of the same bytes in the device view.
   using DeviceView = std::function<std::byte*(std::uintptr_t address)>;
 
-  // Null where the kernel refuses; a line on stderr says so.
+  // Returns null, after a line on stderr, if the kernel refuses.
   static std::unique_ptr<HostTouches> start(Range arena, DeviceView device_view, Handler handler);
   HostTouches(const HostTouches&) = delete;
   HostTouches& operator=(const HostTouches&) = delete;
 
-  // The next touch of the range is a fault. The contents stay.
+  // Makes the next touch of the range fault. The contents stay.
   static void unmap(Range range);
 
-  // In a forked child: an inherited descriptor would keep the parent's ranges armed.
+  // Call it in a forked child: an inherited descriptor would keep the parent's ranges registered.
   void abandon() const;
 
  private:

@@ -1,7 +1,7 @@
-// The state of this process before there is a machine: whether any interface has been initialised,
-// and which devices it saw then. All interfaces of a process see the same devices: those that the
-// first interface to be initialised saw. A driver interface wants an explicit call first, a runtime
-// on top of it initialises by itself, and both then count as initialised. Thread-safe.
+// The state of this process before a machine exists: whether an interface has been initialised, and
+// its visible devices. All interfaces of a process see the devices that the first initialised
+// interface saw. A driver interface needs an explicit call; a runtime on top of it initialises
+// itself; afterwards both count as initialised. Thread-safe.
 #pragma once
 
 #include <vector>
@@ -11,16 +11,16 @@
 namespace uvmsim {
 
 // Physical numbers of the visible devices, in the order of their ordinals. The first call in a
-// process initialises it: it calls `read`, and later calls return that answer.
+// process initialises it and calls `read`; later calls return the same result.
 UVMSIM_EXPORT const std::vector<int>& initialize(std::vector<int> (*read)());
 
-// How many devices that were; 0 before it.
+// The number of those devices; 0 before initialize().
 UVMSIM_EXPORT int initialized_device_count();
 
-// False also where the process was initialised without a visible device.
+// False if the process was initialised without a visible device.
 UVMSIM_EXPORT bool is_initialized();
 
-// Whether this process is a child by fork of the process that loaded this library.
+// Whether this process was forked from the process that loaded this library.
 bool is_forked_child();
 
 }  // namespace uvmsim

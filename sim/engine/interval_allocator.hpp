@@ -1,5 +1,4 @@
-// Hands out intervals of [0, size), lowest first, and takes them back. Knows nothing of memory. Not
-// synchronised.
+// Allocates and frees intervals of [0, size), lowest first. Handles no memory. Not synchronised.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +14,11 @@ class IntervalAllocator {
   // Offset of a free interval of that length, or nothing.
   std::optional<std::size_t> allocate(std::size_t length);
 
-  // Takes back exactly what allocate gave.
+  // Frees an interval exactly as allocate() returned it.
   void free(std::size_t offset, std::size_t length);
 
  private:
-  std::map<std::size_t, std::size_t> free_;  // offset -> length; neighbours are merged
+  std::map<std::size_t, std::size_t> free_;  // offset -> length; adjacent intervals are merged
 };
 
 }  // namespace uvmsim

@@ -1,4 +1,4 @@
-// How a program launched a kernel, for the questions that interfaces answer about a graph's nodes.
+// How a program launched a kernel, for queries about a graph's nodes.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The kernels of a process by the host function that stands for each, as a program's start-up code
-// registers them. All interfaces of a process share them: a kernel's handle is its host function in
-// each. Has a mutex of its own and calls nothing under it. Thread-safe.
+// The kernels of a process, by host function, as a program's start-up code registers them. All
+// interfaces share the registry; in each of them a kernel's handle is its host function.
+// Thread-safe: its own mutex is not held across other calls.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ class UVMSIM_EXPORT KernelRegistry {
  public:
   static KernelRegistry& instance();
 
-  // The name belongs to the library that registers it.
+  // The registering library owns the name.
   void add(const void* function, const char* name);
 
   // Null for a function that was not registered.

@@ -1,4 +1,4 @@
-// Where memory can be: a device by its index, the host, or nowhere in particular.
+// Locations of memory: a device by its index, the host, or nowhere in particular.
 #pragma once
 
 namespace uvmsim {

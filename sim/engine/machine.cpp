@@ -1,4 +1,4 @@
-// Life of the machine, and its memory.
+// Creation and forks of the machine, and its memory.
 #include "sim/engine/machine.hpp"
 
 #include <pthread.h>
@@ -58,7 +58,7 @@ std::vector<DeviceMemory> make_memories(const Settings& settings) {
 
 Machine& Machine::instance() {
   static Machine* const machine = [] {
-    auto* instance = new Machine(process_settings());  // outlives all that may call it at exit
+    auto* instance = new Machine(process_settings());  // leaked: code that runs at exit may call it
     made.store(instance, std::memory_order_release);
     instance->track_host_touches();
     pthread_atfork(&Machine::before_fork, &Machine::after_fork_in_parent,
@@ -97,7 +97,7 @@ Machine::Machine(const Settings& settings)
   write_report_at_exit();
 }
 
-// Called once the machine is known: its thread may be needed at once.
+// Called after instance() is set, because the thread may have to serve a fault at once.
 void Machine::track_host_touches() {
   if (!settings_.cpu_touches || managed_.size() == 0) return;
   host_touches_ = HostTouches::start(
@@ -138,14 +138,13 @@ MemoryRange Machine::touch_by_host(std::uintptr_t address, bool write) {
                                                  record->placement->policy.at(number - base),
                                                  {!write, write, timeline_.now_ns()}, &mapped);
   timeline_.run_on_host(record->allocation.device, costs_.phases(residency_.take_work()));
-  // Where the host's memory has ended the touch goes on, and the next one faults again.
+  // If the host has no memory left, the touch proceeds and the next one faults again.
   if (status != Status::kOk) return page;
   return {reinterpret_cast<void*>(managed_.user_base() + mapped.first * kPageBytes),
           (mapped.last - mapped.first) * kPageBytes};
 }
 
-// A fork must not happen while another thread holds a lock that the child would find taken for
-// ever.
+// Takes all locks: a lock that another thread holds during a fork would stay locked in the child.
 void Machine::before_fork() {
   made.load(std::memory_order_acquire)->mutex_.lock();
   CallTable::instance().lock();
@@ -169,7 +168,7 @@ void Machine::after_fork_in_child() {
 // ---- memory
 
 MemoryUse Machine::memory_use(int device) {
-  // As the modelled driver tells it: what the kernel could reclaim is not free.
+  // As the modelled driver reports it: memory that the kernel could reclaim does not count as free.
   const std::size_t host_free_bytes =
       shares_host_memory() ? free_host_bytes() : std::numeric_limits<std::size_t>::max();
   const std::lock_guard lock(mutex_);
@@ -197,8 +196,7 @@ bool Machine::make_room(int device, std::size_t bytes) {
   return is_made;
 }
 
-// Memory that no device can have while this is charged: its own, and the host's where it shares
-// that.
+// Charges unevictable memory to the device, and to the host if the device shares its memory.
 bool Machine::charge_device(int device, std::size_t bytes) {
   if (!memory(device).could_hold(bytes)) return false;
   if (shares_host_memory() && !host_.take(bytes)) return false;
@@ -225,7 +223,7 @@ Status Machine::set_capacity(int device, std::size_t bytes) {
   if (bytes < unevictable) return Status::kOutOfMemory;
   const std::size_t used = unevictable + target.managed_bytes();
   if (used > bytes) {
-    // Evict against the old capacity what the new one has no room for.
+    // Evict the surplus while the old capacity still applies.
     make_room(device, target.free_bytes() + used - bytes);
   }
   target.set_capacity(bytes);
@@ -301,7 +299,7 @@ Status Machine::take_device_memory(int device, std::size_t bytes, PoolHandle poo
   Allocation allocation = describe(MemoryKind::kDevice, *out, bytes, device, 0);
   allocation.charge_bytes = charge;
   allocation.pool = pool;
-  if (pool != nullptr) allocation.context = device;  // pools are the device's
+  if (pool != nullptr) allocation.context = device;  // the primary context, like the pool
   allocations_.add({.allocation = allocation, .placement = nullptr});
   ++counters_.device_allocations;
   return Status::kOk;
@@ -343,7 +341,7 @@ Status Machine::free_memory(void* address, Wait wait) {
   return Status::kOk;
 }
 
-// Managed memory, and device memory of this process that the machine has placed.
+// For managed memory, and device memory that this process allocated.
 void Machine::remove_allocation(const AllocationRecord& record, Addresses addresses) {
   const Allocation freed = record.allocation;
   if (freed.kind == MemoryKind::kManaged) {
@@ -428,7 +426,7 @@ void Machine::end_allocation(const Allocation& allocation) {
 }
 
 void Machine::destroy_context(int context) {
-  std::vector<std::shared_ptr<Graph>> graphs;  // of captures; destroyed without the lock
+  std::vector<std::shared_ptr<Graph>> graphs;  // of ended captures; destroyed without the lock
   const std::lock_guard lock(mutex_);
   end_streams_of(context, &graphs);
   const auto ended = allocations_.all_where(

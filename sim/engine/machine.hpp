@@ -45,7 +45,7 @@ namespace uvmsim {
 class UVMSIM_EXPORT Machine {
  public:
   static Machine& instance();
-  // Null where nothing has asked for it yet, and in a child that has lost it.
+  // Null before the first use, and in a forked child that has lost it.
   static Machine* existing();
   static bool lost_in_fork();
 
@@ -53,8 +53,7 @@ class UVMSIM_EXPORT Machine {
   bool has_device(int device) const { return device >= 0 && device < settings_.devices; }
 
   // ---- memory
-  // False where the process may have too little address space, or no descriptor: then nothing can
-  // be allocated.
+  // False if the process lacks address space or descriptors; then all allocations fail.
   bool has_address_space() const { return managed_.size() != 0 && device_only_.size() != 0; }
   bool shares_host_memory() const { return settings_.machine.memory == Profile::kIntegrated; }
   // Whether devices reach the program's ordinary memory, and whether over a coherent link.
@@ -64,20 +63,21 @@ class UVMSIM_EXPORT Machine {
   MemoryUse memory_use(int device);
   void reset_peak_use(int device);
   Status set_capacity(int device, std::size_t bytes);
-  // The first use of a device makes its context, which keeps its part of the memory for good.
+  // Call it at the first use of a device: its context then takes a part of the device's memory for
+  // good.
   void open_context(int device);
-  // Ends all memory, streams and events that were made in the context, by its number; with a
-  // primary context also what the device keeps for it.
+  // Destroys all memory, streams and events of the context with that number; for a primary context,
+  // also the device's pools and default streams.
   void destroy_context(int context);
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);
-  // Device memory for `rows` rows of `width_bytes` each, every one at an aligned address.
+  // Device memory for `rows` rows of `width_bytes` each; every row starts at an aligned address.
   Status allocate_rows(int device, std::size_t width_bytes, std::size_t rows,
                        std::size_t* out_pitch_bytes, void** out);
   Status allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out);
-  // Start addresses only. Waits for the work of the device first (in virtual time), as the modelled
-  // calls do.
+  // Frees by start address. Like the modelled calls, first waits for the work of the device, in
+  // virtual time.
   Status free_memory(void* address, Wait wait);
   Status free_pinned(void* address);
   Status register_host(int device, void* address, std::size_t bytes, unsigned flags);
@@ -87,9 +87,9 @@ class UVMSIM_EXPORT Machine {
   PoolHandle default_pool(int device);
   PoolHandle current_pool(int device);
   Status set_current_pool(int device, PoolHandle pool);
-  // `most_bytes` in use at once; 0: no limit.
+  // `most_bytes` limits the bytes in use at once; 0: no limit.
   PoolHandle create_pool(int device, std::uint64_t most_bytes);
-  // kInvalidValue for a default pool. What was taken from the pool lives on.
+  // kInvalidValue for a default pool. Allocations from the pool stay valid.
   Status destroy_pool(PoolHandle pool);
   std::optional<Pool> find_pool(PoolHandle pool);
   Status set_release_threshold(PoolHandle pool, std::uint64_t bytes);
@@ -99,23 +99,23 @@ class UVMSIM_EXPORT Machine {
   // ---- memory of other processes: the allocation that holds an address, for another process to
   // open while this one lives. It is charged to nobody there; what its owner does with it is seen.
   Status export_memory(const void* address, SharedMemory* out);
-  // The same address for each time it is opened, and closed as often. kInvalidContext for memory of
-  // this process, kNotFound where the other is gone.
+  // Opening again returns the same address, which must be closed as often. kInvalidContext for
+  // memory of this process, kNotFound if the other process is gone.
   Status import_memory(int device, const SharedMemory& shared, void** out);
   Status close_imported(void* address);
 
   // ---- memory that the program maps itself. Sizes are multiples of kMappingGranularityBytes.
   Status reserve_addresses(std::size_t bytes, std::size_t alignment_bytes, void** out);
-  // kInvalidValue where something is mapped there.
+  // kInvalidValue if something is mapped there.
   Status free_addresses(void* address, std::size_t bytes);
-  // A piece lives until its handles are released and its mappings are gone.
+  // A piece lives until its handles are released and its mappings removed.
   Status create_piece(int device, std::size_t bytes, PieceHandle* out);
   Status release_piece(PieceHandle handle);
   Status retain_piece(const void* address, PieceHandle* out);
   std::optional<int> device_of_piece(PieceHandle handle);
-  // No device may use a new mapping before set_access says so.
+  // Devices may use a new mapping only after set_access().
   Status map_piece(void* address, std::size_t bytes, PieceHandle handle);
-  // Whole mappings. Waits for all devices.
+  // The range must consist of whole mappings. Waits for all devices.
   Status unmap_pieces(void* address, std::size_t bytes);
   Status set_access(const void* address, std::size_t bytes, int device, bool may_use);
   Status access_of(const void* address, int device, bool* out);
@@ -125,12 +125,12 @@ class UVMSIM_EXPORT Machine {
   void* device_view(const void* address);
 
   // ---- placement
-  // Rounded out to whole pages. kInvalidValue where the range is not wholly managed memory, nor
-  // ordinary memory that is mapped and that devices reach.
+  // The range is rounded out to whole pages. kInvalidValue unless all of it is managed memory, or
+  // mapped ordinary memory that devices reach.
   Status advise(MemoryRange range, Advice advice, int location);
   Status prefetch(int device, StreamHandle stream, MemoryRange range, int location);
-  // Rounded in to whole pages; a range without a whole page is no error and does nothing, nor does
-  // one of ordinary memory, as with the modelled driver.
+  // The range is rounded in to whole pages. Like the modelled driver, does nothing and returns kOk
+  // for a range without a whole page, or of ordinary memory.
   Status discard(int device, StreamHandle stream, MemoryRange range);
   Status placement(MemoryRange range, RangePlacement* out);
   // Whether these calls accept the range.
@@ -138,9 +138,9 @@ class UVMSIM_EXPORT Machine {
   Status policy_at(const void* address, Policy* out);
   Status residency(MemoryRange range, int location, std::size_t* out_bytes);
 
-  // ---- work: run at once, or recorded where the stream is being captured. Where a capture does
-  // not allow a call, here and everywhere else, the status says which rule it breaks. A kernel
-  // whose work the caller does itself cannot be recorded: kCaptureUnsupported.
+  // ---- work: run at once, or recorded if the stream is being captured. If a capture forbids a
+  // call, here and below, the status names the broken rule. A kernel whose work the caller does
+  // itself cannot be recorded: kCaptureUnsupported.
   Status kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
                 const KernelWork& work);
   Status launch_kernel(int device, StreamHandle stream, Kernel kernel);
@@ -151,7 +151,7 @@ class UVMSIM_EXPORT Machine {
   bool peer_access(int device, int peer);
   Status enable_peer_access(int device, int peer);
   Status disable_peer_access(int device, int peer);
-  // Whether bytes come faster from another device than from the host, as over NVLink.
+  // Whether copies from another device are faster than from the host, as over NVLink.
   bool has_fast_peer_links() const {
     const Costs& costs = costs_.costs();
     return costs.between_devices_bytes_per_ns > costs.to_device_bytes_per_ns;
@@ -160,68 +160,68 @@ class UVMSIM_EXPORT Machine {
   // ---- streams, events, time
   StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);
   Status destroy_stream(StreamHandle handle);
-  // A snapshot; nothing where the handle is none.
+  // A snapshot; nothing if the handle is invalid.
   std::optional<Stream> find_stream(int device, StreamHandle handle);
   Status query_stream(int device, StreamHandle handle);
   Status wait_for_stream(int device, StreamHandle handle);
   Status wait_for_device(int device);
-  // Whether it has work that is not complete.
+  // Whether the device has incomplete work.
   bool is_busy(int device);
 
   EventHandle create_event(int device, unsigned flags, bool timing);
   Status destroy_event(EventHandle handle);
-  // The flags that it was made with, if there is that event.
+  // The flags of the event; nothing if the handle is invalid.
   std::optional<unsigned> event_flags(EventHandle handle);
-  // kInvalidValue for kExternal where the stream is not being captured.
+  // kInvalidValue for kExternal if the stream is not being captured.
   Status record_event(int device, EventHandle event, StreamHandle stream,
                       EventScope scope = EventScope::kInternal);
   Status make_stream_wait(int device, StreamHandle stream, EventHandle event,
                           EventScope scope = EventScope::kInternal);
   Status query_event(EventHandle event);
   Status wait_for_event(EventHandle event);
-  // kInvalidHandle where one is none, was never recorded or keeps no time, or where they belong to
-  // different devices; kNotReady where one is in the future.
+  // kInvalidHandle if a handle is invalid, an event was never recorded or keeps no time, or the
+  // events are of different devices; kNotReady if an event is not complete.
   Status elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns);
 
   // ---- capture and graphs
   Status begin_capture(int device, StreamHandle stream, CaptureMode mode);
-  // The graph, null where the capture has failed; see Captures::end.
+  // `*out` is null if the capture failed; see Captures::end().
   Status end_capture(int device, StreamHandle stream, GraphHandle* out);
   Status capture_info(int device, StreamHandle stream, CaptureInfo* out);
   Status update_capture_dependencies(int device, StreamHandle stream,
                                      const std::vector<GraphNodeHandle>& nodes,
                                      DependencyUpdate update);
-  // For calls that an interface refuses beside any capture that is not relaxed, in whatever mode
-  // the thread is. The thread's mode decides whether the captures are invalidated.
+  // For calls that an interface refuses during any capture that is not relaxed, whatever the
+  // thread's mode. The thread's mode decides whether the captures are invalidated.
   Status refuse_beside_captures();
-  // For calls that an interface refuses as far as the modes of the thread and of the captures say.
+  // For calls that an interface refuses depending on the modes of the thread and of the captures.
   Status admit_unsafe_call();
-  // For work that no graph can hold: kOk where the stream is not being captured.
+  // For work that no graph can hold: kOk if the stream is not being captured.
   Status refuse_capture(int device, StreamHandle stream);
-  // Handles that are none, and graphs that are being captured where they must not be:
-  // kInvalidValue.
+  // These return kInvalidValue for invalid handles, and for graphs that must not be under capture
+  // but are.
   GraphHandle create_graph();
   Status clone_graph(GraphHandle graph, GraphHandle* out);
   Status destroy_graph(GraphHandle graph);
-  // `dependencies` are nodes of the graph, each once.
+  // `dependencies` are nodes of the graph, without duplicates.
   Status add_graph_node(GraphHandle graph, NodeKind kind, int device, NodeWork work,
                         const std::vector<GraphNodeHandle>& dependencies, GraphNodeHandle* out);
-  // With the lock held: `visit` calls nothing of the machine.
+  // Calls `visit` with the lock held, so `visit` must not call the machine.
   Status visit_graph(GraphHandle graph, const std::function<void(const Graph&)>& visit);
   Status visit_graph_node(GraphNodeHandle node,
                           const std::function<void(const Graph&, const GraphNode&)>& visit);
   Status instantiate_graph(GraphHandle graph, std::uint64_t flags, GraphExecHandle* out);
   Status destroy_graph_exec(GraphExecHandle exec);
-  // The executable graph does what `graph` does from now on. kIllegalState where the nodes of the
-  // two differ.
+  // Replaces the work of the executable graph by that of `graph`. kIllegalState if their nodes
+  // differ.
   Status update_graph_exec(GraphExecHandle exec, GraphHandle graph);
-  // The step of a kernel's node does what the only node of `kernel` does.
+  // Replaces the work of a kernel's node by that of the only node of `kernel`.
   Status set_graph_exec_kernel(GraphExecHandle exec, GraphNodeHandle node, GraphHandle kernel);
   Status graph_exec_flags(GraphExecHandle exec, std::uint64_t* out);
-  // Its nodes' work takes effect before the call returns; the first failure ends it.
+  // The nodes' work takes effect before the call returns; it stops at the first failure.
   Status launch_graph(int device, StreamHandle stream, GraphExecHandle exec);
 
-  // What the cost model says of a kernel.
+  // A kernel's time by the cost model.
   std::uint64_t kernel_ns(std::uint64_t bytes, std::uint64_t operations, OperationType type) const {
     return costs_.kernel_ns(bytes, operations, type);
   }
@@ -230,7 +230,7 @@ class UVMSIM_EXPORT Machine {
   std::uint64_t now_ns();
   void advance(std::uint64_t nanoseconds);
 
-  // For tests: what is inconsistent about chunks, masks and charges; empty if nothing is.
+  // For tests: describes an inconsistency of chunks, masks and charges; empty if there is none.
   std::string broken_invariant();
 
   // ---- counters
@@ -240,7 +240,7 @@ class UVMSIM_EXPORT Machine {
  private:
   struct End {
     std::byte* bytes;
-    const AllocationRecord* record;  // null for memory that the machine does not know
+    const AllocationRecord* record;  // null for memory unknown to the machine
 
     bool is_pageable() const {
       return record == nullptr || record->allocation.kind == MemoryKind::kOrdinary;
@@ -260,7 +260,7 @@ class UVMSIM_EXPORT Machine {
 
   DeviceMemory& memory(int device) { return memories_[static_cast<std::size_t>(device)]; }
   std::size_t charged_bytes() const;
-  // Evicts as Residency::make_room does; the calling thread waits until that is done.
+  // Evicts as Residency::make_room() does; the calling thread waits for the evictions.
   bool make_room(int device, std::size_t bytes);
   bool charge_device(int device, std::size_t bytes);
   void release_device(int device, std::size_t bytes);
@@ -291,10 +291,11 @@ class UVMSIM_EXPORT Machine {
   std::size_t first_page_of(const AllocationRecord& record) const;
   std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
 
-  // Before work on a stream: nothing where it is to be run; otherwise the call's outcome, which is
-  // that the work was recorded, or a rule of captures. A null `work` cannot be recorded.
+  // Call it before work on a stream. Returns nothing if the work must run now. Otherwise returns
+  // the call's status: kOk if the work was recorded, or the broken rule of captures. A null `work`
+  // cannot be recorded.
   std::optional<Status> record_or_refuse(Stream& stream, NodeKind kind, const NodeWork& work);
-  // The same before work that the caller waits for.
+  // The same for work that the caller waits for.
   std::optional<Status> refuse_blocking(Stream& stream);
   GraphHandle add_graph(const std::shared_ptr<Graph>& graph);
   std::shared_ptr<Graph> graph_of(GraphHandle handle) const;
@@ -305,12 +306,13 @@ class UVMSIM_EXPORT Machine {
   Status start_kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
                       std::size_t count, const KernelWork& work);
   void track_host_touches();
-  // The host's own code touches an address that it does not reach; the pages that it reaches then.
+  // Serves a touch by the host of an address that it does not reach. Returns the pages that it
+  // reaches afterwards.
   MemoryRange touch_by_host(std::uintptr_t address, bool write);
   Status touch(int device, const uvmsim_access& access, std::uint64_t at_ns);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
   Status resolve_copy(const Copy& copy, CopyEnds* out);
-  // Puts the moves of pages that a call has caused on its stream, whether or not the call succeeds.
+  // Puts the page moves of a call on its stream, even if the call fails.
   void submit_moves(Stream& stream);
   static CopyWay way_of(const CopyEnds& ends);
   static TracedCopy traced_copy(const Copy& copy, const CopyEnds& ends);
@@ -329,13 +331,13 @@ class UVMSIM_EXPORT Machine {
   HostMemory host_;
   Arena managed_;
   Arena device_only_;
-  const std::unique_ptr<OrdinaryMemory> ordinary_;  // null where no device reaches it
+  const std::unique_ptr<OrdinaryMemory> ordinary_;  // null if devices do not reach it
   uvmsim_counters& counters_ = counters_of_process();
   Residency residency_;
-  std::unique_ptr<HostTouches> host_touches_;  // null where they are not tracked
+  std::unique_ptr<HostTouches> host_touches_;  // null if host touches are not tracked
   AllocationTable allocations_;
-  // Memory that ended with its context, the oldest first. Its addresses are kept back, so that a
-  // program which still uses them does not meet other memory there.
+  // Memory that ended with its context, the oldest first. Its addresses are not reused for a while,
+  // so that a program which still uses them does not reach other memory.
   std::deque<Allocation> kept_back_;
   std::size_t kept_back_bytes_ = 0;
   Timeline timeline_;
@@ -345,7 +347,7 @@ class UVMSIM_EXPORT Machine {
   std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
   Pools pools_;
   VirtualMemory virtual_;
-  std::vector<std::uintptr_t> known_mappings_;  // records of what devices may use there
+  std::vector<std::uintptr_t> known_mappings_;  // records of mappings that devices may use
   std::uint64_t next_allocation_id_ = 1;
   struct Import {
     void* address;

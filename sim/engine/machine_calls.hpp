@@ -1,4 +1,4 @@
-// Arguments and answers of the machine's calls. They are plain values.
+// Arguments and results of the machine's calls. Plain values.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,14 @@
 
 namespace uvmsim {
 
-// A stretch of addresses as the program knows them.
+// A range of addresses of the program's view.
 struct MemoryRange {
   const void* address;
   std::size_t size_bytes;
 };
 
-// The kind of memory at an end of a copy, as the caller says it. The machine finds out kUnknown.
+// The kind of memory at an end of a copy, as the caller states it. For kUnknown the machine looks
+// it up.
 enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
 
 struct Copy {
@@ -34,7 +35,7 @@ struct Copy {
   std::size_t from_pitch_bytes = 0;
 };
 
-// A copy as a trace has it. Ends outside of memory whose pages move have no bytes.
+// A copy as it appears in a trace. An end outside of memory whose pages move has no bytes.
 struct TracedCopy {
   CopyWay way = CopyWay::kToDevice;
   std::size_t size_bytes = 0;
@@ -47,28 +48,28 @@ struct Fill {
   std::size_t count;
   std::uint32_t value;
   std::size_t value_bytes;               // 1, 2 or 4
-  NodeKind node_kind = NodeKind::kFill;  // what a graph calls it
+  NodeKind node_kind = NodeKind::kFill;  // its kind in a graph
 };
 
-// A kernel together with the work that it does on the device views.
+// A kernel, and its work on the device views.
 struct Kernel {
   std::vector<uvmsim_access> accesses;
   KernelWork work;
-  std::function<bool()> body;  // false: the launch has failed; none: nothing to do
+  std::function<bool()> body;  // returns false if the launch failed; empty: nothing to do
 };
 
 using HostFunction = std::function<void()>;
 
 struct CaptureInfo {
   CaptureState state = CaptureState::kNone;
-  // While it is active.
+  // Valid while the capture is active.
   std::uint64_t id = 0;
   GraphHandle graph = nullptr;
-  GraphNode* const* dependencies = nullptr;  // until the next call with that stream
+  GraphNode* const* dependencies = nullptr;  // valid until the next call with that stream
   std::size_t dependency_count = 0;
 };
 
-// Whether an event that a capture meets becomes a node that programs outside the graph see.
+// Whether an event in a capture becomes a node that is visible outside the graph.
 enum class EventScope { kInternal, kExternal };
 
 enum class Wait { kNo, kYes };
@@ -78,14 +79,14 @@ struct MemoryUse {
   std::size_t unevictable_bytes;
   std::size_t managed_bytes;
   std::size_t peak_bytes;       // since the last reset_peak_use
-  std::size_t host_free_bytes;  // of a memory that the host shares, else more than any
+  std::size_t host_free_bytes;  // if devices share the host's memory; else the largest value
 
   std::size_t free_bytes() const {
     return std::min(capacity_bytes - unevictable_bytes - managed_bytes, host_free_bytes);
   }
 };
 
-// Memory of the host that managed and pinned memory take.
+// Host memory used by managed and pinned memory.
 struct HostUse {
   std::size_t capacity_bytes;
   std::size_t used_bytes;
@@ -93,16 +94,16 @@ struct HostUse {
 };
 
 struct RangePlacement {
-  bool read_mostly;           // everywhere
-  int preferred;              // kNoLocation where unset or not the same everywhere
-  std::uint64_t accessed_by;  // Policy's bits, as far as they hold everywhere
-  int last_prefetch;          // kNoLocation where none or not the same everywhere
+  bool read_mostly;           // on all pages
+  int preferred;              // kNoLocation if unset, or if pages differ
+  std::uint64_t accessed_by;  // Policy's bits that are set on all pages
+  int last_prefetch;          // kNoLocation if none, or if pages differ
 };
 
-// Device memory as another process finds it.
+// Identifies device memory for another process.
 struct SharedMemory {
   int process;
-  int memfd;           // its number there
+  int memfd;           // its number in that process
   std::size_t offset;  // in the memfd
   std::size_t size_bytes;
   std::uint64_t id;  // of the allocation, in that process

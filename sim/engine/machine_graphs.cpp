@@ -19,7 +19,7 @@ Status Machine::begin_capture(int device, StreamHandle stream, CaptureMode mode)
 }
 
 Status Machine::end_capture(int device, StreamHandle stream, GraphHandle* out) {
-  std::shared_ptr<Graph> graph;  // a failed capture's is destroyed without the lock
+  std::shared_ptr<Graph> graph;  // of a failed capture; destroyed without the lock
   const std::lock_guard lock(mutex_);
   Stream* target = timeline_.find_stream(device, stream);
   if (target == nullptr) return Status::kInvalidHandle;
@@ -155,7 +155,7 @@ Status Machine::destroy_graph(GraphHandle handle) {
   std::shared_ptr<Graph> graph;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   graph = graph_of(handle);
-  // A graph that is being captured belongs to its capture, and a child to its parent.
+  // A capture owns its graph, and a parent its child.
   if (graph == nullptr || !graphs_.contains(handle) || captures_.is_capturing(*graph))
     return Status::kInvalidValue;
   graphs_.erase(handle);
@@ -284,8 +284,8 @@ Status Machine::launch_graph(int device, StreamHandle stream, GraphExecHandle ha
   return run_graph(device, stream, *exec);
 }
 
-// Steps take effect in their order; on the time line each begins when those that it depends on have
-// ended, whatever runs beside it.
+// Steps take effect in order. In virtual time a step begins when its dependencies have ended, so
+// independent steps overlap.
 Status Machine::run_graph(int device, StreamHandle stream, GraphExec& exec) {
   std::uint64_t start_ns = 0;
   {
@@ -294,7 +294,7 @@ Status Machine::run_graph(int device, StreamHandle stream, GraphExec& exec) {
     if (target == nullptr) return Status::kInvalidHandle;
     start_ns = std::max(timeline_.earliest_start_ns(*target), exec.busy_until_ns);
   }
-  std::map<int, StreamHandle> lanes;  // by device: where one step at a time runs
+  std::map<int, StreamHandle> lanes;  // by device: the stream on which steps run
   std::vector<std::uint64_t> ends_ns;
   std::uint64_t end_ns = start_ns;
   Status status = Status::kOk;

@@ -1,4 +1,4 @@
-// Advice, prefetch, discard and what can be asked about placement.
+// Advice, prefetch, discard and queries about placement.
 #include "sim/engine/machine.hpp"
 #include "sim/engine/units.hpp"
 
@@ -11,14 +11,14 @@ std::uintptr_t address_of(MemoryRange range) {
 
 }  // namespace
 
-// Ordinary memory is not read-duplicated by the modelled driver.
+// The modelled driver does not read-duplicate ordinary memory.
 Policy Machine::in_force(const AllocationRecord& record, Policy policy) {
   if (record.allocation.kind == MemoryKind::kOrdinary) policy.read_mostly = false;
   return policy;
 }
 
-// What holds the range as a whole: one allocation, or the program's own memory where devices reach
-// that. Null: nothing that the machine knows.
+// The record that contains the whole range: an allocation, or the program's own memory if devices
+// reach it. Else null.
 AllocationRecord* Machine::record_of(MemoryRange range) {
   AllocationRecord* record = allocations_.find(address_of(range));
   if (record == nullptr) return ordinary_record(range);
@@ -26,7 +26,8 @@ AllocationRecord* Machine::record_of(MemoryRange range) {
   return range.size_bytes <= record->allocation.size_bytes - offset ? record : nullptr;
 }
 
-// Null where no device reaches such memory, or not all of the range is mapped and the program's.
+// Null if devices do not reach such memory, or if part of the range is unmapped or belongs to the
+// machine.
 AllocationRecord* Machine::ordinary_record(MemoryRange range) {
   const std::uintptr_t address = address_of(range);
   if (ordinary_ == nullptr || range.size_bytes == 0) return nullptr;
@@ -41,20 +42,20 @@ AllocationRecord* Machine::ordinary_record(MemoryRange range) {
   return &ordinary_->record();
 }
 
-// What the program has unmapped, which it tells nobody.
+// The machine does not see when the program unmaps memory, so it looks now.
 void Machine::forget_unmapped() {
   if (ordinary_ == nullptr) return;
   residency_.forget_unmapped();
   ordinary_->forget_unmapped();
 }
 
-// Of memory whose pages move.
+// The record of the range if its pages move, else null.
 AllocationRecord* Machine::placed_record(MemoryRange range) {
   AllocationRecord* record = range.size_bytes == 0 ? nullptr : record_of(range);
   return record != nullptr && record->placement != nullptr ? record : nullptr;
 }
 
-// Pages by their number, rounded out.
+// The numbers of the pages, rounded out.
 PageRange Machine::pages_of(const AllocationRecord& record, MemoryRange range) const {
   const std::size_t base = first_page_of(record);
   const std::size_t offset = address_of(range) - record.allocation.address;
@@ -86,7 +87,7 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
   if (target == nullptr) return Status::kInvalidHandle;
   AllocationRecord* record = placed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
-  // Graphs have no node for it.
+  // A graph has no prefetch nodes, so record an empty one.
   if (const auto outcome = record_or_refuse(*target, NodeKind::kEmpty, nullptr)) return *outcome;
   ++counters_.prefetch_calls;
   const PageRange pages = pages_of(*record, range);
@@ -179,7 +180,7 @@ Status Machine::residency(MemoryRange range, int location, std::size_t* out_byte
   const PageRange pages = pages_of(*record, range);
   std::size_t bytes =
       residency_.resident_pages(location, pages.first, pages.last - pages.first) * kPageBytes;
-  // The ends count only as far as the range reaches into their pages.
+  // The first and last page count only with the bytes inside the range.
   const std::size_t before = address_of(range) % kPageBytes;
   const std::size_t whole_bytes = (pages.last - pages.first) * kPageBytes;
   if (residency_.is_resident(location, pages.first)) bytes -= before;

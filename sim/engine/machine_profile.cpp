@@ -24,7 +24,7 @@ constexpr double kNsPerUs = 1000;
 constexpr double kMostRate = 1e9;
 constexpr double kMostUs = 1e9;
 
-enum class Need { kAlways, kOwnMemory, kNever };  // by which machines the key is needed
+enum class Need { kAlways, kOwnMemory, kNever };  // which machines need the key
 
 struct Figure {
   std::string_view key;
@@ -205,7 +205,7 @@ MachineProfile read_profile(const std::string& path) {
   const toml::parse_result parsed = toml::parse_file(path);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
-    const std::uint32_t line = error.source().begin.line;  // 0: the file cannot be read
+    const std::uint32_t line = error.source().begin.line;  // 0 if the file cannot be read
     throw ProfileError(path + (line == 0 ? "" : ":" + std::to_string(line)) + ": " +
                        std::string(error.description()) +
                        "; accepted: a file in TOML, as sim/profiles/README.md describes it");

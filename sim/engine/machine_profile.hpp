@@ -1,6 +1,5 @@
-// All that a simulated machine is: what memory its devices have, the rules of its driver, and its
-// costs. The default is the ideal machine. Others are read from files in TOML (sim/profiles/). A
-// value.
+// Describes a simulated machine: the memory of its devices, the rules of its driver, and its costs.
+// The default is the ideal machine; others are TOML files (sim/profiles/). A value.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +15,9 @@ namespace uvmsim {
 enum class Profile {
   kDiscrete,    // devices have memory of their own
   kIntegrated,  // they share the host's
-  kHmm,         // as discrete, and they reach the program's ordinary memory, by page faults
-  kCoherent,    // the same through the host's page tables, over a coherent link
+  kHmm,         // discrete, and devices reach the program's ordinary memory by page faults
+  kCoherent,    // discrete, and devices reach it through the host's page tables, over a coherent
+                // link
 };
 
 struct MachineProfile {
@@ -29,24 +29,23 @@ struct MachineProfile {
   Costs costs;
 };
 
-// Sets the rules of memory that follow from its kind.
+// Sets the rules that follow from the kind of memory.
 UVMSIM_EXPORT void follow_memory_kind(MachineProfile* profile);
 
-// What the host has. Where devices share it, no more than they have.
+// The bytes of the host's memory; if devices share it, at most their capacity.
 UVMSIM_EXPORT std::size_t host_capacity_bytes(const MachineProfile& profile);
 
-// Names the file, the key and what is accepted.
+// The message names the file, the key and the accepted values.
 class ProfileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Reads a file, which must hold every figure that such a machine needs and nothing else. Throws
-// ProfileError.
+// Reads a file, which must have exactly the figures that such a machine needs. Throws ProfileError.
 UVMSIM_EXPORT MachineProfile read_profile(const std::string& path);
 
-// The file of a profile by its name, or the path itself where it has a slash or ends with ".toml".
-// Named profiles lie beside the library, in the folder `profiles`.
+// The file of a profile by its name, or the argument itself if it has a slash or ends with ".toml".
+// Named profiles are in the folder `profiles` beside the library.
 UVMSIM_EXPORT std::string profile_path(const std::string& name_or_path);
 
 }  // namespace uvmsim

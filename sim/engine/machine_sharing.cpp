@@ -1,4 +1,4 @@
-// Device memory that several processes use: the importer maps the pages of the exporter's memfd.
+// Device memory shared by processes: the importer maps the pages of the exporter's memfd.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kDeviceMemfd = "uvmsim-device";
 
-// The descriptor of the other process's memfd, or -1 where there is no such memfd.
+// Opens the other process's memfd. Returns -1 if there is no such memfd.
 int open_memfd(const SharedMemory& shared) {
   const std::string path =
       "/proc/" + std::to_string(shared.process) + "/fd/" + std::to_string(shared.memfd);
@@ -71,7 +71,7 @@ Status Machine::close_imported(void* address) {
     const auto user = reinterpret_cast<std::uintptr_t>(address);
     const Allocation allocation = allocations_.find(user)->allocation;
     timeline_.wait_until(timeline_.device_completion_ns(allocation.device));
-    // The range is given up for good where it cannot show its own pages again.
+    // If the range cannot map its own pages again, its addresses are never reused.
     if (device_only_.show_own(user, round_up(allocation.size_bytes, kPageBytes)))
       device_only_.free(user, allocation.size_bytes);
     allocations_.remove(user);

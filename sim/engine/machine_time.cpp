@@ -10,8 +10,7 @@ StreamHandle Machine::create_stream(int device, unsigned flags, bool blocking, i
 }
 
 Status Machine::destroy_stream(StreamHandle handle) {
-  std::shared_ptr<Graph>
-      graph;  // of a capture that ends with its stream; destroyed without the lock
+  std::shared_ptr<Graph> graph;  // of a capture on the stream; destroyed without the lock
   const std::lock_guard lock(mutex_);
   Stream* stream = timeline_.find_stream(kHost, handle);
   if (stream != nullptr && stream->capture != nullptr) {

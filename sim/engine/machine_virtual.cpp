@@ -134,7 +134,7 @@ Status Machine::access_of(const void* address, int device, bool* out) {
   return Status::kOk;
 }
 
-// One record for each run, so that work may cross from one mapping to the next.
+// Makes one record for each run, so that an access may span adjacent mappings.
 void Machine::know_mappings() {
   for (const std::uintptr_t address : known_mappings_) allocations_.remove(address);
   known_mappings_.clear();

@@ -9,7 +9,7 @@
 namespace uvmsim {
 namespace {
 
-// False where that is more than an address can be.
+// Returns false on overflow.
 bool extent(std::size_t width_bytes, std::size_t rows, std::size_t pitch_bytes, std::size_t* out) {
   return !__builtin_mul_overflow(rows - 1, pitch_bytes, out) &&
          !__builtin_add_overflow(*out, width_bytes, out);
@@ -84,7 +84,7 @@ Status Machine::start_kernel(int device, StreamHandle stream, const uvmsim_acces
 
 Status Machine::touch(int device, const uvmsim_access& access, std::uint64_t at_ns) {
   const AllocationRecord* found = record_of({access.address, access.size_bytes});
-  // Ordinary memory may go at any time.
+  // The program may unmap ordinary memory at any time.
   if (found == nullptr) return Status::kIllegalAddress;
   const AllocationRecord& record = *found;
   if (record.placement == nullptr) {
@@ -122,8 +122,8 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
   if (expected == CopyEnd::kDeviceMemory && record == nullptr) return Status::kInvalidValue;
   if (expected == CopyEnd::kHostMemory && is_device_only) return Status::kInvalidValue;
-  // Registered memory may be part of a larger piece of host memory; the others have ends that must
-  // be respected.
+  // Registered memory may be part of a larger piece of host memory. All other records end where the
+  // memory ends.
   if (record != nullptr && record->allocation.kind != MemoryKind::kRegistered &&
       !is_inside(*record, user, bytes)) {
     return Status::kInvalidValue;
@@ -132,7 +132,7 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   return Status::kOk;
 }
 
-// Where an explicit copy puts managed pages that were nowhere.
+// The location at which an explicit copy puts managed pages that are nowhere.
 int Machine::landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,
                            int device) const {
   const std::size_t page = (address - record.allocation.address) / kPageBytes;
@@ -148,7 +148,7 @@ Status Machine::place_copy_end(const End& end, const void* address, std::size_t 
       landing_place(*end.record, reinterpret_cast<std::uintptr_t>(address), expected, device);
   const PageRange pages = pages_of(*end.record, {address, bytes});
   const Status status = residency_.copy_access(place, pages, write);
-  // Like a copy engine that cannot get a chunk: the host has room.
+  // If the device has no chunk left, the copy uses host memory.
   return status == Status::kOutOfMemory ? residency_.copy_access(kHost, pages, write) : status;
 }
 
@@ -157,7 +157,7 @@ Status Machine::place_rows(const Copy& copy, const CopyEnds& ends, int device, b
   const CopyEnd expected = write ? copy.to_end : copy.from_end;
   const auto* address = static_cast<const std::byte*>(write ? copy.to : copy.from);
   const std::size_t pitch_bytes = write ? copy.to_pitch_bytes : copy.from_pitch_bytes;
-  // A gap of less than a page leaves out no page.
+  // Gaps of less than a page skip no page.
   if (copy.rows == 1 || pitch_bytes < copy.width_bytes + kPageBytes) {
     const std::size_t bytes = write ? ends.to_extent : ends.from_extent;
     return place_copy_end(end, address, bytes, expected, device, write);

@@ -12,14 +12,14 @@
 namespace uvmsim {
 namespace {
 
-// Beyond what kernels give programs that do not ask for more.
+// Linux gives programs no higher addresses unless they request them.
 constexpr std::size_t kAddressSpaceBytes = std::size_t{1} << 48;
 
 void* as_pointer(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);
 }
 
-// Back to the default for each run of unmapped pages.
+// Resets each run of unmapped pages to the default.
 template <class Value>
 void forget_where_unmapped(SpanMap<Value>* values) {
   std::vector<std::pair<std::size_t, std::size_t>> unmapped;
@@ -57,7 +57,7 @@ bool OrdinaryMemory::is_mapped(std::uintptr_t address, std::size_t size_bytes) {
   if (size_bytes > kAddressSpaceBytes || address > kAddressSpaceBytes - size_bytes) return false;
   const std::uintptr_t first = round_down(address, kPageBytes);
   const std::uintptr_t last = round_up(address + size_bytes, kPageBytes);
-  // For MS_ASYNC the kernel looks at the mappings and writes nothing.
+  // With MS_ASYNC the kernel only checks the mappings.
   return msync(as_pointer(first), last - first, MS_ASYNC) == 0;
 }
 

@@ -1,7 +1,6 @@
 // The program's own memory on a machine whose devices reach it. One record for the whole address
-// space holds the advice on its pages. The machine does not see when this memory is mapped or
-// unmapped, so it asks the kernel each time. Its bytes have one
-// address, for the host and for devices.
+// space holds the advice on its pages. The machine does not see mappings and unmappings, so it asks
+// the kernel each time. Host and devices use the same addresses.
 //
 // Owns the record; guarded by the machine's mutex.
 #pragma once
@@ -22,13 +21,13 @@ class OrdinaryMemory {
 
   AllocationRecord& record() { return record_; }
 
-  // Whether each page of the range is mapped, however it is.
+  // Whether each page of the range is mapped, with any access.
   static bool is_mapped(std::uintptr_t address, std::size_t size_bytes);
 
   // The mapped pages of the 2 MiB at `address`.
   static PageMask mapped_pages(std::uintptr_t address);
 
-  // Advice and prefetches of pages that are not mapped any more.
+  // Drops advice and prefetches of unmapped pages.
   void forget_unmapped();
 
  private:

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::size_t kHostGroupPages = 16;  // 64 KiB
 
-// What the host allocates for the pages: the largest of 2 MiB, 64 KiB and 4 KiB around each that
-// nothing has been allocated in.
+// The pages that the host allocates: around each page, the largest of 2 MiB, 64 KiB and 4 KiB in
+// which nothing is allocated yet.
 PageMask host_allocation(const PageMask& pages, const PageMask& backed) {
   if (backed.none()) return ~PageMask{};
   PageMask taken;
@@ -43,7 +43,7 @@ Status PageMover::make_resident(int location, Block& block, const PageMask& page
   if (others == Others::kDrop) drop_elsewhere(location, block, pages);
   if (location != kHost) {
     block.chunk(location).was_full |= block.by_page->resident_at(location).all();
-    settle_chunk(location, block);  // a read leaves a discarded block discarded
+    settle_chunk(location, block);  // after a read, a discarded block stays discarded
   }
   return Status::kOk;
 }
@@ -120,7 +120,7 @@ void PageMover::unmap_from_host(Block& block, const PageMask& pages) {
 
 // ---- chunks
 
-// The list that a held chunk belongs on.
+// The list for a held chunk.
 ChunkList PageMover::wanted_list(const BlockPages& pages, int device) {
   if (pages.at(device).resident.none()) return ChunkList::kUnused;
   return pages.discarded.all() ? ChunkList::kDiscarded : ChunkList::kUsed;
@@ -150,7 +150,8 @@ bool PageMover::hold_chunk(int device, Block& block) {
   return true;
 }
 
-// Room for the arriving pages alone. The block becomes the last to be evicted before others are.
+// Makes room for the arriving pages alone. First moves the block to the end of its list, so that it
+// is evicted last.
 bool PageMover::hold_pages(int device, Block& block, const PageMask& arriving) {
   if (block.holds_chunk(device)) memory(device).move_to(block, ChunkList::kUsed);
   if (!make_room(device, bytes_of(arriving))) return false;
@@ -161,9 +162,9 @@ bool PageMover::hold_pages(int device, Block& block, const PageMask& arriving) {
   return true;
 }
 
-// A fresh chunk is zeroed but for the pages that are copied into it. One that is held is zeroed
-// where discarded pages would let old contents be seen, unless the block has been wholly resident
-// there.
+// In a fresh chunk, all pages are zeroed except those copied into it. In a held chunk, arriving
+// discarded pages are zeroed so that they show no old contents, unless the block was once wholly
+// resident there.
 void PageMover::zero_chunk(int device, Block& block, const PageMask& arriving) {
   const BlockPages& pages = *block.by_page;
   Block::Chunk& chunk = block.chunk(device);
@@ -185,8 +186,8 @@ bool PageMover::make_room(int device, std::size_t bytes) {
   return true;
 }
 
-// Discarded pages and those with a copy elsewhere cost no transfer; all end up on the host. False,
-// and nothing done, where the host has no room for them.
+// Moves all pages to the host. Discarded pages and those with a copy elsewhere need no transfer.
+// Returns false, and does nothing, if the host has no room.
 bool PageMover::evict(int device, Block& block) {
   drop_unmapped(block);
   if (!block.holds_chunk(device)) return true;
@@ -208,8 +209,8 @@ bool PageMover::evict(int device, Block& block) {
 
 // ---- memory of the host
 
-// Ordinary memory is the program's own and is counted by nobody here. Pages that are copied into
-// need no zeroing.
+// Does not count ordinary memory, which is the program's own. Pages that a copy fills need no
+// zeroing.
 bool PageMover::back_at_host(Block& block, const PageMask& pages, const PageMask& copied) {
   const PageMask missing = pages & ~block.host_backed;
   if (missing.none() || blocks_.is_ordinary(block)) return true;
@@ -226,7 +227,7 @@ void PageMover::unback(Block& block, const PageMask& pages) {
   block.host_backed &= ~pages;
 }
 
-// ---- ends
+// ---- frees
 
 void PageMover::drop_whole(Block& block) {
   unback(block, ~PageMask{});

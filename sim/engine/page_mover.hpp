@@ -1,6 +1,6 @@
-// Moves pages between the host and the devices: gets and gives up chunks, evicts, and counts what a
-// real machine would have copied, zeroed and allocated. Why pages move is Residency's matter. Their
-// bytes never move, only the masks do (see Arena).
+// Moves pages between the host and the devices: gets and releases chunks, evicts, and counts the
+// bytes that a real machine would copy, zero and allocate. Residency decides which pages move.
+// Bytes never move, only masks change (see Arena).
 //
 // Refers to the blocks, to the devices' and the host's memory, and to the counters of the machine,
 // whose mutex guards it.
@@ -24,11 +24,11 @@ namespace uvmsim {
 
 class PageMover {
  public:
-  // The pages that exist of a block of ordinary memory, counted from the first of these.
+  // Returns the mapped pages of a block of ordinary memory, by its number among those blocks.
   using Mapped = std::function<PageMask(std::size_t ordinary_block)>;
   enum class Others { kKeep, kDrop };
 
-  // Pages that the host reaches are no longer there: its next touch must fault.
+  // Called when pages that the host reaches leave the host: its next touch must fault.
   using LeftHost = std::function<void(const Block&, const PageMask&)>;
 
   PageMover(BlockTable& blocks, std::vector<DeviceMemory>& memories, HostMemory& host,
@@ -42,34 +42,34 @@ class PageMover {
 
   void set_left_host(LeftHost left_host) { left_host_ = std::move(left_host); }
 
-  // Makes the pages resident at the location, and drops them elsewhere or keeps the other copies.
-  // The block is the last to be evicted then. kOutOfMemory where a chunk, or memory of the host, is
-  // needed and cannot be had.
+  // Makes the pages resident at the location, and drops or keeps other copies. The block is evicted
+  // last. kOutOfMemory if a chunk or host memory is needed and there is none.
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
 
-  // The same for all pages of a block that are at one place, or nowhere, which is known without a
-  // look at each. False, and nothing moved, where they are not, or where memory is short.
+  // The same for a whole block whose pages are known to be at one place, or nowhere, without
+  // looking at each. Returns false, and moves nothing, if they are not or if memory is short.
   bool move_whole(int location, Block& block);
 
   void drop_elsewhere(int location, Block& block, const PageMask& pages);
 
-  // Puts a held chunk on the list that its block's masks call for; one that is there already keeps
-  // its place.
+  // Moves a held chunk to the list that its block's masks require. A chunk already on that list
+  // keeps its position.
   void settle_chunk(int device, Block& block);
   void settle_chunks(Block& block);
 
-  // The pages are freed. Chunks left without a page are given back.
+  // Frees the pages. Releases chunks that have no page left.
   void drop(Block& block, const PageMask& pages);
   void drop_whole(Block& block);
-  // The same for pages of ordinary memory that the program has unmapped, which nobody tells.
+  // The same for pages of ordinary memory that the program has unmapped, which the machine does not
+  // see.
   void drop_unmapped(Block& block);
   void drop_unmapped();
 
-  // Evicts until `bytes` are free on the device. False where eviction cannot achieve that; nothing
-  // is done where that is because of unevictable memory.
+  // Evicts until `bytes` are free on the device. Returns false if that is impossible; evicts
+  // nothing if unevictable memory is the reason.
   bool make_room(int device, std::size_t bytes);
 
-  // What was done since the last call.
+  // Returns the work done since the last call.
   PlacementWork take_work() { return std::exchange(work_, {}); }
   PlacementWork& work() { return work_; }
   bool has_work() const { return work_ != PlacementWork{}; }
@@ -77,7 +77,7 @@ class PageMover {
   std::string broken_invariant() const;
 
  private:
-  // Pages that come to be at a location: first written there, or copied from elsewhere.
+  // Pages that become resident at a location: first written there, or copied from elsewhere.
   struct Arrival {
     std::size_t populated_bytes = 0;
     std::size_t from_host_bytes = 0;
@@ -87,7 +87,7 @@ class PageMover {
   static Arrival arrival_of(const BlockPages& pages, const PageMask& missing);
   void count_arrival(int location, const Arrival& arrival);
   static ChunkList wanted_list(const BlockPages& pages, int device);
-  // Whether it holds pages of a device one by one, without a chunk.
+  // Whether the block holds single pages of a device instead of a chunk.
   bool is_held_by_page(const Block& block) const {
     return ordinary_by_page_ && blocks_.is_ordinary(block);
   }

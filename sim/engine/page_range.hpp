@@ -1,4 +1,4 @@
-// A run of pages by their numbers, and how something is used there. Plain values.
+// A run of pages by number, and an access to it. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct PageRange {
   std::size_t last;
 };
 
-// How many blocks of 2 MiB it meets.
+// The number of 2 MiB blocks that it overlaps.
 constexpr std::uint64_t blocks_of(PageRange pages) {
   return round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
 }
@@ -22,7 +22,7 @@ constexpr std::uint64_t blocks_of(PageRange pages) {
 struct Access {
   bool read;
   bool write;
-  std::uint64_t at_ns = 0;  // virtual time, for rules that look at how soon something happens again
+  std::uint64_t at_ns = 0;  // virtual time, for rules about repeated accesses
 };
 
 }  // namespace uvmsim

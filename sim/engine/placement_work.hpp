@@ -1,4 +1,4 @@
-// What moving pages made a machine do, for the cost model to price. Counts only.
+// Counts the work of a machine that moved pages; the cost model turns it into time.
 #pragma once
 
 #include <algorithm>
@@ -9,25 +9,25 @@
 namespace uvmsim {
 
 struct PlacementWork {
-  // Copied by faults and by requests. Evictions are apart.
+  // Copied by faults and requests, without evictions.
   std::uint64_t to_device_bytes = 0;
   std::uint64_t to_host_bytes = 0;
   std::uint64_t between_devices_bytes = 0;
-  int between_devices_to = -1;     // the device that they were copied to; -1: none
-  std::uint64_t moved_blocks = 0;  // times that pages of a block were made resident by a request
+  int between_devices_to = -1;     // the receiving device; -1: none
+  std::uint64_t moved_blocks = 0;  // blocks of which a request made pages resident
 
   std::uint64_t evicted_bytes = 0;
-  std::uint64_t copied_chunks = 0;     // evicted, with something to copy
-  std::uint64_t reclaimed_chunks = 0;  // evicted, with nothing to copy
+  std::uint64_t copied_chunks = 0;     // evicted with a copy
+  std::uint64_t reclaimed_chunks = 0;  // evicted without a copy
 
   std::uint64_t populated_blocks = 0;  // chunks that a device got
   std::uint64_t zeroed_bytes = 0;      // on a device
   std::uint64_t host_zeroed_bytes = 0;
 
-  std::uint64_t remote_bytes = 0;     // used by a device where they are
-  std::uint64_t serviced_blocks = 0;  // times that faults of a block were serviced
-  std::uint64_t throttles = 0;        // times that a processor slept because pages thrash
-  // Faults of a kernel by the turn in which their block had them. Those of one turn share batches.
+  std::uint64_t remote_bytes = 0;     // used by a device in place
+  std::uint64_t serviced_blocks = 0;  // fault services of a block
+  std::uint64_t throttles = 0;        // sleeps of processors because of thrashing
+  // Faults of a kernel by turn: the n-th service of their block. Faults of one turn share batches.
   std::array<std::uint32_t, 32> faults_by_turn{};
   std::size_t turns = 0;
 

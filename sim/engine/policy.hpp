@@ -1,4 +1,4 @@
-// What the program has advised for a run of pages. A value; kept per allocation in a SpanMap.
+// The program's advice for a run of pages. A value; each allocation keeps them in a SpanMap.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ enum class Advice {
   kUnsetAccessedBy,
 };
 
-// `policy` with `advice` about `location` (a device or kHost; ignored where the advice has none)
-// taken.
+// `policy` after `advice` about `location` (a device or kHost; ignored by advice without a
+// location).
 inline Policy advised(Policy policy, Advice advice, int location) {
   switch (advice) {
     case Advice::kSetReadMostly:

@@ -30,7 +30,7 @@ Status Pools::set_current(int device, PoolHandle handle) {
 }
 
 PoolHandle Pools::create(int device, std::uint64_t most_bytes) {
-  // A number is not used again: allocations from a destroyed pool still name it.
+  // Numbers are not reused, because allocations from a destroyed pool keep its number.
   const auto handle = reinterpret_cast<PoolHandle>(next_++);
   pools_.emplace(handle, Pool{.device = device, .most_bytes = most_bytes});
   return handle;

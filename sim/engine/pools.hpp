@@ -16,14 +16,14 @@ using PoolHandle = void*;
 struct Pool {
   int device;
   std::uint64_t most_bytes = 0;               // 0: no limit
-  std::uint64_t release_threshold_bytes = 0;  // remembered, without effect
+  std::uint64_t release_threshold_bytes = 0;  // stored, without effect
   std::uint64_t used_bytes = 0;
   std::uint64_t used_high_bytes = 0;
 };
 
 class Pools {
  public:
-  // Makes the default pool of each device, which is its current one too.
+  // Creates the default pool of each device and makes it the current one.
   explicit Pools(int devices);
 
   // Returns nullptr if there is no such pool.

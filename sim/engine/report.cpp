@@ -23,12 +23,12 @@ namespace uvmsim {
 namespace {
 
 struct Report {
-  std::string path;  // empty: none is asked for
+  std::string path;  // empty: no report is requested
   std::string counters_path;
   pid_t process = 0;
 };
 
-// UVMSIM_REPORT, in which %p is the number of the process.
+// UVMSIM_REPORT, with %p replaced by the process id.
 std::string path_of(pid_t process) {
   const char* wanted = secure_getenv("UVMSIM_REPORT");
   std::string path = wanted != nullptr ? wanted : "";
@@ -43,7 +43,7 @@ Report& report() {
   return *instance;
 }
 
-// With the bytes escaped that a JSON string cannot hold; others than ASCII are left out.
+// Escapes bytes that a JSON string cannot hold; leaves out bytes that are not ASCII.
 std::string program_name() {
   constexpr std::size_t kMostBytes = 1024;
   std::ifstream file("/proc/self/cmdline");
@@ -136,20 +136,20 @@ std::string header() {
   return text;
 }
 
-// A write to a mapped page that the file system has no room for kills the process, so all of it is
-// asked for now. A limit on the size of files would, too.
+// Reserves the whole file now: a write to a mapped page without room in the file system, or beyond
+// the limit on file sizes, would kill the process.
 bool has_room(int descriptor, std::size_t size_bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
   return posix_fallocate(descriptor, 0, static_cast<off_t>(size_bytes)) == 0;
 }
 
-// nullptr: the file cannot be had.
+// Returns nullptr if the file cannot be created or mapped.
 void* map_counters(const std::string& path) {
   static_assert(sizeof(uvmsim_counters) % sizeof(std::uint64_t) == 0);
   constexpr std::size_t kBytes = kHeaderBytes + sizeof(uvmsim_counters);
-  // A process that is told the same name (a child of one without a machine) has a file of its own:
-  // to cut the other's short would kill it at its next count.
+  // A process with the same file name (the child of a process without a machine) gets a new file.
+  // Truncating the other process's file would kill that process at its next count.
   unlink(path.c_str());
   const int descriptor = open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor < 0) return nullptr;

@@ -9,7 +9,7 @@
 namespace uvmsim {
 namespace {
 
-// What one access from afar is to the access counters.
+// The bytes that the access counters count as one remote access.
 constexpr std::size_t kCountedAccessBytes = 128;
 
 }  // namespace
@@ -61,7 +61,7 @@ Status Residency::touch_block(const Fault& fault, Block& block, const PageMask& 
   return status;
 }
 
-// The host's memory is the device's.
+// Devices share the host's memory.
 Status Residency::touch_shared_memory(Block& block, const PageMask& pages) {
   const PageMask missing = pages & ~block.by_page->host;
   if (missing.none()) return Status::kOk;
@@ -70,9 +70,9 @@ Status Residency::touch_shared_memory(Block& block, const PageMask& pages) {
   return mover_.make_resident(kHost, block, missing, Others::kDrop);
 }
 
-// The order of the cases is the modelled driver's: preferred here, nowhere, accessed-by, preferred
-// elsewhere, here. (Read duplication, which comes first, is touch_read_mostly; pages pinned because
-// they thrash are taken out before.)
+// The cases have the modelled driver's order: preferred here, nowhere, accessed-by, preferred
+// elsewhere, here. (touch_read_mostly() handles read duplication, which comes first; pages pinned
+// because of thrashing were removed before.)
 Residency::Destinations Residency::destinations(const Fault& fault, const Block& block,
                                                 const PageMask& missing) const {
   const Policy& policy = fault.policy;
@@ -146,8 +146,8 @@ bool Residency::fills_block(const Fault& fault, const Block& block) const {
          block.by_page->anywhere().none();
 }
 
-// A kernel has a few faults pending in a block at a time. The driver services them, with what comes
-// along, and the next faults are of pages that are still missing.
+// A kernel has only a few pending faults in a block. The driver services them and migrates further
+// pages with them; the next faults are for pages still missing.
 Status Residency::bring_by_faults(const Fault& fault, int location, Block& block, PageMask missing,
                                   const PageMask& eligible, Others others) {
   counters_.fault_pages_device += missing.count();
@@ -170,8 +170,8 @@ Status Residency::bring_by_faults(const Fault& fault, int location, Block& block
   return Status::kOk;
 }
 
-// Pages that thrash: the device sleeps before it gets them, or uses them where they are. Pinned
-// pages that it cannot use there go to the host, which all can use.
+// For thrashing pages: the device sleeps before it gets them, or uses them in place. Pinned pages
+// that it cannot use in place go to the host, where all devices can.
 Status Residency::pin(const Fault& fault, Block& block, PageMask* missing) {
   const PageMask elsewhere = *missing & block.by_page->anywhere();
   const Thrashing::Answer answer = thrashing_.answer(block.index, elsewhere, fault.access.at_ns);
@@ -204,7 +204,7 @@ void Residency::use_remotely(int device, Block& block, const PageMask& pages, bo
   mover_.work().remote_bytes += bytes_of(pages);
 }
 
-// Where the device counts accesses from afar, enough of them bring the pages of a block to it.
+// If the device counts remote accesses, enough of them migrate the pages of a block to it.
 Status Residency::count_accesses(int device, Block& block, const PageMask& pages) {
   const std::uint64_t threshold = rules_.memory.access_counter_threshold;
   if (threshold == 0) return Status::kOk;
@@ -229,8 +229,8 @@ PageMask Residency::usable_in_place(int device, const Block& block) const {
 
 // ---- touches by the host
 
-// The host reaches pages of the host, and those of devices over a coherent link. Others come to it
-// by a fault, as they come to a device.
+// The host reaches its own pages, and those of devices over a coherent link. Other pages migrate to
+// it by a fault, as to a device.
 Status Residency::touch_by_host(std::size_t page, PageRange range, const Policy& policy,
                                 Access access, PageRange* out_mapped) {
   Block& block = blocks_.at(page / kPagesPerBlock);
@@ -261,7 +261,7 @@ Status Residency::touch_by_host(std::size_t page, PageRange range, const Policy&
   const auto is_mappable = [&](std::size_t number) {
     return reached.test(number - base) && eligible.test(number - base);
   };
-  // A store to a read-only duplicate must fault again: no more than the page is mapped.
+  // A store to a read-only duplicate must fault again, so map only this page.
   if (policy.read_mostly) return Status::kOk;
   const std::size_t group = rules_.faults.granularity_pages;
   const std::size_t group_first = round_down(page, group);
@@ -397,7 +397,7 @@ void Residency::forget(PageRange pages) {
   });
 }
 
-// ---- questions
+// ---- queries
 
 std::uint64_t Residency::populated_blocks(PageRange pages) const {
   std::uint64_t count = 0;

@@ -1,10 +1,10 @@
-// Where the pages of managed memory are, and the rules by which they move: kernel touches,
-// prefetch, discard, eviction, and explicit copies. Pages are numbered through the whole managed
-// arena, then through the address space of ordinary memory, if devices reach that.
+// Tracks the locations of pages of managed memory and applies the rules by which they move: kernel
+// touches, prefetch, discard, eviction, and explicit copies. Page numbers run through the managed
+// arena, then through the address space of ordinary memory, if devices reach it.
 //
-// Touches by the host's own code are seen where somebody tells of them (touch_by_host). Where
-// nobody does, a page that only the host has touched is "nowhere" to the rules, and a page on a
-// device stays there while the host reads it. The bytes are right in both cases.
+// Touches by the host's own code count only if the caller reports them (touch_by_host). Otherwise a
+// page that only the host has touched is "nowhere", and a page on a device stays there while the
+// host reads it. The bytes are right in both cases.
 //
 // Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex
 // guards it.
@@ -33,7 +33,7 @@ namespace uvmsim {
 
 class Residency {
  public:
-  // Whether a device may use another one's memory in place.
+  // Whether a device may use another device's memory in place.
   using Reaches = std::function<bool(int device, int other)>;
   using Mapped = PageMover::Mapped;
 
@@ -41,67 +41,70 @@ class Residency {
             uvmsim_counters& counters, Reaches reaches, Mapped mapped,
             const MachineRules& rules = {});
 
-  // Whether all pages of the blocks of `pages` are there and nowhere else, and none is discarded or
-  // mapped. Then a touch by a kernel there changes nothing, whatever the policy.
+  // Whether all pages of the blocks of `pages` are only at `location`, and none is discarded or
+  // mapped. A touch by a kernel there then changes nothing, under any policy.
   bool is_whole_at(int location, PageRange pages);
 
-  // A kernel of `device` touches pages of one policy. Pages around them that come along are those
-  // of `range`, which the policy covers as well. kOutOfMemory where a chunk or memory of the host
-  // is needed and cannot be had; pages before that point have moved.
+  // A kernel of `device` touches pages of one policy. Further pages migrate with them only within
+  // `range`, which has the same policy. kOutOfMemory if a chunk or host memory is needed and there
+  // is none; earlier pages have moved.
   Status touch(int device, PageRange pages, PageRange range, const Policy& policy, Access access);
 
-  // The host's own code touches a page that it does not reach. `range` is as for touch(). The pages
-  // of `out_mapped`, which hold that page, are now reached without a fault, until left_host.
+  // The host's own code touches a page that it does not reach. `range` is as for touch().
+  // Afterwards the host reaches the pages in `out_mapped`, this one included, without a fault,
+  // until left_host is called.
   Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
                        PageRange* out_mapped);
   void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }
 
-  // Gives advice for `pages`: `policies` gets it, where page `base` has the place 0. Mappings and
-  // copies that it ends are gone then.
+  // Applies advice for `pages` to `policies`, whose index 0 is page `base`. Removes mappings and
+  // copies that the advice ends.
   void advise(SpanMap<Policy>* policies, std::size_t base, PageRange pages, Advice advice,
               int location);
 
-  // Puts all pages at `location`, next to the other copies where the policy says read-mostly, and
-  // ends their being discarded. Errors as for touch.
+  // Makes all pages resident at `location`, and no longer discarded. Keeps other copies if the
+  // policy is read-mostly. Errors as for touch().
   Status prefetch(int location, PageRange pages, const Policy& policy);
 
-  // The contents of the pages have become useless. Pages that are nowhere are left alone.
+  // Marks the contents of the pages as useless. Skips pages that are nowhere.
   void discard(PageRange pages);
 
-  // An explicit copy reads or writes the pages in place; those that are nowhere come to be at
+  // An explicit copy reads or writes the pages in place; pages that are nowhere become resident at
   // `location`.
   Status copy_access(int location, PageRange pages, bool write);
 
-  // Keeps one copy of each page, the one at `preferred` where there is one: read duplication has
-  // been switched off.
+  // Keeps one copy of each page, if possible that at `preferred`, after read duplication was
+  // switched off.
   void collapse(PageRange pages, int preferred = kNoLocation);
 
-  // Devices forget that they reach the pages from afar: read duplication has been switched on, or,
-  // for one device, it has become their preferred location.
+  // Removes devices' remote mappings of the pages: after read duplication was switched on, or, for
+  // one device, after it became their preferred location.
   void unmap_remote(PageRange pages, int device = kNoLocation);
 
-  // The pages are freed. Chunks left without a page are given back.
+  // Frees the pages. Releases chunks that have no page left.
   void forget(PageRange pages);
 
-  // The same for pages of ordinary memory that the program has unmapped, which nobody tells.
+  // The same for pages of ordinary memory that the program has unmapped, which the machine does not
+  // see.
   void forget_unmapped() { mover_.drop_unmapped(); }
 
-  // Evicts until `bytes` are free on the device; false where eviction cannot achieve that.
+  // Evicts until `bytes` are free on the device. Returns false if that is impossible.
   bool make_room(int device, std::size_t bytes) { return mover_.make_room(device, bytes); }
 
-  // Blocks of the range that have had a page anywhere since their memory was allocated.
+  // The number of blocks of the range of which a page was resident since their memory was
+  // allocated.
   std::uint64_t populated_blocks(PageRange pages) const;
 
-  // Pages of the range at `location`.
+  // The number of pages of the range at `location`.
   std::size_t resident_pages(int location, std::size_t page, std::size_t count) const;
   bool is_resident(int location, std::size_t page) const {
     return resident_pages(location, page, 1) != 0;
   }
 
-  // What is inconsistent, for tests; empty if nothing is.
+  // For tests: describes an inconsistency; empty if there is none.
   std::string broken_invariant() const { return mover_.broken_invariant(); }
 
-  // What was done since the last call.
+  // Returns the work done since the last call.
   PlacementWork take_work() { return mover_.take_work(); }
   bool has_work() const { return mover_.has_work(); }
 
@@ -110,15 +113,15 @@ class Residency {
   // A kernel's access to the pages of one block.
   struct Fault {
     int device;
-    PageMask range;  // pages that may come along
+    PageMask range;  // pages that may migrate with it
     const Policy& policy;
     Access access;
   };
-  // Where pages go that a device has touched and that are not there.
+  // Where missing pages go that a device has touched.
   struct Destinations {
     PageMask here;
     PageMask at_preferred;  // and used from there
-    PageMask in_place;      // left where they are and used from there
+    PageMask in_place;      // not moved, and used in place
   };
 
   Status touch_block(const Fault& fault, Block& block, const PageMask& pages);

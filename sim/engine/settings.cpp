@@ -78,7 +78,7 @@ void read_size(const char* variable, const char* default_text, std::size_t* byte
   }
 }
 
-// False where it cannot be had.
+// Returns false if the machine cannot be read.
 bool read_machine(MachineProfile* machine) {
   const char* name = secure_getenv("UVMSIM_MACHINE");
   if (name == nullptr || *name == '\0') return true;

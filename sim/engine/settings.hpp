@@ -1,6 +1,6 @@
-// The simulator's environment variables, read once, at the latest when the machine is made. A
-// malformed value costs one line on stderr that names the variable, the value and what is accepted;
-// the default is used then.
+// The simulator's environment variables, read once, at the latest when the machine is created. A
+// malformed value prints one line on stderr that names the variable, the value and the accepted
+// values; the default then applies.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,20 @@ namespace uvmsim {
 
 struct Settings {
   int devices = 1;  // UVMSIM_DEVICES, 0 to 32
-  // UVMSIM_MACHINE; UVMSIM_CAPACITY, from 2 MiB, UVMSIM_HOST_MEMORY and UVMSIM_PROFILE change parts
-  // of it. A machine that cannot be read has no devices: another one would give wrong answers.
+  // UVMSIM_MACHINE; UVMSIM_CAPACITY (at least 2 MiB), UVMSIM_HOST_MEMORY and UVMSIM_PROFILE change
+  // parts of it. If the machine cannot be read there are no devices, because another machine would
+  // give wrong results.
   MachineProfile machine;
-  bool cpu_touches = false;  // UVMSIM_CPU_TOUCHES, 0 or 1: whether the host's own touches are seen
+  bool cpu_touches = false;  // UVMSIM_CPU_TOUCHES, 0 or 1: whether the host's own touches are
+                             // tracked
 
   static Settings from_environment();
 };
 
-// "discrete" and so on. Nothing for other words.
+// Parses "discrete" and the other kinds. Returns nothing for other words.
 std::optional<Profile> parse_memory(std::string_view text);
 
-// Those of this process, read at the first call.
+// The settings of this process, read at the first call.
 UVMSIM_EXPORT const Settings& process_settings();
 
 // "512M", "1.5GiB", "1T", "1048576": a number and an optional suffix K, M, G or T, with or without

@@ -1,7 +1,7 @@
-// A value for every index of [0, size), stored as spans of equal treatment. A span is split where a
-// part of it gets another value. Spans never merge again, as in the modelled driver, where advice
-// on a part of a range splits it for good. Not synchronised; owned by an allocation and guarded by
-// the machine's mutex.
+// A value for every index of [0, size), stored as spans. Setting a part of a span to another value
+// splits it. Spans never merge again, as in the modelled driver, in which advice on part of a range
+// splits the range for good. Not synchronised; owned by an allocation and guarded by the machine's
+// mutex.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ class SpanMap {
 
   const Value& at(std::size_t index) const { return std::prev(starts_.upper_bound(index))->second; }
 
-  // [first, last) of the span that holds `index`.
+  // The bounds [first, last) of the span that contains `index`.
   std::pair<std::size_t, std::size_t> span_of(std::size_t index) const {
     const auto it = std::prev(starts_.upper_bound(index));
     return {it->first, end_of(it)};
   }
 
-  // visit(first, last, value) for each piece of [first, last), in order.
+  // Calls visit(first, last, value) for each piece of [first, last), in order.
   template <class Visit>
   void visit(std::size_t first, std::size_t last, Visit visit) const {
     auto it = std::prev(starts_.upper_bound(first));
@@ -34,8 +34,8 @@ class SpanMap {
     }
   }
 
-  // Replaces the value v of each piece of [first, last) by change(v). Where that changes nothing,
-  // nothing is split.
+  // Replaces the value v of each piece of [first, last) by change(v). If no value changes, no span
+  // is split.
   template <class Change>
   void update(std::size_t first, std::size_t last, Change change) {
     auto it = std::prev(starts_.upper_bound(first));

@@ -11,7 +11,7 @@ void each_page(const PageMask& pages, Visit visit) {
 
 }  // namespace
 
-// A block of which nothing has migrated for an epoch starts anew, a few times.
+// Resets a block without migrations for an epoch, at most a few times.
 void Thrashing::reset_if_quiet(Record& record, std::uint64_t now_ns) const {
   if (record.pages == nullptr || record.resets >= rules_.most_resets) return;
   if (now_ns < record.last_ns + rules_.epoch_lapses * rules_.lapse_ns) return;
@@ -22,8 +22,8 @@ void Thrashing::reset_if_quiet(Record& record, std::uint64_t now_ns) const {
 
 void Thrashing::count_migration(Page& page, std::uint64_t now_ns) const {
   const bool is_soon = page.migrations != 0 && now_ns <= page.last_ns + rules_.lapse_ns;
-  // A page that thrashes does so until its block is reset: a throttled processor comes later than a
-  // lapse.
+  // A thrashing page stays so until its block is reset, because a throttled processor returns after
+  // more than a lapse.
   if (!is_soon && page.migrations < rules_.threshold) page.migrations = 0;
   ++page.migrations;
   page.last_ns = now_ns;

@@ -1,8 +1,8 @@
-// Finds pages that processors keep taking from each other by faults, and says how such a fault is
-// answered: the processor sleeps and then gets the page (throttled), or the page stays where it is
-// for a while and is used from afar (pinned). Moves that the program asked for, and evictions,
-// clear the record of their pages. The rules are those of the modelled driver,
-// uvm_perf_thrashing.c. Guarded by the machine's mutex.
+// Finds pages that processors keep taking from each other by faults, and decides how to serve such
+// a fault: the processor sleeps and then gets the page (throttled), or the page stays in place for
+// a while and is used remotely (pinned). Requested moves and evictions clear the record of their
+// pages. The rules are those of the modelled driver, uvm_perf_thrashing.c. Guarded by the machine's
+// mutex.
 #pragma once
 
 #include <array>
@@ -25,10 +25,10 @@ class Thrashing {
     PageMask pinned;
   };
 
-  // A processor faults on the pages, which are elsewhere.
+  // Call it when a processor faults on pages that are elsewhere.
   Answer answer(std::size_t block, const PageMask& pages, std::uint64_t now_ns);
 
-  // Faults have moved the pages.
+  // Call it after faults have moved the pages.
   void note_migration(std::size_t block, const PageMask& pages, std::uint64_t now_ns);
 
   void forget(std::size_t block, const PageMask& pages);
@@ -43,7 +43,7 @@ class Thrashing {
   struct Record {
     std::uint64_t last_ns = 0;
     unsigned resets = 0;
-    PageMask moved;  // in the only migration so far, while there are no pages
+    PageMask moved;  // by the only migration so far, until `pages` is filled
     std::unique_ptr<std::array<Page, kPagesPerBlock>> pages;
   };
 

@@ -114,7 +114,7 @@ void Timeline::each_stream(int device, Visit visit) const {
   }
 }
 
-// The default stream waits for the device's blocking streams, and they for it.
+// The default stream and the device's blocking streams wait for each other.
 std::uint64_t Timeline::earliest_start_ns(const Stream& stream) const {
   std::uint64_t start = std::max(now_ns_, stream.busy_until_ns);
   if (stream.is_default) {

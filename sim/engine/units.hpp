@@ -1,4 +1,4 @@
-// Sizes that the modelled machine is made of, and rounding. Constants only; no state.
+// Page and block sizes of the modelled machine, and rounding. Constants only; no state.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,7 @@ inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kPagesPerBlock = kBlockBytes / kPageBytes;
 
-// More than any machine has: requests beyond it are out of memory before any arithmetic can
-// overflow.
+// No machine has as much memory. Larger requests fail before any arithmetic can overflow.
 inline constexpr std::size_t kLargestRequestBytes = std::size_t{1} << 46;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) {

@@ -5,7 +5,7 @@
 namespace uvmsim {
 namespace {
 
-// The entry of a map of sizes by address that holds the address, or end().
+// Returns the entry that contains the address, in a map from addresses to sizes, or end().
 template <class Map, class Size>
 auto holder_of(Map& map, std::uintptr_t address, Size size_of) {
   auto after = map.upper_bound(address);

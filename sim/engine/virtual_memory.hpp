@@ -1,5 +1,6 @@
-// The program's own mappings of device memory: reserved addresses, pieces of memory with a handle,
-// and which piece shows where. Accounting only; it maps nothing. Guarded by the machine's mutex.
+// The program's own mappings of device memory: reserved addresses, pieces of memory with handles,
+// and mappings of pieces at addresses. Accounting only; it maps nothing. Guarded by the machine's
+// mutex.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace uvmsim {
 
 using PieceHandle = std::uint64_t;
 
-// Sizes and addresses of pieces, reservations and mappings are multiples of it.
+// Sizes and addresses of pieces, reservations and mappings are multiples of this.
 inline constexpr std::size_t kMappingGranularityBytes = kBlockBytes;
 
 class VirtualMemory {
@@ -22,7 +23,7 @@ class VirtualMemory {
   struct Piece {
     int device;
     std::size_t size_bytes;
-    std::uintptr_t address;  // of its bytes, which the program does not see
+    std::uintptr_t address;  // of its bytes; not visible to the program
     int handles = 1;         // references that the program holds
     int mappings = 0;
     bool is_unused() const { return handles == 0 && mappings == 0; }
@@ -30,9 +31,9 @@ class VirtualMemory {
   struct Mapping {
     std::size_t size_bytes;
     PieceHandle piece;
-    std::uint64_t devices = 0;  // those that may use it, as bits
+    std::uint64_t devices = 0;  // bit mask of the devices that may use it
   };
-  // Neighbouring mappings of one device's memory with equal rights.
+  // Adjacent mappings of one device's memory with the same access.
   struct Run {
     std::uintptr_t address;
     std::size_t size_bytes;
@@ -41,26 +42,27 @@ class VirtualMemory {
   };
 
   void reserve(std::uintptr_t address, std::size_t bytes) { reservations_[address] = bytes; }
-  // Whether it is a whole reservation without a mapping in it.
+  // Whether the range is a whole reservation without mappings.
   bool can_free(std::uintptr_t address, std::size_t bytes) const;
   void free(std::uintptr_t address) { reservations_.erase(address); }
 
   PieceHandle add(const Piece& piece);
   Piece* find(PieceHandle handle);
-  // Takes an unused piece's record away and returns it; nothing while it is in use.
+  // Removes and returns the record of an unused piece; nothing while the piece is in use.
   std::optional<Piece> take_unused(PieceHandle handle);
 
-  // Whether the range lies in one reservation and meets no mapping.
+  // Whether the range lies in one reservation and overlaps no mapping.
   bool can_map(std::uintptr_t address, std::size_t bytes) const;
   void map(std::uintptr_t address, std::size_t bytes, PieceHandle handle);
-  // The mappings that make up the range exactly; empty: it is not made up of whole mappings.
+  // The mappings that form the range exactly; empty if the range does not consist of whole
+  // mappings.
   std::vector<std::uintptr_t> mappings_of(std::uintptr_t address, std::size_t bytes) const;
   Mapping& mapping(std::uintptr_t address) { return mappings_.at(address); }
   PieceHandle unmap(std::uintptr_t address);
-  // The mapping that holds the address; nullptr: none does.
+  // The mapping that contains the address, or nullptr.
   const Mapping* find_mapping(std::uintptr_t address) const;
 
-  // What devices may use.
+  // All runs that devices may use.
   std::vector<Run> runs() const;
 
  private:

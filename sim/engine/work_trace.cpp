@@ -10,7 +10,7 @@
 namespace uvmsim {
 namespace {
 
-// The numbers of uvmalloc_trace_kernel's types beside those of operations.
+// Values of uvmalloc_trace_kernel's type besides those of operations.
 constexpr int kBytesToDevice = 252;
 constexpr int kBytesToHost = 253;
 constexpr int kBytesInside = 254;
@@ -24,7 +24,7 @@ using TraceOrder = void (*)(int device, const void* stream, const void* signal, 
 std::atomic<TraceKernel> trace_kernel{nullptr};
 std::atomic<TraceOrder> trace_order{nullptr};
 
-// As the allocator names it.
+// The stream in the allocator's numbering.
 StreamHandle named(StreamHandle stream) {
   const bool is_own = stream == nullptr && ThreadContext::current().has_own_default_stream;
   return is_own ? reinterpret_cast<StreamHandle>(2) : stream;

@@ -1,7 +1,7 @@
-// Reports what a program puts on its streams to the trace of uvmalloc, where that library is in the
-// process and writes one (uvmalloc_trace_kernel in uvmalloc.h). The library is looked for by name,
-// because programs without it run here too. Does nothing until it is found. Thread-safe; never
-// called with the machine's mutex held.
+// Reports a program's work on streams to uvmalloc's trace, if that library is in the process and
+// writes one (uvmalloc_trace_kernel in uvmalloc.h). It finds the library by name, because programs
+// also run here without it. Until then it does nothing. Thread-safe; never called with the
+// machine's mutex held.
 #pragma once
 
 #include <span>
@@ -23,8 +23,8 @@ enum class TracedOrder {
 
 class WorkTrace {
  public:
-  // Looks for the library, until it is found. The allocator of a program is there before its memory
-  // is, so calls that allocate look.
+  // Looks for the library until it is found. A program's allocator is loaded before it allocates,
+  // so calls that allocate look.
   static void find_library();
 
   static void kernel(int device, StreamHandle stream, const KernelWork& work,

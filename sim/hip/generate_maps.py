@@ -1,8 +1,9 @@
-"""Writes what the stand-in for HIP needs of its list of symbols.
+"""Writes symbol names and version scripts of the stand-in for HIP from its list of symbols.
 
-The list has a line for each exported name: the version of HIP that brought it, and the name. From
-it come the names alone, for generate_stubs.py, and a version script for each library: one node for
-each version up to the library's own, each inheriting the one before. Later names are not exported.
+The list has a line for each exported name: the version of HIP that introduced it, and the name. The
+output is the names alone, for generate_stubs.py, and a version script for each library: one node
+for each version up to the library's own, each inheriting the one before. Later names are not
+exported.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def version_of(text: str) -> Version:
 
 
 def read_symbols(path: Path) -> dict[str, str]:
-    """Names in the order of the list, with the versions that brought them."""
+    """Names in the order of the list, with the versions that introduced them."""
     symbols: dict[str, str] = {}
     for line in path.read_text().splitlines():
         version, name = line.split()

@@ -1,8 +1,8 @@
-/* The host's memory as programs of a simulated machine with UVMSIM_HOST_MEMORY see it: in
- * /proc/meminfo, and by sysinfo() and sysconf(). Preloaded by `uvmalloc sim --host-memory`. What is
- * available is the simulated memory without the parts that the simulated drivers have taken
- * (managed and pinned memory) and that this process has allocated itself, and never more than the
- * real machine has. Without the variable everything is the real machine's. */
+/* Shows programs the host memory of a simulated machine with UVMSIM_HOST_MEMORY: in /proc/meminfo,
+ * sysinfo() and sysconf(). Preloaded by `uvmalloc sim --host-memory`. Available memory is the
+ * simulated memory minus the managed and pinned memory of the simulated drivers and the allocations
+ * of this process, and at most the available memory of the real machine. Without the variable all
+ * figures are the real machine's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 enum { kMostText = 16384 };
 
-/* Bytes, with a suffix K, M, G, T, KiB and so on. 0: there is no limit. */
+/* Parses bytes with a suffix K, M, G, T, KiB and so on. 0: no limit. */
 static unsigned long long capacity_bytes(void) {
   const char* text = secure_getenv("UVMSIM_HOST_MEMORY");
   if (text == NULL) return 0;
@@ -43,13 +43,13 @@ static size_t read_file(const char* path, char* text) {
   return size;
 }
 
-/* The number of KiB behind a line's name. */
+/* The number of KiB after a line's name. */
 static unsigned long long kib_of(const char* text, const char* name) {
   const char* line = strstr(text, name);
   return line != NULL ? strtoull(line + strlen(name), NULL, 10) : 0;
 }
 
-/* What the simulated machine has taken of the host, if this process has one. */
+/* Host memory used by the simulated machine, if this process has one. */
 static unsigned long long taken_bytes(void) {
   void* engine = dlopen("libuvmsim.so", RTLD_NOLOAD | RTLD_LAZY);
   if (engine == NULL) return 0;
@@ -66,7 +66,7 @@ struct memory {
   unsigned long long available_kib;
 };
 
-/* 0: nothing is simulated. `real` is the text of the real /proc/meminfo. */
+/* Returns 0 if nothing is simulated. `real` is the text of the real /proc/meminfo. */
 static int look(const char* real, struct memory* out) {
   const unsigned long long capacity = capacity_bytes() >> 10;
   if (capacity == 0) return 0;
@@ -92,7 +92,7 @@ static void replace_line(char* text, const char* name, unsigned long long kib) {
   memcpy(line, made, (size_t)size);
 }
 
-/* A file with the simulated machine's /proc/meminfo, or -1. */
+/* Opens a file with the simulated machine's /proc/meminfo; -1 on failure. */
 static int simulated_meminfo(void) {
   char text[kMostText + 256];
   struct memory memory;

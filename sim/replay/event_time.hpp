@@ -1,4 +1,4 @@
-// How long an event of a recording takes on a machine where its memory is at hand.
+// The time that an event of a recording takes on a machine if its memory is resident.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace uvmsim::replay {
 
-// Of a kernel or an explicit copy; 0 for other events.
+// The time of a kernel or an explicit copy; 0 for other events.
 std::uint64_t event_ns(const Recording& recording, const Event& event, const CostModel& costs);
 
 }  // namespace uvmsim::replay

@@ -1,7 +1,7 @@
-// What a program did to memory whose pages move, and on which streams: enough to run it again on
-// any simulated machine, without the program. Pages are numbered from 0 through all 2 MiB blocks
-// that the recording names, in the order of their addresses. tools/machine_replay makes one from a
-// trace. A plain value.
+// A program's work on memory whose pages move, and on which streams: enough to replay it on any
+// simulated machine without the program. Pages are numbered from 0 through all 2 MiB blocks of the
+// recording, in the order of their addresses. tools/machine_replay makes a recording from a trace.
+// A plain value.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ enum class EventKind : std::uint8_t {
   kKernel,    // with its touches
   kCopy,      // an explicit copy or fill, with its touches
   kAllocate,  // the allocator hands out `pages`; the machine does nothing
-  kFree,      // it takes them back; the machine does nothing
-  kAdvise,    // a hint, as the three below
+  kFree,      // the allocator takes them back; the machine does nothing
+  kAdvise,    // a hint, like the next three
   kPrefetch,
   kDiscard,
-  kSignal,          // `signal` stands for what is on the stream so far
+  kSignal,          // `signal` stands for the work on the stream so far
   kStreamWait,      // the stream waits for `signal`
   kHostWait,        // the host waits for `signal`
   kHostWaitStream,  // ... for the stream
@@ -38,9 +38,9 @@ inline constexpr bool is_hint(EventKind kind) {
 
 struct Touch {
   PageRange pages;
-  std::uint64_t size_bytes = 0;  // less than that of the pages, where it has no whole pages
+  std::uint64_t size_bytes = 0;  // less than that of the pages, if it has no whole pages
   int access = 0;                // UVMSIM_READ, UVMSIM_WRITE or both
-  std::uint32_t block = 0;       // the allocation that holds it, as Event::block
+  std::uint32_t block = 0;       // the allocation that contains it, as Event::block
 };
 
 struct Event {
@@ -57,15 +57,15 @@ struct Event {
   std::uint32_t signal = 0;  // below Recording::signal_count
   std::uint32_t block = 0;   // kAllocate, kFree: the same number in both
   PageRange pages{0, 0};     // kAllocate, kFree, kAdvise, kPrefetch, kDiscard
-  // Operations, bytes of a copy or of an allocation; of advice the 2 MiB blocks of its range, with
-  // those that nothing is allocated in. The latter cost nothing.
+  // Operations; bytes of a copy or of an allocation; for advice the 2 MiB blocks of its range,
+  // including blocks without allocations, which cost nothing.
   std::uint64_t amount = 0;
-  std::uint64_t other_bytes = 0;  // kKernel: that it moves in memory which the recording lacks
+  std::uint64_t other_bytes = 0;  // kKernel: bytes that it moves in memory outside the recording
   std::uint64_t recorded_ns = 0;  // real time since the start of the recording
 };
 
 struct Mark {
-  std::size_t event = 0;  // its place among the events
+  std::size_t event = 0;  // its index among the events
   std::string text;
 };
 
@@ -81,7 +81,7 @@ struct Recording {
   std::size_t signal_count = 0;
   std::size_t allocation_count = 0;
   int device_count = 1;
-  // Left out, because the recording began after it or names no such memory.
+  // Touches left out because the recording does not know their memory.
   std::size_t unknown_touches = 0;
 
   std::size_t page_count() const { return block_addresses.size() * kPagesPerBlock; }

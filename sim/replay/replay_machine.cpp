@@ -34,7 +34,7 @@ std::vector<DeviceMemory> memories_of(const Recording& recording, const MachineP
   return memories;
 }
 
-// Pages are checked once; streams and signals where they are used.
+// Checks all pages once; streams and signals are checked at their use.
 void check_pages(const Recording& recording) {
   const auto is_inside = [&](const PageRange& pages) {
     return pages.first <= pages.last && pages.last <= recording.page_count();
@@ -211,7 +211,7 @@ class Run final : public Hints {
     return Status::kOk;
   }
 
-  // As Machine::kernel does.
+  // As in Machine::kernel().
   Status run_kernel(const Event& event) {
     ++counters_.kernels;
     counted_ = totals();
@@ -230,7 +230,7 @@ class Run final : public Hints {
     return status;
   }
 
-  // What has happened since the last count is the touch's doing.
+  // Attributes everything since the last count to the touch.
   void count(const Touch& touch) {
     BlockFigures& figures = outcome_.blocks.at(touch.block);
     ++figures.touches;
@@ -296,8 +296,8 @@ class Run final : public Hints {
     step_kernel_ns_ = 0;
   }
 
-  // A step ends when all that the program has enqueued is done. Moves of a policy may go on beside
-  // the next step.
+  // A step ends when the program's work is complete. Moves of a policy may overlap with the next
+  // step.
   void end_step() {
     for (std::size_t i = 0; i < recording_.streams.size(); ++i)
       timeline_.wait_until(timeline_.completion_ns(*streams_[i]));

@@ -1,6 +1,6 @@
-// Runs a recording on a machine of some profile, in virtual time. It has the rules and the costs of
-// the simulated machine (docs/simulator.md) and no bytes: a step takes microseconds. One thread;
-// every run starts with memory that is nowhere.
+// Runs a recording on a machine with a given profile, in virtual time. It has the rules and costs
+// of the simulated machine (docs/simulator.md) but no bytes, so a step takes microseconds.
+// Single-threaded; every run starts with all pages nowhere.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 
 namespace uvmsim::replay {
 
-// From one mark to the next; the first step is what comes before any mark.
+// The events from one mark to the next; the first step comes before the first mark.
 struct Step {
   std::string mark;
   std::uint64_t duration_ns = 0;
-  std::uint64_t kernel_ns = 0;  // that kernels take where all their memory is resident
+  std::uint64_t kernel_ns = 0;  // time of the kernels if all their memory is resident
   uvmsim_counters counters{};   // of this step alone
 };
 
-// What there is at the end of an event.
+// The state at the end of an event.
 struct Sample {
   std::size_t event = 0;
   std::uint64_t at_ns = 0;
@@ -31,12 +31,12 @@ struct Sample {
   std::vector<std::size_t> resident_bytes;  // by device
 };
 
-// What touches of one allocation have caused.
+// The moves caused by touches of one allocation.
 struct BlockFigures {
   std::uint64_t touches = 0;
   std::uint64_t faults = 0;
   std::uint64_t bytes_to_device = 0;
-  std::uint64_t evicted_bytes = 0;  // of any memory, to make room for this
+  std::uint64_t evicted_bytes = 0;  // of any allocation, to make room for this one
 };
 
 struct Outcome {
@@ -46,7 +46,7 @@ struct Outcome {
   std::vector<std::size_t> peak_bytes;  // by device
   std::vector<Sample> samples;
   std::vector<BlockFigures> blocks;  // by Event::block
-  // Empty, or in one line which event found no memory. The run ends there.
+  // Empty, or one line that names the event for which memory ran out. The run ends there.
   std::string failure;
 };
 
@@ -54,8 +54,8 @@ struct RunOptions {
   std::size_t sample_every = 0;  // events; 0: no samples
 };
 
-// The profile's capacity is that of each device. Throws std::invalid_argument for a recording whose
-// numbers lead nowhere.
+// Each device has the profile's capacity. Throws std::invalid_argument for a recording with invalid
+// numbers.
 Outcome run(const Recording& recording, const MachineProfile& profile, HintPolicy& policy,
             const RunOptions& options = {});
 

@@ -14,8 +14,8 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// Of products, which tensor cores compute. Other operators use the units of float32 for what is
-// narrower.
+// The type of products, which tensor cores compute. Other operators compute narrower types as
+// float32.
 int product_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kDouble:
@@ -41,7 +41,7 @@ bool is_tensor(Arguments arguments, std::size_t i, std::int64_t least_dimensions
          arguments[i].toTensor().dim() >= least_dimensions;
 }
 
-// The elements of `left` with each of the `right`'s columns: twice that for multiply and add.
+// Each element of `left` meets each of `right`'s columns: one multiplication and one addition.
 Arithmetic matrix_product(Arguments arguments, std::size_t left, std::size_t right) {
   if (!is_tensor(arguments, left, 1) || !is_tensor(arguments, right, 1)) return {};
   const at::Tensor& a = arguments[left].toTensor();
@@ -56,14 +56,14 @@ std::int64_t list_at(const c10::IValue& list, std::size_t i) {
   return values.empty() ? 1 : values[std::min(i, values.size() - 1)];
 }
 
-// One pass of a convolution with that many results: each needs all elements of a filter.
-// Transposed, each element of the input is used as a result would be.
+// Operations of one pass of a convolution: each result needs all elements of a filter. For a
+// transposed convolution, pass the elements of the input as `results`.
 std::uint64_t convolution_pass(std::uint64_t results, const at::Tensor& weight) {
   const std::int64_t filters = std::max<std::int64_t>(weight.size(0), 1);
   return 2 * results * static_cast<std::uint64_t>(weight.numel() / filters);
 }
 
-// input, weight, bias, stride, padding, dilation, transposed, ...
+// Arguments: input, weight, bias, stride, padding, dilation, transposed, ...
 Arithmetic convolution(Arguments arguments) {
   if (arguments.size() < 7 || !is_tensor(arguments, 0, 2) || !is_tensor(arguments, 1, 2)) return {};
   const at::Tensor& input = arguments[0].toTensor();
@@ -85,8 +85,8 @@ Arithmetic convolution(Arguments arguments) {
   return {convolution_pass(results, weight), type};
 }
 
-// grad_output, input, weight, ..., transposed (7), ..., output_mask (10): a pass for each gradient
-// of input and of weight that is wanted.
+// Arguments: grad_output, input, weight, ..., transposed (7), ..., output_mask (10). One pass for
+// each requested gradient of input and weight.
 Arithmetic convolution_backward(Arguments arguments) {
   if (arguments.size() < 11 || !is_tensor(arguments, 0, 2) || !is_tensor(arguments, 1, 2) ||
       !is_tensor(arguments, 2, 2))
@@ -103,7 +103,7 @@ Arithmetic convolution_backward(Arguments arguments) {
           with_tensor_cores(product_type(gradient), at::globalContext().allowTF32CuDNN())};
 }
 
-// query, key, value: two products, of queries with keys and of their weights with values.
+// Arguments: query, key, value. Two products: queries with keys, and their weights with values.
 Arithmetic attention(Arguments arguments, std::size_t query, std::uint64_t products) {
   if (!is_tensor(arguments, query, 3) || !is_tensor(arguments, query + 1, 3)) return {};
   const at::Tensor& q = arguments[query].toTensor();
@@ -145,7 +145,7 @@ Arithmetic arithmetic_of(std::string_view name, Arguments arguments) {
     return convolution(arguments);
   if (base.starts_with("convolution_backward")) return convolution_backward(arguments);
   if (base.starts_with("_scaled_dot_product")) {
-    // Backward computes the weights again, and two gradients of each product.
+    // Backward recomputes the weights, and two gradients of each product.
     const bool is_backward = base.find("backward") != std::string_view::npos;
     return attention(arguments, is_backward ? 1 : 0, is_backward ? 5 : 2);
   }

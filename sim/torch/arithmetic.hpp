@@ -1,7 +1,6 @@
-// How many operations an operator does, and of which type: what the machine's cost model sets
-// against the peak of the type. Products of matrices and convolutions count each multiplication and
-// addition; all other operators count one operation for each element of their largest tensor. Pure
-// functions.
+// Counts the operations of an operator, and their type, for the machine's cost model. Products of
+// matrices and convolutions count each multiplication and addition; all other operators count one
+// operation for each element of their largest tensor. Pure functions.
 #pragma once
 
 #include <ATen/core/ivalue.h>

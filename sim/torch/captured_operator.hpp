@@ -1,7 +1,7 @@
-// An operator as a CUDA graph holds it: everything that its CPU kernel needs to run again at each
-// launch. Tensors are CPU tensors over the captured addresses that own nothing: the graph's memory
-// pool decides how long the memory lives, as with a real kernel's pointers. Immutable once it is in
-// a graph; launches of one graph follow each other.
+// An operator in a CUDA graph: everything that its CPU kernel needs to run at each launch. Its
+// tensors are CPU tensors over the captured addresses and do not own the memory; as with a real
+// kernel's pointers, the graph's memory pool decides how long it lives. Immutable once it is in a
+// graph; launches of one graph run one after another.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,21 +22,21 @@ class CapturedOperator {
 
   const c10::IValue& argument(std::size_t i) const { return arguments_[i]; }
 
-  // The random numbers of each launch, for the argument at that position.
+  // Sets the random numbers of each launch, for the argument at that position.
   void set_random(std::size_t generator, const at::PhiloxCudaState& state) {
     random_ = {generator, state};
   }
 
-  // The `index`-th tensor that the operator returns is copied to `destination`.
+  // Copies the `index`-th tensor that the operator returns to `destination`.
   void add_result(std::size_t index, at::Tensor destination) {
     results_.push_back({index, std::move(destination)});
   }
 
-  // An argument that the operator writes to. A kernel may leave its lazy conjugation or sign to
-  // readers: each launch starts without.
+  // Adds an argument that the operator writes to. A kernel may set its lazy conjugation or negation
+  // bit, so each launch clears these bits first.
   void add_written(at::Tensor argument) { written_.push_back(std::move(argument)); }
 
-  // Throws what the CPU kernel throws.
+  // Throws the exceptions of the CPU kernel.
   void run() const;
 
  private:

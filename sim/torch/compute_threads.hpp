@@ -1,10 +1,10 @@
 // The number of threads that compute for the device: PyTorch's number when the kernels were
-// installed, whatever thread calls an operator. A program's pinning thread, for example, sets its
-// CPU threads to one, and those of every later thread. A device does not become slower by that, and
-// does not round differently.
+// installed, for operators of every calling thread. A program's pinning thread, for example, sets
+// the CPU threads of itself and of every later thread to one. A device must not get slower or round
+// differently because of that.
 //
-// In a forked child it is one thread. OpenMP would wait there for the threads of its parent's pool,
-// which the child does not have.
+// In a forked child it is one thread: OpenMP would wait for the threads of the parent's pool, which
+// the child does not have.
 #pragma once
 
 namespace uvm::sim_kernels {
@@ -12,7 +12,7 @@ namespace uvm::sim_kernels {
 // Remembers the calling thread's number of threads. Called once, before any scope.
 void remember_compute_threads();
 
-// Gives the calling thread that number while it lives, and then its own again. May nest.
+// Sets the calling thread's number while it lives, then restores it. May nest.
 class ComputeThreads {
  public:
   ComputeThreads();

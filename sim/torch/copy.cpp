@@ -1,5 +1,5 @@
-// copy_ and its foreach form. Copies between host and device stay PyTorch's own, so that pinned
-// memory, events and blocking behave as on a real device. Copies that a real device would do with a
+// copy_ and its foreach form. PyTorch's own code copies between host and device, so that pinned
+// memory, events and blocking behave as on a real device. Copies that a real device does with a
 // kernel run on CPU aliases.
 #include <ATen/Functions.h>
 #include <ATen/ops/copy_native.h>
@@ -36,7 +36,7 @@ void copy_on_device(at::Tensor& self, const at::Tensor& source) {
   run();
 }
 
-// Dense bytes travel between devices; everything else happens on either end.
+// Copies dense bytes between devices; conversions happen at either end.
 void copy_between_devices(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   const at::Tensor dense =
       source.to(self.scalar_type()).expand(self.sizes()).contiguous().resolve_conj().resolve_neg();

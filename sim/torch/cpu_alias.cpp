@@ -22,8 +22,8 @@ void release_storage(void* original) {
   c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(original));
 }
 
-// Memory that reads as zeros and costs nothing before it is written: a storage may be much larger
-// than the tensor that is used of it.
+// Memory that reads as zeros and takes no pages before it is written. A storage may be much larger
+// than the tensor in use.
 c10::DataPtr zeroed_memory(std::size_t size_bytes) {
   struct Mapping {
     void* address;
@@ -42,7 +42,7 @@ c10::DataPtr zeroed_memory(std::size_t size_bytes) {
   return {address, new Mapping{address, size_bytes}, unmap, c10::Device(c10::kCPU)};
 }
 
-// Kernels may leave it to their caller to conjugate or negate: the bits say so.
+// Kernels may leave conjugation or negation to later readers, by these bits.
 void carry_lazy_bits(const at::Tensor& from, const at::Tensor& to) {
   if (to.is_conj() != from.is_conj()) to._set_conj(from.is_conj());
   if (to.is_neg() != from.is_neg()) to._set_neg(from.is_neg());
@@ -78,7 +78,7 @@ c10::DataPtr CpuAliases::alias_pointer(c10::StorageImpl* original) const {
     return {address ? device_view(address) : nullptr, c10::Device(c10::kCPU)};
   if (is_try_out()) return zeroed_memory(original->nbytes());
   void* view = address ? launch_.view(address) : nullptr;
-  // A kernel may keep the alias in a result: it then keeps the original alive.
+  // If a kernel keeps the alias in a result, the alias keeps the original alive.
   c10::raw::intrusive_ptr::incref(original);
   return {view, original, &release_storage, c10::Device(c10::kCPU)};
 }
@@ -103,8 +103,7 @@ void CpuAliases::fill(const at::Tensor& original, at::Tensor& alias) const {
   alias.as_strided({elements}, {1}, original.storage_offset()).fill_(1);
 }
 
-// The CPU kernel moved the alias to memory of its own: the original gets device memory of that
-// size.
+// The CPU kernel has reallocated the alias, so the original gets device memory of that size.
 void CpuAliases::adopt_resized_storage(AliasedStorage& storage) {
   c10::StorageImpl* original = storage.original.unsafeGetStorageImpl();
   const std::size_t size_bytes = storage.alias.nbytes();
@@ -113,7 +112,7 @@ void CpuAliases::adopt_resized_storage(AliasedStorage& storage) {
   original->set_data_ptr_noswap(allocator->allocate(size_bytes));
   original->set_nbytes(size_bytes);
   if (size_bytes == 0) return;
-  // Bytes, not elements of the tensor: views of the storage share them.
+  // Tensors of bytes over the whole storage, since all of its views share the bytes.
   const auto whole = [&](const c10::Storage& over, c10::DispatchKey key) {
     at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(over), c10::DispatchKeySet(key), caffe2::TypeMeta::Make<std::uint8_t>());

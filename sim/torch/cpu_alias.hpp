@@ -1,5 +1,5 @@
 // CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator.
-// Afterwards results of the CPU kernel become CUDA tensors. Tensors that share a storage get
+// Afterwards the results of the CPU kernel become CUDA tensors. Tensors that share a storage get
 // aliases that share one, so that the CPU kernels' overlap checks see what CUDA's would. Lives on
 // the stack of one call.
 #pragma once
@@ -15,12 +15,12 @@ namespace uvm::sim_kernels {
 
 class CpuAliases {
  public:
-  // What the aliases are made for:
+  // The purpose of the aliases:
   enum class Use {
-    kThisCall,  // the call, during which they keep the originals alive
-    kGraph,     // the launches of a graph, whose memory they only borrow
-    // A call that is captured. It must not look at the program's memory, which may hold anything
-    // before what other captures have recorded was launched. Aliases have memory of their own:
+    kThisCall,  // one call, during which they keep the originals alive
+    kGraph,     // the launches of a graph, which owns the memory
+    // A captured call. It must not read the program's memory, which is undefined until earlier
+    // captured work has been launched. The aliases have their own memory:
     kZeros,
     kOnes
   };
@@ -32,8 +32,8 @@ class CpuAliases {
   // bytes then move.
   at::Tensor alias(const at::Tensor& tensor);
 
-  // After the operator: gives originals the sizes, strides and memory that their aliases were
-  // resized to, and the lazy bits that they were left with.
+  // Call it after the operator: gives originals the sizes, strides and memory of their resized
+  // aliases, and the lazy bits.
   void write_back_resized();
 
   // Returns the CUDA tensor for a result. For an alias it is the original, for a tensor over an
@@ -41,11 +41,11 @@ class CpuAliases {
   // the bytes.
   at::Tensor to_device(const at::Tensor& result);
 
-  // Whether to_device has made it, until copy_results.
+  // Whether to_device() created it; valid until copy_results().
   bool is_new(const at::Tensor& tensor) const;
 
-  // Reports the writes to the memory that write_back_resized and to_device took, and fills it,
-  // unless the call is captured.
+  // Fills the memory that write_back_resized() and to_device() allocated, unless the call is
+  // captured, and reports the writes.
   void copy_results();
 
  private:

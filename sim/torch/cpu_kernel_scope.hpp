@@ -1,4 +1,5 @@
-// The surroundings in which a CPU kernel stands for a device's. Lives on the stack around its call.
+// The environment of a CPU kernel that replaces a device's kernel. Lives on the stack around its
+// call.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -8,8 +9,8 @@
 
 namespace uvm::sim_kernels {
 
-// Scratch memory of a CPU kernel that stands for a device's kernel. It stands for the registers of
-// that kernel. So under uvmalloc it comes from malloc, and is no host memory of the program.
+// Scratch memory of the CPU kernel replaces registers of the device's kernel. So under uvmalloc it
+// comes from malloc and does not count as host memory of the program.
 class ScratchScope {
  public:
   ScratchScope();
@@ -23,8 +24,8 @@ class ScratchScope {
 
 class CpuKernelScope {
  private:
-  // The aliases are no tensors of the program. Autograd and version counters have dealt with the
-  // originals. Modes of the program must not see aliases; any may be on at a graph's launch.
+  // Aliases are not the program's tensors: autograd and version counters have handled the
+  // originals. The program's modes must not see aliases; any mode may be on at a graph's launch.
   const at::AutoDispatchBelowADInplaceOrView below_autograd_;
   const c10::impl::ExcludeDispatchKeyGuard without_modes_{c10::python_ks |
                                                           c10::autocast_dispatch_keyset};

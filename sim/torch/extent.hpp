@@ -1,4 +1,4 @@
-// How many bytes of its storage a tensor spans, from its first element to its last.
+// The bytes of its storage that a tensor spans, from its first element to its last.
 #pragma once
 
 #include <ATen/EmptyTensor.h>

@@ -24,22 +24,21 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// Replacing a kernel is what we are here for: torch's warning about it would be noise in every
-// program.
+// Suppresses torch's warnings about replaced kernels, which would appear in every program.
 class SilentWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
 };
 
-// Kernels and hooks are registered by static initialisers. libtorch_python's run last and register
-// the hooks, so from then on every library of torch is complete.
+// Static initialisers register kernels and hooks. Those of libtorch_python run last and register
+// the hooks, so then every library of torch is initialised.
 bool torch_is_initialised() {
   if (c10::impl::PyInterpreterHooksRegistry()->Keys().empty()) return false;
   const auto add = c10::Dispatcher::singleton().findOp({"aten::add", "Tensor"});
   return add && add->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
 }
 
-// Registrations are kept for good: at exit torch's own statics may be gone before ours.
+// Leaked: at exit torch's statics may be destroyed before ours.
 struct Registrations {
   torch::Library library{torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__};
   torch::Library nested{torch::Library::IMPL, "aten", c10::DispatchKey::NestedTensorCUDA, __FILE__,
@@ -47,7 +46,7 @@ struct Registrations {
   std::vector<c10::RegistrationHandleRAII> handles;
 };
 
-// Tensors on keys of their own, with kernels of CUDA's libraries.
+// Tensors with their own dispatch keys and kernels of CUDA's libraries.
 struct UnredirectedKind {
   c10::DispatchKey key;
   const char* name;
@@ -72,7 +71,7 @@ void install() {
     registrations->nested.impl(special_case.name.c_str(), std::move(special_case.function));
   choose_math_attention();
   remember_compute_threads();
-  // A fused kernel is GPU code that is made at run time.
+  // A fused kernel is GPU code generated at run time.
   torch::jit::overrideCanFuseOnGPU(false);
 
   auto& dispatcher = c10::Dispatcher::singleton();

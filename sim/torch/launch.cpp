@@ -109,7 +109,7 @@ void Launch::fail_illegal_address(const void* address) const {
                "device ", static_cast<int>(device().index()), " cannot reach"));
 }
 
-// An operator is launched once and computes once, however often it submits.
+// An operator computes once, even if it submits several times.
 uvmsim_arithmetic Launch::arithmetic() const {
   if (submitted_) return {.operations = 0, .type = arithmetic_.type, .continues = 1};
   return {.operations = arithmetic_.operations, .type = arithmetic_.type, .continues = 0};

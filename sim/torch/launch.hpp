@@ -1,6 +1,5 @@
-// One operator's launch on the simulated device: which device and stream it runs on, and what it
-// touches. Collects the ranges an operator reads and writes and reports them to the simulator.
-// Lives on the stack of one call.
+// One operator's launch on the simulated device: its device and stream, and the ranges that it
+// reads and writes, which it reports to the simulator. Lives on the stack of one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,40 +19,39 @@ namespace uvm::sim_kernels {
 
 class Launch {
  public:
-  // Makes `device` current for the launch's lifetime and takes its current stream. Throws where a
-  // capture does not allow work on it.
+  // Makes `device` current for the launch's lifetime and uses its current stream. Throws if a
+  // capture forbids work on that stream.
   Launch(c10::Device device, std::string operator_name);
 
-  // The strided extent of the tensor, at the program's address. `access` is a mask of UVMSIM_READ
-  // and UVMSIM_WRITE.
+  // Adds the strided extent of the tensor, at the program's address. `access` is a mask of
+  // UVMSIM_READ and UVMSIM_WRITE.
   void touch(const at::Tensor& tensor, int access);
 
-  // What the operator computes. Without it, bytes alone take time.
+  // Sets the operator's computation. Without it, only bytes take time.
   void compute(const Arithmetic& arithmetic) { arithmetic_ = arithmetic; }
 
-  // Tells the simulator what was touched since the last submit; nothing touched, nothing told. To
-  // be called before the bytes are written. Throws what a real device would answer:
-  // AcceleratorError for memory out of reach, OutOfMemoryError where the pages find no room.
+  // Reports the ranges touched since the last submit(), if there are any. Call it before the bytes
+  // are written. Throws like a real device: AcceleratorError for memory that the device cannot
+  // reach, OutOfMemoryError if the pages have no room.
   void submit();
 
-  // Whether the stream is being captured. The operator then runs on memory of its own, for the
-  // shapes of its results (see CpuAliases::Use), and `submit` only keeps what was touched for
-  // `record`.
+  // Whether the stream is being captured. The operator then runs on its own memory, to get the
+  // shapes of its results (see CpuAliases::Use), and submit() only keeps the touched ranges for
+  // record().
   bool is_capturing() const { return is_capturing_; }
 
-  // Makes `work` a kernel of the graph, with all that was touched. It is called at each launch, by
-  // the launching thread; what it throws is told on stderr and fails the launch.
+  // Makes `work` a kernel of the graph, with all touched ranges. The launching thread calls it at
+  // each launch; an exception is printed on stderr and fails the launch.
   void record(std::function<void()> work);
 
-  // Where this launch finds the bytes at `address`. Throws AcceleratorError where it cannot reach
-  // them.
+  // The address at which this launch accesses the bytes of `address`. Throws AcceleratorError if it
+  // cannot reach them.
   void* view(const void* address) const;
 
-  // Blocks the caller until the stream has finished, as operators do whose results the host waits
-  // for.
+  // Blocks the caller until the stream has finished, for operators whose results the host reads.
   void synchronize() const;
 
-  // The launch touches memory that its device cannot reach.
+  // For a launch that touches memory which its device cannot reach.
   [[noreturn]] void fail_illegal_address(const void* address) const;
 
   c10::Device device() const { return stream_.device(); }

@@ -1,5 +1,5 @@
-// Nested tensors: what has a CUDA kernel of its own, by plain operators. All else is the same
-// composition for both kinds of device, and stays.
+// Nested tensors: implements the operators that have their own CUDA kernels by plain operators. The
+// others are compositions for all devices and stay.
 #include <ATen/ATen.h>
 #include <ATen/ops/_nested_from_padded_native.h>
 #include <ATen/ops/bmm_native.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kKeyPaddingMask = 1;
 
-// Sequences of different lengths in one tensor, and which of its places are none of theirs.
+// Sequences of different lengths in one padded tensor, and a mask of the padding.
 struct Padded {
   at::Tensor values;
   at::Tensor mask;
@@ -34,7 +34,7 @@ TensorPair multi_head_attention(const at::Tensor& query, const at::Tensor& key,
                                 bool need_weights, bool average_weights,
                                 std::optional<std::int64_t>) {
   TORCH_CHECK(!mask, "NestedTensor with mask is not supported at this point");
-  // The dense operator wants to know whether they are the same.
+  // The dense operator checks whether its arguments are the same tensor, so pad each tensor once.
   const Padded padded = pad(key);
   const auto padded_as_key = [&](const at::Tensor& other) {
     return other.is_same(key) ? padded.values : other.to_padded_tensor(0);

@@ -11,8 +11,8 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// Allocation, metadata and book-keeping: no kernel is launched, or only copies that the runtime
-// performs. Operators whose schema says that they return a view are native too.
+// Allocation, metadata and book-keeping: these operators launch no kernel, or only copies by the
+// runtime. Operators that return a view by their schema are native too.
 constexpr std::array<std::string_view, 15> kNativeOperators = {
     "aten::empty.memory_format",
     "aten::empty_strided",
@@ -31,15 +31,16 @@ constexpr std::array<std::string_view, 15> kNativeOperators = {
     "aten::_use_miopen_ctc_loss.Tensor",
 };
 
-// Composites that PyTorch has no CUDA kernel for: a kernel there is a plugin's own, and stays.
+// Composites without a CUDA kernel in PyTorch: a kernel for them belongs to another plugin and
+// stays.
 constexpr std::array<std::string_view, 5> kPluginOperators = {
     "aten::_to_copy", "aten::clone", "aten::_lazy_clone", "aten::is_pinned", "aten::_pin_memory",
 };
 
-// Composite operators that choose a vendor's library by the device of their arguments.
+// Composite operators that choose a vendor's library by their arguments' device.
 constexpr std::array<std::string_view, 1> kForcedOperators = {"aten::convolution"};
 
-// Arguments that the operator writes though its schema does not say so.
+// Arguments that the operator writes, although its schema does not say so.
 struct UndeclaredWrites {
   std::string_view name;
   std::array<std::string_view, 2> arguments;
@@ -49,7 +50,7 @@ constexpr std::array<UndeclaredWrites, 2> kUndeclaredWrites = {{
     {"aten::native_batch_norm.out", {"running_mean", "running_var"}},
 }};
 
-// In-place operators that do not look at what was there.
+// In-place operators that do not read the old contents.
 constexpr std::array<std::string_view, 9> kOverwritingOperators = {
     "zero_",        "fill_",      "normal_",     "uniform_",   "random_",
     "exponential_", "geometric_", "log_normal_", "bernoulli_",
@@ -103,8 +104,8 @@ bool indexes_by_tensors(std::string_view local_name) {
          local_name.starts_with("_index_put_impl_");
 }
 
-// Of the operators with a shape that depends on data, indexing waits only for masks: it is left
-// out.
+// Whether the host waits for the operator: its result or shape depends on data. Excludes indexing,
+// which waits only for masks.
 bool host_waits_for(const c10::OperatorHandle& op, std::string_view local_name) {
   if (local_name == "index.Tensor") return false;
   if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output))

@@ -1,6 +1,6 @@
-// The facts about an operator that the redirect needs: its way on the simulated device, the
-// arguments that it writes, and its demands on their devices. They are read from its schema once,
-// at installation.
+// The facts about an operator that the redirect needs: how it runs on the simulated device, the
+// arguments that it writes, and its checks of their devices. Read from its schema once, at
+// installation.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -13,10 +13,10 @@
 namespace uvm::sim_kernels {
 
 enum class Route {
-  kNative,       // PyTorch's own CUDA code: it launches no kernel
+  kNative,       // PyTorch's own CUDA code, which launches no kernel
   kRedirect,     // the CPU kernel on the same bytes
   kUnavailable,  // a CUDA kernel without a CPU counterpart
-  kNone          // not ours: no CUDA kernel, or another library's operator
+  kNone          // not replaced: no CUDA kernel, or another library's operator
 };
 
 enum class DeviceCheck {
@@ -27,12 +27,11 @@ enum class DeviceCheck {
 
 struct OperatorPlan {
   std::string name;                      // "aten::add.Tensor"
-  std::string method;                    // as the message of a device check names it
+  std::string method;                    // its name in messages of device checks
   std::vector<int> accesses;             // per argument: UVMSIM_READ, UVMSIM_WRITE or both
   std::optional<std::size_t> generator;  // position of the generator argument
   DeviceCheck device_check = DeviceCheck::kStrict;
-  std::optional<std::size_t>
-      masks;                // position of indices, which the host waits for where they are masks
+  std::optional<std::size_t> masks;  // position of indices; the host waits if they are masks
   bool host_waits = false;  // the result's value or shape is known on the host when it returns
 };
 

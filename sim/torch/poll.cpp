@@ -1,6 +1,6 @@
-// When to load the kernels, and which: the part of the simulated device's PyTorch support that is
-// not linked to torch. One flag says that all is done, one mutex guards the attempt; nothing is
-// called under it that waits for another thread of ours.
+// Decides when to load which kernels: the part of the simulated device's PyTorch support that is
+// not linked to torch. A flag says that loading is complete. A mutex guards each attempt; under it
+// no call waits for another thread of ours.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using InstallFunction = int (*)();
 
-// The library of the kernels for that version of torch; it lies next to this one.
+// The path of the kernels' library for that version of torch, beside this library.
 std::string kernel_library_path(const uvm::TorchInProcess& torch) {
   const std::string name =
       "libuvmsim_torch_" + std::to_string(torch.major) + "_" + std::to_string(torch.minor) + ".so";
@@ -34,7 +34,7 @@ void say_unavailable(const char* reason) {
                reason);
 }
 
-// Null where the library cannot be loaded, which a line on stderr has then said.
+// Returns null, after a line on stderr, if the library cannot be loaded.
 InstallFunction load_install_function(const uvm::TorchInProcess& torch) {
   const std::string path = kernel_library_path(torch);
   if (access(path.c_str(), R_OK) != 0) {
@@ -54,8 +54,8 @@ InstallFunction load_install_function(const uvm::TorchInProcess& torch) {
 
 int attempt() {
   const uvm::TorchInProcess torch = uvm::find_torch();
-  // libtorch_python is the last of torch's libraries to be initialised; a C++ program without it is
-  // not served.
+  // libtorch_python is the last of torch's libraries to be initialised. C++ programs without it are
+  // not supported.
   if (!torch.cuda_libraries_mapped || !torch.python_mapped) return 0;
   static const InstallFunction install = load_install_function(torch);
   return install ? install() : 1;

@@ -11,14 +11,14 @@
 
 namespace uvm::sim_kernels {
 
-// What one operator's random numbers are made of. Advances `requested`, or the device's default
-// generator where none is, as a launch on a real device does. Takes the CUDA generator's mutex.
-// Throws where `requested` is no CUDA generator, or takes no part in a capture that goes on.
+// The seed and offset of one operator's random numbers. Advances `requested`, by default the
+// device's default generator, as a launch on a real device does. Takes the CUDA generator's mutex.
+// Throws if `requested` is no CUDA generator, or is not registered with the running capture.
 at::PhiloxCudaState next_random_state(const std::optional<at::Generator>& requested,
                                       c10::Device device);
 
-// A CPU generator for it. A captured state is read from the device's memory at the call: each
-// launch of a graph finds other numbers there.
+// A CPU generator from that state. Reads a captured state from the device's memory at each call,
+// since each launch of a graph has other numbers there.
 at::Generator cpu_generator(const at::PhiloxCudaState& state);
 
 }  // namespace uvm::sim_kernels

@@ -1,6 +1,6 @@
-// The fused LSTM and GRU cells, composed of plain operators on CUDA tensors. Their workspaces are
-// read by their own backward functions only, so the layout is ours: activated gates, and for GRU
-// what its derivative needs besides.
+// The fused LSTM and GRU cells, composed of plain operators on CUDA tensors. Only their own
+// backward functions read the workspaces, so the layout is free: activated gates, and for GRU
+// further values for its derivative.
 #include <ATen/ATen.h>
 
 #include "sim/torch/special_cases.hpp"

@@ -26,7 +26,7 @@ bool on_cuda(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
 }
 
-// The device of the first CUDA tensor, or the one asked for, or the current one.
+// The device of the first CUDA tensor, else a requested device, else the current one.
 c10::Device device_of(c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> device;
   for (const c10::IValue& argument : arguments) {
@@ -61,7 +61,7 @@ class RedirectedCall {
 
   void run() {
     for (std::size_t i = 0; i < arguments_.size(); ++i) check_devices(i);
-    // No capture allows it; say so before anything is done.
+    // Captures forbid host waits; fail before anything is done.
     const bool host_waits = plan_.host_waits || is_indexed_by_mask();
     if (host_waits && launch_.is_capturing()) launch_.synchronize();
     for (std::size_t i = 0; i < arguments_.size(); ++i) materialize_written(i);
@@ -69,8 +69,8 @@ class RedirectedCall {
     torch::jit::Stack cpu_stack;
     if (!launch_.is_capturing()) cpu_stack = cpu_arguments();
     for (std::size_t i = 0; i < arguments_.size(); ++i) touch(i);
-    // What a kernel overwrites must be resident before; a kernel that only makes new tensors is
-    // reported when their addresses are known, so that one operator is one kernel.
+    // Memory that a kernel overwrites must be resident before it runs. A kernel that only creates
+    // tensors is reported when their addresses are known, so that each operator is one kernel.
     if (writes_arguments_) launch_.submit();
     if (launch_.is_capturing()) {
       cpu_stack = try_out();
@@ -84,8 +84,8 @@ class RedirectedCall {
  private:
   bool is_written(std::size_t i) const { return plan_.accesses[i] & UVMSIM_WRITE; }
 
-  // The positions that a mask selects are counted on the host, unless all that they are given is
-  // one number of the host's.
+  // The host counts the positions that a mask selects, unless the value is a single number on the
+  // host.
   bool is_indexed_by_mask() const {
     if (!plan_.masks) return false;
     bool masked = false;
@@ -115,8 +115,7 @@ class RedirectedCall {
     });
   }
 
-  // A written tensor of a copy-on-write storage gets its own bytes now, before any address is
-  // taken.
+  // A written tensor of a copy-on-write storage gets its own bytes before any address is used.
   void materialize_written(std::size_t i) {
     if (!is_written(i)) return;
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
@@ -138,7 +137,8 @@ class RedirectedCall {
     return cpu_stack;
   }
 
-  // For the shapes of the results. Zeros are good indices; divisors and probabilities want ones.
+  // Runs the operator to get the shapes of the results. Zeros are valid indices; divisors and
+  // probabilities need ones.
   torch::jit::Stack try_out() {
     std::exception_ptr failure;
     using Use = CpuAliases::Use;
@@ -195,7 +195,7 @@ class RedirectedCall {
     for (c10::IValue& result : results) stack_->push_back(std::move(result));
   }
 
-  // After the call: written tensors have the sizes and the memory that they are left with.
+  // Call it after the call, when written tensors have their final sizes and memory.
   void capture(const std::vector<CapturedResult>& results) {
     CpuAliases aliases(launch_, CpuAliases::Use::kGraph);
     torch::jit::Stack arguments;
@@ -224,7 +224,7 @@ class RedirectedCall {
     });
   }
 
-  // A launch takes the values of host tensors with it.
+  // A launch keeps the current values of host tensors.
   static at::Tensor present_value(const at::Tensor& tensor) {
     const CpuKernelScope scope;
     at::Tensor copy = at::clone(tensor);
@@ -233,7 +233,7 @@ class RedirectedCall {
     return copy;
   }
 
-  // A host tensor that was passed in and comes back is itself, not a result.
+  // A host tensor that was passed in and is returned stays itself; it is no result.
   at::Tensor device_result(const at::Tensor& result) {
     bool passed_in = false;
     for (const c10::IValue& argument : arguments_) {

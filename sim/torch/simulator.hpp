@@ -1,5 +1,5 @@
-// The simulator's control interface, bound at run time: the libraries here load in any process. In
-// a process without a simulator, device memory counts as ordinary memory, and nothing is reported.
+// The simulator's control interface, bound at run time, so that these libraries load in any
+// process. Without a simulator, device memory counts as ordinary memory and nothing is reported.
 // Owns nothing; any thread may call.
 #pragma once
 
@@ -16,7 +16,7 @@ struct Simulator {
 
 const Simulator& simulator();
 
-// Where a kernel finds the bytes of `address`; null where a device cannot reach them.
+// The address at which a kernel accesses the bytes of `address`; null if devices cannot reach them.
 void* device_view(const void* address);
 
 }  // namespace uvm::sim_kernels

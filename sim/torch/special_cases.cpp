@@ -96,7 +96,7 @@ TensorTriple cudnn_batch_norm_backward(const at::Tensor& input, const at::Tensor
                                         /*train=*/true, epsilon, {true, true, true});
 }
 
-// cuDNN samples bilinearly, takes zeros for what lies outside, and aligns corners.
+// cuDNN samples bilinearly, uses zeros outside the input, and aligns corners.
 constexpr std::int64_t kBilinear = 0;
 constexpr std::int64_t kZeros = 0;
 
@@ -124,7 +124,7 @@ bool use_cudnn_ctc_loss_tensor(const at::Tensor&, const at::Tensor&, const at::T
   return false;
 }
 
-// The weights stay where they are: only cuDNN wants them in one piece.
+// The weights stay as they are: only cuDNN needs them in one buffer.
 at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, std::int64_t, std::int64_t,
                                     std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
                                     bool) {
@@ -184,7 +184,7 @@ std::int64_t math_attention(const at::Tensor&, const at::Tensor&, const at::Tens
 }
 
 void choose_math_attention() {
-  // scaled_dot_product_attention asks this stub, not the operator _fused_sdp_choice.
+  // scaled_dot_product_attention calls this stub instead of the operator _fused_sdp_choice.
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&math_attention);
 }
 

@@ -1,6 +1,6 @@
-// Operators that need more than their CPU kernel on the same bytes. To add one, write a function
-// with the operator's C++ signature and put it into the table in special_cases.cpp. It is
-// registered on key CUDA in place of the redirect. It may call other operators on its CUDA tensors,
+// Operators that need more than their CPU kernel on the same bytes. To add an operator, write a
+// function with its C++ signature and add it to the table in special_cases.cpp, which registers it
+// on key CUDA instead of the redirect. The function may call other operators on its CUDA tensors,
 // or the redirect itself through DirectCall.
 #pragma once
 
@@ -20,7 +20,7 @@ struct SpecialCase {
 
 std::vector<SpecialCase> special_cases();
 
-// nested.cpp: the same for nested tensors, which have a key of their own, NestedTensorCUDA.
+// nested.cpp: the same for nested tensors, whose key is NestedTensorCUDA.
 std::vector<SpecialCase> nested_special_cases();
 at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool transposes);
 
@@ -35,7 +35,7 @@ std::int64_t math_attention(const at::Tensor& query, const at::Tensor& key, cons
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);
 void foreach_copy_(at::TensorList self, at::TensorList source, bool non_blocking);
 
-// recurrent_cells.cpp: the fused cells that LSTM and GRU use on CUDA where cuDNN is not acceptable.
+// recurrent_cells.cpp: the fused cells that LSTM and GRU use on CUDA if cuDNN is not acceptable.
 using TensorPair = std::tuple<at::Tensor, at::Tensor>;
 using TensorTriple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using TensorQuintuple = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;

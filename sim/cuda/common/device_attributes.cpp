@@ -114,8 +114,8 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return 0;
-    // Absent on the modelled card and host, or not served by the stand-ins: textures, NUMA-bound
-    // memory.
+    // Features that the modelled card and host lack, or that the stand-ins do not implement:
+    // textures, NUMA-bound memory.
     default:
       return 0;
   }

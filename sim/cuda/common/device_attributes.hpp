@@ -5,16 +5,16 @@
 
 namespace uvmsim::cuda {
 
-// Of every device: the machine's.
+// All devices have the machine's name.
 const char* device_name();
 
-// Nothing for a number that CUDA 13.0 does not know.
+// Returns nothing for a number that CUDA 13.0 does not define.
 std::optional<int> device_attribute(int attribute, int ordinal);
 
-// Fills 16 bytes that tell the devices apart, also across CUDA_VISIBLE_DEVICES.
+// Writes 16 bytes that identify the device, whatever CUDA_VISIBLE_DEVICES is.
 void device_uuid(int ordinal, char* out_bytes);
 
-// The same, and the PCI bus, by the device's number before CUDA_VISIBLE_DEVICES.
+// The same, and the PCI bus, by the device's physical number.
 void device_uuid_of_number(int number, char* out_bytes);
 int pci_bus_of_number(int number);
 

@@ -1,4 +1,4 @@
-// Where the stand-ins lie.
+// Finds the folder of the stand-ins.
 #pragma once
 
 #include <string>

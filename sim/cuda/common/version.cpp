@@ -11,7 +11,7 @@ namespace {
 struct DriverVersion {
   std::string_view text;
   int number;
-  const char* subfolder;  // of the stand-ins, where the driver of that version lies
+  const char* subfolder;  // below the stand-ins, with the driver of that version
 };
 
 constexpr std::array<DriverVersion, 3> kAccepted{

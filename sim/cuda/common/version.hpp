@@ -1,16 +1,15 @@
-// The CUDA versions that the stand-ins answer with.
+// The CUDA versions that the stand-ins report.
 #pragma once
 
 namespace uvmsim::cuda {
 
 inline constexpr int kRuntimeVersion = 13000;
 
-// 13000, or what UVMSIM_DRIVER_VERSION says: 12020, 12080 or 13000. Anything else costs one line on
+// UVMSIM_DRIVER_VERSION (12020, 12080 or 13000), by default 13000. Another value prints one line on
 // stderr.
 int driver_version();
 
-// Where the driver of that version lies, below the folder of the stand-ins: "/12.2", or "" for the
-// newest one.
+// The subfolder of the stand-ins with the driver of that version: "/12.2", or "" for the newest.
 const char* driver_subfolder();
 
 }  // namespace uvmsim::cuda

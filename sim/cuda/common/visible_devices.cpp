@@ -13,8 +13,8 @@
 namespace uvmsim::cuda {
 namespace {
 
-// CUDA's runtime library loads the driver's when it is initialised: other libraries of the process
-// find it mapped from then on.
+// Like CUDA's runtime library, loads the driver library at initialisation. Other libraries of the
+// process then find it mapped.
 void load_driver_library() {
   const std::string path = library_folder() + "/libcuda.so.1";
   dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

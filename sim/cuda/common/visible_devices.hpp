@@ -1,14 +1,14 @@
-// The devices that CUDA_VISIBLE_DEVICES leaves. The variable is read when either stand-in is
-// initialised, as the driver does, and both use that list. The engine's devices are alike, so the
-// first ones are visible. Only the names of devices (PCI and UUID) follow the numbers of the list.
+// The devices in CUDA_VISIBLE_DEVICES. The first stand-in to be initialised reads the variable, and
+// both use its list. The engine's devices are alike, so a list of n devices shows the first n. Only
+// PCI addresses and UUIDs follow the numbers of the list.
 #pragma once
 
 #include <vector>
 
 namespace uvmsim::cuda {
 
-// Physical numbers of the visible devices, in the order of their ordinals. Initialises the process:
-// to be called where the modelled library does so.
+// Physical numbers of the visible devices, in the order of their ordinals. Initialises the process,
+// so it is called only where the modelled library does that.
 const std::vector<int>& visible_devices();
 
 inline int visible_device_count() {

@@ -1,5 +1,5 @@
-// Contexts. All work of a device happens in its primary context; one that a program has made is
-// another name for it. The stack of current ones is the thread's.
+// Contexts. All work of a device happens in its primary context; a context made by the program is
+// another name for that one. Each thread has a stack of current contexts.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace {
 constexpr int kMostContexts = 64;  // of a device
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
-// A context is the address of the element with its number. The element says whether the context
-// exists. Primary contexts come first, and always exist.
+// A context handle is the address of the element with the context's number. The element is true
+// while the context exists. Primary contexts come first, and always exist.
 std::array<std::atomic<bool>, std::size_t{kMostContexts} * kMostDevices> contexts;
 
-// The context's number, or -1 for none or a foreign one.
+// The context's number, or -1 for null or a foreign handle.
 int number_of(CUcontext context) {
   const auto offset =
       reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());

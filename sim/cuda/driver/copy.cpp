@@ -28,7 +28,7 @@ struct End2D {
   CopyEnd end;
 };
 
-// False for arrays, which the simulated device does not have.
+// Returns false for arrays, which the simulated device does not have.
 bool read_end(CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x_bytes,
               std::size_t y, std::size_t pitch, End2D* out) {
   const std::size_t offset = y * pitch + x_bytes;

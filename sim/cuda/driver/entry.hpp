@@ -1,9 +1,10 @@
-// How every entry point of the stand-in driver library begins and ends. CU_API declares one; it
-// starts with CU_ENTER_ANYTIME (count, failures on demand, forked child), CU_ENTER (also: cuInit
-// has been called) or CU_ENTER_CONTEXT (also: `device` is that of the current context).
+// Macros that begin and end every entry point of the stand-in driver library. CU_API declares an
+// entry point; it starts with CU_ENTER_ANYTIME (count, failures on demand, forked child), CU_ENTER
+// (also: cuInit has been called) or CU_ENTER_CONTEXT (also: `device` is that of the current
+// context).
 //
-// cuda.h gives several functions two names by a macro; the macros are taken away here, because both
-// names are defined.
+// cuda.h renames several functions by macros. This header removes the macros, because the stand-in
+// defines both names.
 #pragma once
 
 #include <cuda.h>
@@ -48,11 +49,11 @@ using namespace api;
 
 CUresult finish(Status status);
 
-// The context of that number, a device's for its primary one, and the device of a context (-1 for
-// none or a foreign one).
+// The context with that number (a device's number for its primary context), and the device of a
+// context (-1 for null or a foreign handle).
 CUcontext context_of(int number);
 int device_of(CUcontext context);
-// The device of the thread's current context; an error where there is none, or where it has ended.
+// The device of the thread's current context; an error if there is none or it has ended.
 CUresult current_device(int* device);
 
 inline Machine& machine() {

@@ -51,7 +51,7 @@ bool existed(std::string_view name, int version) {
   return it == kIntroductions.end() || it->version <= version;
 }
 
-// Since then this name means another function.
+// From this version on the name means another function.
 constexpr int kNewGraphInstantiate = 12000;
 
 // The newest form that existed in `version` and is implemented, else the newest that existed.

@@ -1,5 +1,5 @@
-// Kernels: their parameters and launches. A handle is the host function that stands for the kernel,
-// as cudaGetFuncBySymbol and cudaGetKernel give it. There are no modules.
+// Kernels: their parameters and launches. A handle is the host function of the kernel, as
+// cudaGetFuncBySymbol and cudaGetKernel return it. There are no modules.
 #include "sim/api/graphs.hpp"
 #include "sim/api/kernel_launch.hpp"
 #include "sim/cuda/driver/entry.hpp"
@@ -21,7 +21,7 @@ CUresult result_of(const LaunchResult& result) {
   return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
-// Arguments are given one by one, or as a list of what `extra` holds.
+// Arguments come one by one, or in one buffer described by `extra`.
 CUresult launch(KernelLaunch kernel, void** arguments, void** extra) {
   if (arguments != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   kernel.arguments = arguments;

@@ -1,4 +1,4 @@
-// Allocation of every kind, and what can be asked about an address.
+// Allocation of every kind, and queries about addresses.
 #include <cstdint>
 
 #include "sim/cuda/driver/entry.hpp"
@@ -181,7 +181,7 @@ CU_API cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevicep
   return pointer_attribute(out, attribute, address);
 }
 
-// An attribute that an address does not have is left as zeros, and is no error.
+// An attribute that an address lacks is set to zeros; that is no error.
 CU_API cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** outs,
                               CUdeviceptr address) {
   CU_ENTER;

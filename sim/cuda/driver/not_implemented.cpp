@@ -1,5 +1,5 @@
-// The end of every generated entry point of the driver library, and a call that the stand-in cannot
-// serve but can explain.
+// The body of every generated entry point of the driver library, and a call that the stand-in
+// cannot implement but can explain.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -25,8 +25,8 @@ int uvmsim_driver_not_implemented(void** record, const char* name) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// CUDA's static runtime, and nothing else, uses tables of the driver that are not documented. Each
-// program or library that has it in it is named once.
+// Only CUDA's static runtime uses undocumented tables of the driver. Names each program or library
+// that contains that runtime once.
 CU_API cuGetExportTable(const void** table, const CUuuid*) {
   CU_ENTER_ANYTIME;
   call_record.note_not_implemented();

@@ -1,5 +1,5 @@
-// Advice, prefetch, discard and range attributes, in CUDA 12's way (a device ordinal) and CUDA 13's
-// (a location).
+// Advice, prefetch, discard and range attributes, in the forms of CUDA 12 (a device ordinal) and
+// CUDA 13 (a location).
 #include "sim/api/placement.hpp"
 
 #include "sim/cuda/driver/entry.hpp"

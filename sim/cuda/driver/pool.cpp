@@ -1,5 +1,5 @@
-// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
-// made, which is right because all work takes effect in the order of its calls.
+// Stream-ordered allocation in its simplest form: the call itself allocates and frees. That is
+// correct because all work takes effect in the order of its calls.
 #include "sim/api/pool.hpp"
 
 #include "sim/cuda/driver/entry.hpp"

@@ -1,4 +1,4 @@
-// Errors of the driver interface, and who wants to be told of them.
+// Errors of the driver interface, and callbacks for them.
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -69,7 +69,7 @@ CUresult uvmsim::cuda::finish(Status status) {
   return CUDA_ERROR_UNKNOWN;
 }
 
-// Names and texts are given everywhere, also in a forked child.
+// Names and texts are available in a forked child too.
 CU_API cuGetErrorName(CUresult error, const char** text) {
   UVMSIM_CALL_RECORD;
   if (const auto failure = call_record.enter()) return static_cast<CUresult>(*failure);

@@ -17,7 +17,7 @@ CUresult create(int device, CUstream* out, unsigned flags, int priority) {
   return CUDA_SUCCESS;
 }
 
-// Answers about a stream, or an invalid handle.
+// Returns `answer` of the stream, or an error if the handle is invalid.
 template <class Answer>
 CUresult ask(int device, CUstream stream, Answer answer) {
   const auto found = machine().find_stream(device, stream);
@@ -176,7 +176,8 @@ CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsi
   CU_ENTER_CONTEXT;
   const auto allocation = machine().find(as_pointer(address));
   if (!allocation || allocation->kind != MemoryKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().refuse_capture(device, stream));  // no effect with concurrent access
+  return finish(machine().refuse_capture(device, stream));  // attaching has no effect with
+                                                            // concurrent access
 }
 
 // Like all work that is not captured, host functions take effect at once, on the calling thread,
@@ -198,7 +199,7 @@ CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* arg
   return CUDA_SUCCESS;
 }
 
-// Written at once, like all data.
+// Like all work, the write takes effect at once.
 CU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   CU_ENTER_CONTEXT;
   const Fill write{as_pointer(address), 1, value, sizeof value, NodeKind::kStreamWrite};

@@ -1,5 +1,5 @@
-// Addresses that the program reserves and memory that it maps there. A piece of memory belongs to
-// one device and cannot be shared with another process.
+// Virtual memory management: reserved addresses, and memory mapped there. A piece of memory belongs
+// to one device and cannot be shared with another process.
 #include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
@@ -7,7 +7,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// A piece that the simulated machine can make.
+// Checks that the simulated machine can make such a piece.
 CUresult check(const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -32,7 +32,7 @@ CU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* pro
   return CUDA_SUCCESS;
 }
 
-// The wanted address is a wish, which is not granted here.
+// The requested address is only a hint, which is ignored.
 CU_API cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment_bytes, CUdeviceptr,
                            unsigned long long flags) {
   CU_ENTER;

@@ -1,10 +1,10 @@
-// A stand-in for libnvidia-ml.so.1: the devices of the simulated machine, whatever
-// CUDA_VISIBLE_DEVICES hides, and how busy and how full they are. It makes no machine: a process
-// that has not used a device sees devices that are idle and empty, also in a forked child. Each
-// process has devices of its own, so it sees no other process on them.
+// A stand-in for libnvidia-ml.so.1: all devices of the simulated machine, whatever
+// CUDA_VISIBLE_DEVICES hides, with their utilization and memory use. It creates no machine: in a
+// process that has used no device, and in a forked child, devices are idle and empty. Each process
+// has its own devices, so no other process appears on them.
 //
-// NVML's header is not needed for this and not there; types and numbers are those of its
-// documentation. A function that is not here is not found, which callers of NVML provide for.
+// NVML's header is not installed; types and numbers come from its documentation. Lookups of missing
+// functions fail, which callers of NVML handle.
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ namespace {
 
 constexpr const char* kVersion = "580.00";
 
-// What does not depend on the program: an idle device of the modelled kind.
+// Figures of an idle device of the modelled kind, whatever the program does.
 constexpr unsigned kCelsius = 40;
 constexpr unsigned kMilliwatts = 70'000;
 constexpr unsigned kGraphicsClockMhz = 1980;
@@ -90,7 +90,7 @@ constexpr unsigned kMemoryClockMhz = 3201;
 constexpr int kMemoryClock = 2;
 constexpr int kLastClock = 3;
 
-// A device is the address of an element.
+// A device handle is the address of an element.
 std::array<char, kMostDevices> devices;
 
 NvmlDevice device_of(int number) {
@@ -101,7 +101,7 @@ int device_count() {
   return process_settings().devices;
 }
 
-// -1 where it is none.
+// Returns -1 for a foreign handle.
 int number_of(NvmlDevice device) {
   const auto offset =
       reinterpret_cast<std::uintptr_t>(device) - reinterpret_cast<std::uintptr_t>(devices.data());
@@ -295,8 +295,8 @@ NVML_API nvmlDeviceGetMemoryInfo_v2(NvmlDevice device, NvmlMemoryV2* out) {
   return NVML_SUCCESS;
 }
 
-// On the virtual clock a device is busy while work is on it that the host has not waited for.
-// Kernels are bound by memory.
+// By the virtual clock, a device is busy while it has work that the host has not waited for.
+// Kernels count as memory-bound.
 NVML_API nvmlDeviceGetUtilizationRates(NvmlDevice device, NvmlUtilization* out) {
   const int number = number_of(device);
   if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;

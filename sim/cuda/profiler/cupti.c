@@ -1,6 +1,6 @@
-/* A stand-in for libcupti.so.13, through which PyTorch's profiler records what devices do. It says
- * that it is not initialized, and the profiler goes on with the host alone. NVIDIA's own library
- * finds the stand-in driver without what is not documented of the real one, and may crash.
+/* A stand-in for libcupti.so.13, with which PyTorch's profiler records device activity. It reports
+ * that it is not initialized, so the profiler records the host alone. NVIDIA's own library needs
+ * undocumented parts of the driver, which the stand-in lacks, and may crash.
  *
  * It has the functions that PyTorch calls; state and threads do not matter.
  */

@@ -6,7 +6,7 @@
 
 #include "sim/cuda/runtime/entry.hpp"
 
-// Only a pointer to it is ever given out.
+// Programs only get a pointer to it.
 struct cudaArray {
   void* address;
   size_t pitch_bytes;
@@ -33,7 +33,7 @@ bool is_array(const cudaArray* array) {
   return arrays().contains(array);
 }
 
-// Bytes of an element; 0: there are no such elements.
+// Bytes of an element; 0 if the format is invalid.
 size_t element_bytes(const cudaChannelFormatDesc& format) {
   const int bits = format.x;
   if (bits != 8 && bits != 16 && bits != 32) return 0;
@@ -45,7 +45,7 @@ size_t element_bytes(const cudaChannelFormatDesc& format) {
   return channels == 3 ? 0 : channels * static_cast<size_t>(bits) / 8;
 }
 
-// Copies rows between an array, from an offset in bytes and a row on, and pitched memory.
+// Copies rows between pitched memory and an array, which starts at a row and a byte offset.
 enum class Direction { kToArray, kFromArray };
 cudaError_t copy_rows(Direction direction, const cudaArray* array, size_t x_bytes, size_t y,
                       void* memory, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind,

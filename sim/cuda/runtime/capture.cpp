@@ -1,4 +1,4 @@
-// What can be asked and changed about a capture that goes on.
+// Queries and changes of a running capture.
 #include "sim/api/graphs.hpp"
 #include "sim/cuda/runtime/entry.hpp"
 

@@ -181,7 +181,7 @@ RT_API cudaDeviceSynchronize() {
   return finish(machine().wait_for_device(device));
 }
 
-// ---- versions: answered everywhere, also in a forked child
+// ---- versions, available in a forked child too
 
 RT_API cudaDriverGetVersion(int* version) {
   UVMSIM_CALL_RECORD;

@@ -1,5 +1,5 @@
-// Entry points of the driver interface by name: asked of the stand-in next to this one, never of
-// whatever driver library the process would find.
+// Entry points of the driver interface by name. They come from the stand-in driver beside this
+// library, never from another driver library in the process.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -14,8 +14,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// What the stand-in driver exports for this purpose: cuGetProcAddress_v2 without being counted as a
-// call of it.
+// An export of the stand-in driver for this purpose: cuGetProcAddress_v2 without counting a call.
 using Lookup = int (*)(const char* name, int version, unsigned long long flags, void** out);
 
 Lookup load_lookup() {
@@ -34,7 +33,7 @@ cudaError_t find_entry_point(const char* name, void** function, int version,
   const int found = lookup == nullptr ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
                                       : lookup(name, version, flags, function);
   if (result != nullptr) *result = static_cast<cudaDriverEntryPointQueryResult>(found);
-  // With a place for the reason, its absence is no error.
+  // If the caller takes a reason, a missing function is no error.
   return *function != nullptr || result != nullptr ? cudaSuccess : fail(cudaErrorSymbolNotFound);
 }
 
@@ -57,7 +56,8 @@ RT_API cudaGetDriverEntryPointByVersion(const char* name, void** function, unsig
 
 namespace {
 
-// A program that asks for neither kind of default stream gets the functions of its own.
+// A program that requests neither kind of default stream gets functions for the kind it was
+// compiled for.
 unsigned long long per_thread_by_default(unsigned long long flags) {
   constexpr unsigned long long kKinds = cudaEnableLegacyStream | cudaEnablePerThreadDefaultStream;
   return (flags & kKinds) != 0 ? flags : flags | cudaEnablePerThreadDefaultStream;

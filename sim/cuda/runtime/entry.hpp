@@ -1,7 +1,7 @@
-// How every entry point of the stand-in runtime library begins and ends. RT_API declares one; it
-// starts with RT_ENTER (count, failures on demand, forked child) or RT_ENTER_DEVICE (also: a
-// current device, with its context active), and ends in finish or fail, which keep the calling
-// thread's last error.
+// Macros that begin and end every entry point of the stand-in runtime library. RT_API declares an
+// entry point; it starts with RT_ENTER (count, failures on demand, forked child) or RT_ENTER_DEVICE
+// (also: a current device, with its context active), and ends in finish or fail, which keep the
+// calling thread's last error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,30 +14,29 @@ namespace uvmsim::cuda {
 
 using namespace api;
 
-// Returned as is; anything but success becomes the thread's last error.
+// Returns the error; anything but success becomes the thread's last error.
 cudaError_t fail(cudaError_t error);
 cudaError_t finish(Status status);
 
-// The calling thread's device, whose primary context is made current if none was; -1 where no
-// device is visible.
+// The calling thread's device, whose primary context becomes current if none is; -1 if no device is
+// visible.
 int use_device();
 
 inline Machine& machine() {
   return Machine::instance();
 }
 
-// What differs in HIP, whose entry.hpp has it too: the other files of this folder that have a twin
-// there are translated.
+// The parts that differ in HIP. sim/hip/runtime/entry.hpp has its own; hipify translates most other
+// files of this folder.
 inline constexpr int kLeastPriority = 0;
 inline constexpr int kGreatestPriority = -5;
 inline constexpr unsigned kEventFlags =
     cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
-// Managed memory may be allocated beside a capture, as far as the modes of thread and capture
-// allow.
+// Managed memory may be allocated during a capture if the modes of thread and capture allow it.
 inline Status admit_managed_call() {
   return Status::kOk;
 }
-// Each kind of memory is freed by calls of its own.
+// Each kind of memory has its own free function.
 inline Status free_of_device(void* address) {
   return machine().free_memory(address, Wait::kYes);
 }

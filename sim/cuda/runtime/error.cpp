@@ -88,7 +88,7 @@ cudaError_t finish(Status status) {
 int use_device() {
   if (visible_device_count() == 0) return -1;
   ThreadContext& thread = ThreadContext::current();
-  // A primary context that has ended is made anew.
+  // A primary context that has ended is created again.
   if (thread.context() == kNoContext || PrimaryContexts::has_ended(thread.context_number()))
     thread.choose_device(thread.device());
   return thread.device();
@@ -96,7 +96,7 @@ int use_device() {
 
 }  // namespace uvmsim::cuda
 
-// The calls about errors work everywhere, also in a forked child.
+// Calls about errors work in a forked child too.
 RT_API cudaGetLastError() {
   UVMSIM_CALL_RECORD;
   if (const auto failure = call_record.enter()) return static_cast<cudaError_t>(*failure);

@@ -1,7 +1,7 @@
-// Kernels: what nvcc's start-up code registers, and launches. The simulated device runs no GPU
-// code. A kernel runs where the plug-in of UVMSIM_KERNELS has code for it. Any other launch fails
-// with "no kernel image", and names the kernel on stderr once. PyTorch's spin kernel
-// (torch.cuda._sleep) does run: it keeps its stream busy for one virtual nanosecond a cycle.
+// Kernels: registration by nvcc's start-up code, and launches. The simulated device runs no GPU
+// code. A kernel runs if the plug-in of UVMSIM_KERNELS has code for it. Any other launch fails with
+// "no kernel image", and names the kernel on stderr once. PyTorch's spin kernel (torch.cuda._sleep)
+// does run: it keeps its stream busy for one virtual nanosecond a cycle.
 #include <cuda.h>
 
 #include <cstdint>

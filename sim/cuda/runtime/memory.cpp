@@ -1,4 +1,4 @@
-// Allocation of every kind, and what can be asked about an address.
+// Allocation of every kind, and queries about addresses.
 #include <algorithm>
 
 #include "sim/api/kernel_plugin.hpp"
@@ -9,7 +9,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// A request for nothing gives the null pointer.
+// A request for 0 bytes gives the null pointer.
 template <class Allocate>
 cudaError_t allocate_if_any(void** out, size_t bytes, Allocate allocate) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);

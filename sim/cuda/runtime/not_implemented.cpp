@@ -1,4 +1,4 @@
-// The end of every generated entry point of the runtime library.
+// The body of every generated entry point of the runtime library.
 #include "sim/cuda/runtime/entry.hpp"
 
 extern "C" int uvmsim_runtime_not_implemented(void** record, const char* name);

@@ -1,4 +1,4 @@
-// What can be asked about an address.
+// Queries about addresses.
 #include <cstring>
 
 #include "sim/cuda/runtime/entry.hpp"
@@ -31,7 +31,7 @@ RT_API cudaPointerGetAttributes(cudaPointerAttributes* out, const void* address)
     case MemoryKind::kRegistered:
       out->type = cudaMemoryTypeHost;
       break;
-    case MemoryKind::kOrdinary:  // no allocation of the machine's
+    case MemoryKind::kOrdinary:  // not allocated by the machine
       break;
   }
   out->hostPointer = allocation->kind == MemoryKind::kDevice ? nullptr : pointer;

@@ -1,5 +1,5 @@
-// Stream-ordered allocation in its simplest form: memory is taken and given back when the call is
-// made, which is right because all work takes effect in the order of its calls.
+// Stream-ordered allocation in its simplest form: the call itself allocates and frees. That is
+// correct because all work takes effect in the order of its calls.
 #include "sim/api/pool.hpp"
 
 #include "sim/cuda/common/visible_devices.hpp"
@@ -99,7 +99,7 @@ RT_API cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, vo
   return finish(set_pool_attribute(pool, attribute, value));
 }
 
-// Access between devices is a matter of peer access here.
+// Access to pools between devices follows peer access.
 RT_API cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
   RT_ENTER;
   const auto found = machine().find_pool(pool);

@@ -19,7 +19,7 @@ cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) 
   return cudaSuccess;
 }
 
-// What a stream has, or an invalid handle.
+// Returns a member of the stream, or an error if the handle is invalid.
 template <class Value, class Member>
 cudaError_t ask(int device, cudaStream_t stream, Value* out, Member Stream::*member) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);
@@ -115,7 +115,8 @@ RT_API cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsi
   RT_ENTER_DEVICE;
   const auto allocation = machine().find(address);
   if (!allocation || allocation->kind != MemoryKind::kManaged) return fail(cudaErrorInvalidValue);
-  return finish(machine().refuse_capture(device, stream));  // no effect with concurrent access
+  return finish(machine().refuse_capture(device, stream));  // attaching has no effect with
+                                                            // concurrent access
 }
 
 // Like all work that is not captured, host functions take effect at once, on the calling thread,

@@ -35,7 +35,7 @@ const char* architecture() {
   return is_xnack_on() ? "gfx942:sramecc+:xnack+" : "gfx942:sramecc+:xnack-";
 }
 
-// Members that both layouts have.
+// Writes the members that both layouts have.
 template <class Properties>
 void write_common(int ordinal, Properties* out) {
   const auto at = [ordinal](hipDeviceAttribute_t number) {
@@ -71,7 +71,7 @@ std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal)
   switch (attribute) {
     case hipDeviceAttributeManagedMemory:
     case hipDeviceAttributeConcurrentManagedAccess:
-      return 1;  // the kernel driver has the calls; says nothing about faults
+      return 1;  // the kernel driver has the calls, with or without faults
     case hipDeviceAttributePageableMemoryAccess:
       return flag(is_xnack_on());
     case hipDeviceAttributeDirectManagedMemAccessFromHost:
@@ -135,8 +135,7 @@ void write_old_properties(int ordinal, void* out) {
   static_assert(offsetof(hipDeviceProp_tR0000, pageableMemoryAccess) == 784);
   hipDeviceProp_tR0000 properties;
   write_common(ordinal, &properties);
-  // The old structure says of the host's page tables what it says of integration. The attribute
-  // does not.
+  // In the old structure this member equals `integrated`. The attribute does not.
   properties.pageableMemoryAccessUsesHostPageTables = properties.integrated;
   std::memcpy(out, &properties, sizeof properties);
 }

@@ -1,5 +1,5 @@
-// Attributes and properties of the simulated device. Its numbers are those of an MI300X where
-// nothing else is modelled.
+// Attributes and properties of the simulated device. Figures that are not modelled are those of an
+// MI300X.
 #pragma once
 
 #include <hip/hip_runtime_api.h>
@@ -8,17 +8,17 @@
 
 namespace uvmsim::hip {
 
-// Of every device: the machine's.
+// All devices have the machine's name.
 const char* device_name();
 
-// Nothing for a number that HIP does not know.
+// Returns nothing for a number that HIP does not define.
 std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal);
 
-// Fills 16 bytes that tell the devices apart, also across HIP_VISIBLE_DEVICES.
+// Writes 16 bytes that identify the device, whatever HIP_VISIBLE_DEVICES is.
 void device_uuid(int ordinal, char* out_bytes);
 int pci_bus(int ordinal);
 
-// The layout since HIP 6.0, of 1,472 bytes, and the one before, of 792 bytes.
+// The layout since HIP 6.0 (1,472 bytes), and the older one (792 bytes).
 void write_properties(int ordinal, hipDeviceProp_tR0600* out);
 void write_old_properties(int ordinal, void* out);
 

@@ -1,4 +1,4 @@
-// Names and texts of HIP's error values. Null for a number that is none.
+// Names and texts of HIP's error values. Null for an unknown number.
 #pragma once
 
 namespace uvmsim::hip {

@@ -1,4 +1,4 @@
-// A stand-in for libhsa-runtime64.so.1, on which HIP stands: it knows only whether it is
+// A stand-in for libhsa-runtime64.so.1, HIP's base library. Its only state is whether it is
 // initialised. The functions and numbers are those of the HSA standard.
 #include <atomic>
 #include <cstdint>

@@ -20,7 +20,8 @@ std::vector<int> read_visible_devices() {
 }  // namespace
 
 const std::vector<int>& visible_devices() {
-  // Also where the process was initialised by another interface, which left the HSA runtime alone.
+  // Needed even if another interface has initialised the process, because that one does not
+  // initialise the HSA runtime.
   static const bool initialized = hsa_init() == 0;
   (void)initialized;
   return initialize(&read_visible_devices);

@@ -1,6 +1,5 @@
-// The devices that HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES where that is unset, leaves. HIP
-// reads both. They are read at the first call of any function of HIP, which initialises the HSA
-// runtime too.
+// The devices in HIP_VISIBLE_DEVICES or, if that is unset, in CUDA_VISIBLE_DEVICES, which HIP reads
+// too. The first call of any HIP function reads them and initialises the HSA runtime.
 #pragma once
 
 #include <vector>

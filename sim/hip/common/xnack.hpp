@@ -1,6 +1,5 @@
-// XNACK: whether a device's access to a page that is elsewhere faults and migrates it. On the
-// modelled cards that needs hardware that can (the profiles `hmm` and `coherent`) and HSA_XNACK=1
-// when the process starts.
+// XNACK: whether a device's access to a page elsewhere faults and migrates the page. It needs
+// hardware support (the profiles `hmm` and `coherent`) and HSA_XNACK=1 when the process starts.
 #pragma once
 
 namespace uvmsim::hip {

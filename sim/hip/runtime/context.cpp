@@ -1,6 +1,6 @@
-// Contexts, which HIP keeps for programs of old. A context is a device. All calls about them are as
-// odd as the modelled ones: the device of the thread follows what is pushed and set, and is not
-// restored by what is popped.
+// Contexts, which HIP keeps for old programs. A context is a device. The calls copy an oddity of
+// the modelled ones: pushing and setting a context change the thread's device, and popping does not
+// restore it.
 #include <array>
 #include <cstddef>
 
@@ -13,7 +13,7 @@ using namespace uvmsim::hip;
 
 namespace {
 
-// A context is the address of the element with the number of its device.
+// A context handle is the address of the element at its device's number.
 std::array<char, kMostDevices> contexts;
 
 class ContextStack {
@@ -35,7 +35,7 @@ hipCtx_t context_of(int device) {
   return reinterpret_cast<hipCtx_t>(&contexts[static_cast<std::size_t>(device)]);
 }
 
-// -1 for a foreign one.
+// Returns -1 for a foreign handle.
 int device_of(hipCtx_t context) {
   const auto offset =
       reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());
@@ -111,7 +111,7 @@ RT_API hipCtxGetDevice(hipDevice_t* out_device) {
   return hipSuccess;
 }
 
-// Not supported by any version. hipDeviceSynchronize is the way.
+// No version supports this call; programs use hipDeviceSynchronize.
 RT_API hipCtxSynchronize() {
   RT_ENTER;
   return fail(hipErrorNotSupported);

@@ -139,7 +139,7 @@ RT_API hipDeviceComputeCapability(int* major, int* minor, hipDevice_t device) {
 
 namespace {
 
-// `write` writes a device's properties in one of the layouts.
+// `write` fills in a device's properties in one of the layouts.
 template <class Properties>
 hipError_t answer_properties(void (*write)(int, Properties*), Properties* properties, int device) {
   if (properties == nullptr) return fail(hipErrorInvalidValue);

@@ -1,4 +1,4 @@
-// Copies and fills by the names of the driver's interface.
+// Copies and fills under the names of the driver's interface.
 #include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;

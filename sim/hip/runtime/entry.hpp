@@ -1,6 +1,6 @@
-// How every entry point of the stand-in for HIP begins and ends: the twin of
-// sim/cuda/runtime/entry.hpp, whose macros and functions it has, so that most files of that folder
-// serve both when they are translated (hipify/README.md).
+// Macros that begin and end every entry point of the stand-in for HIP. They have the names of those
+// in sim/cuda/runtime/entry.hpp, so most files of that folder can be translated to HIP
+// (hipify/README.md).
 #pragma once
 
 #include <hip/hip_runtime_api.h>
@@ -16,11 +16,11 @@ namespace uvmsim::hip {
 
 using namespace api;
 
-// Returned as is; the thread's last error is kept as CUDA's stand-in does.
+// Returns the error, and keeps the thread's last error as CUDA's stand-in does.
 hipError_t fail(hipError_t error);
 hipError_t finish(Status status);
 
-// The calling thread's device; a thread starts on device 0. -1 where no device is visible.
+// The calling thread's device; a thread starts on device 0. -1 if no device is visible.
 int use_device();
 
 inline Machine& machine() {
@@ -32,8 +32,8 @@ inline constexpr int kGreatestPriority = -1;
 inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTiming |
                                         hipEventInterprocess | hipEventDisableSystemFence |
                                         hipEventReleaseToDevice | hipEventReleaseToSystem;
-// Newer versions refuse managed memory and advice while a stream is captured in a mode that is not
-// relaxed. They do so whatever the mode of the thread.
+// Since version 7.0, managed memory and advice are refused during a capture that is not relaxed, in
+// every mode of the thread.
 inline Status admit_managed_call() {
   return kVersion >= kStrictCaptures ? machine().refuse_beside_captures() : Status::kOk;
 }
@@ -47,7 +47,8 @@ inline Status free_of_device(void* address) {
 inline Status free_of_host(void* address) {
   return free_of_device(address);
 }
-// An integrated device counts what the firmware has set aside for it: less than what it can have.
+// An integrated device reports the memory that the firmware set aside for it, which is less than it
+// can use.
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   constexpr std::size_t kCarveOutPart = 4;
   return machine().shares_host_memory() ? use.capacity_bytes / kCarveOutPart : use.capacity_bytes;

@@ -1,4 +1,4 @@
-// Entry points by name: a look-up in this library, as the modelled one does it.
+// Entry points by name: a lookup in this library, as in the modelled one.
 #include <dlfcn.h>
 
 #include <string>

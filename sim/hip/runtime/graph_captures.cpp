@@ -1,5 +1,5 @@
-// What can be asked and changed about a capture that goes on, and HIP's own way to instantiate a
-// graph. HIP's forms have no data of edges. The other calls about graphs are translated.
+// Queries and changes of a running capture, and HIP's own form of graph instantiation. HIP's forms
+// have no edge data. hipify translates the other calls about graphs.
 #include "sim/api/graphs.hpp"
 #include "sim/hip/runtime/entry.hpp"
 

@@ -1,4 +1,4 @@
-// Pinned memory by the names that HIP has beside CUDA's.
+// Pinned memory under the names that HIP has besides CUDA's.
 #include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;

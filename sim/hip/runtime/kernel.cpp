@@ -1,5 +1,4 @@
-// Kernels: the code that the compiler registers at the start of a program is accepted, and no
-// kernel can run.
+// Kernels: accepts the registrations of a program's start-up code; no kernel can run.
 #include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;

@@ -13,12 +13,12 @@ bool is_coarse_grain(hipMemoryAdvise advice) {
   return advice == hipMemAdviseSetCoarseGrain || advice == hipMemAdviseUnsetCoarseGrain;
 }
 
-// Memory of malloc is known to a device only where its accesses fault.
+// A device knows memory from malloc only if its accesses can fault.
 bool is_known(MemoryRange range) {
   return is_xnack_on() || machine().find(range.address).has_value();
 }
 
-// Coarse grain is about caches, which are not modelled. Integrated devices refuse it.
+// Coarse grain concerns caches, which are not modelled. Integrated devices refuse it.
 Status take_coarse_grain(MemoryRange range) {
   const bool accepted = machine().has_placement(range) && !machine().shares_host_memory();
   return accepted ? Status::kOk : Status::kInvalidValue;
@@ -81,7 +81,7 @@ RT_API hipMemPrefetchAsync_v2(const void* address, size_t bytes, hipMemLocation 
   return start_prefetch({address, bytes}, location_of(location), stream);
 }
 
-// From HIP 7.14 on; the headers that this is built with may be older.
+// Since HIP 7.14; the headers of this build may be older.
 RT_API hipMemDiscardBatchAsync(void** addresses, size_t* sizes, size_t count,
                                unsigned long long flags, hipStream_t stream) {
   RT_ENTER_DEVICE;

@@ -1,5 +1,4 @@
-// What can be asked about an address. The numbers of memory types are those of the version that the
-// library answers with.
+// Queries about addresses. The numbers of memory types follow the version that the library reports.
 #include <cstring>
 
 #include "sim/hip/runtime/entry.hpp"
@@ -11,7 +10,7 @@ namespace {
 
 constexpr int kNoDeviceOrdinal = -2;
 
-// Managed memory counts as host memory for the calls that do not know it.
+// Calls without a managed type report managed memory as host memory.
 bool is_host_type(const Allocation& allocation) {
   return allocation.is_host() || allocation.kind == MemoryKind::kManaged;
 }
@@ -27,7 +26,7 @@ hipError_t write(void* out, Value value) {
   return hipSuccess;
 }
 
-// An attribute that an address does not have is written as nothing, and is an error too.
+// An attribute that the address lacks is set to zero, and the call fails.
 template <class Value>
 hipError_t write_none(void* out, Value none = {}) {
   *static_cast<Value*>(out) = none;
@@ -75,7 +74,7 @@ RT_API hipPointerGetAttributes(hipPointerAttribute_t* out, const void* address) 
   std::memset(out, 0, sizeof *out);
   const auto allocation = machine().find(address);
   if (!allocation) {
-    // Versions before 6.0 have no type for memory that is not registered.
+    // Versions before 6.0 have no type for unregistered memory.
     if (kVersion < kNewNumbers) return fail(hipErrorInvalidValue);
     out->device = kNoDeviceOrdinal;
     return hipSuccess;
@@ -99,7 +98,7 @@ RT_API hipPointerGetAttribute(void* out, hipPointer_attribute attribute, hipDevi
   return fail(pointer_attribute(out, attribute, address));
 }
 
-// Succeeds whatever the attributes do.
+// Succeeds even if attributes fail.
 RT_API hipDrvPointerGetAttributes(unsigned count, hipPointer_attribute* attributes, void** outs,
                                   hipDeviceptr_t address) {
   RT_ENTER_DEVICE;
