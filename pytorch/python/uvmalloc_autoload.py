@@ -1,9 +1,8 @@
-"""What torch calls at the end of `import torch`, as an entry point of the group torch.backends.
+"""Torch calls load() at the end of `import torch`: an entry point of the group torch.backends.
 
-Where PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on, its library is loaded then and takes the
-places of torch's allocators, unless it was preloaded and has done so. Else nothing happens, and
-nothing is imported: that is why this is no part of the package. It never raises: torch would fail
-to import.
+If PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on, load() loads its library, which replaces
+torch's allocators unless a preloaded library has done so. Otherwise it imports nothing, so this
+module is not part of the package. It never raises: `import torch` would fail.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sys
 OFF_WORDS = ("", "0", "off", "false", "no")
 
 
-# The package is being imported from here, which is not a program that asks for its names.
+# True while load() imports the package: the program has not requested the package's names then.
 is_importing = False
 
 
@@ -38,6 +37,6 @@ def load() -> None:
 
 
 def _forget_package() -> None:
-    """The program's own `import uvmalloc` is then the first one, and adds the methods."""
+    """Makes the program's own `import uvmalloc` the first one, which adds the methods."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "uvmalloc"]:
         del sys.modules[name]

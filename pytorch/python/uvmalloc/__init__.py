@@ -1,7 +1,7 @@
-"""uvmalloc from Python: its command line, and what a program may ask of it and tell it.
+"""uvmalloc from Python: functions for programs, and the command line.
 
 Importing it imports neither torch nor a native library. Torch, imported before or after, then has
-RFC-0023's names, the methods of tensors too (uvmalloc.torch_names).
+RFC-0023's names, including the methods of tensors (uvmalloc.torch_names).
 """
 
 import sys as _sys
@@ -29,6 +29,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# torch's entry point imports this package too, on behalf of a variable.
+# Torch's entry point also imports this package, if a variable switches uvmalloc on. That adds no
+# methods.
 if not getattr(_sys.modules.get("uvmalloc_autoload"), "is_importing", False):
     _add_methods()

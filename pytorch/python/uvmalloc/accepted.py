@@ -13,4 +13,4 @@ PROFILES = ("discrete", "integrated", "hmm", "coherent")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
 MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
 MOST_DEVICES = 32
-TRACE_MAGIC = b"UVMTRACE"  # with which a trace begins
+TRACE_MAGIC = b"UVMTRACE"  # the first bytes of a trace

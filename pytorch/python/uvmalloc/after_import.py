@@ -1,7 +1,7 @@
-"""Actions that follow the import of a module.
+"""Runs actions after the import of a module.
 
-libuvmalloc.so carries this text, and those of queues.py and torch_names.py behind it
-(pytorch/interpose/CMakeLists.txt). So this file imports nothing but the standard library.
+libuvmalloc.so carries the text of this file, followed by those of queues.py and torch_names.py
+(pytorch/interpose/CMakeLists.txt). So this file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def after_import(actions: dict[str, Callable[[ModuleType], None]]) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds the watched modules as other finders do, and lets an action follow their code."""
+    """Finds the watched modules through the other finders, and runs an action after their code."""
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self.actions = actions

@@ -1,4 +1,4 @@
-"""The command `uvmalloc`: its subcommands and their options. It decides nothing."""
+"""The command `uvmalloc`: its subcommands and their options. The work is in other modules."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ if TYPE_CHECKING:
 
 
 class _PlanCommand(typer.core.TyperCommand):
-    """Notes whether `--` was given, which is no word of the arguments."""
+    """Records whether `--` was given, which the arguments do not contain."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         ctx.obj = "--" in args
         return super().parse_args(ctx, args)
 
 
-# Words after the first one that is no option belong to the program, also without `--`.
+# All words after the first one that is no option belong to the program, even without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
 
-# Those of a file that takes no more. Writing is all that the command does to most files.
+# Errors of a file that cannot be written. The command only writes most of its files.
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
-# Plain help, as wide as the terminal: panels are unreadable where there is little room.
+# Plain help, as wide as the terminal: panels are unreadable on a narrow one.
 _HELP = {"terminal_width": min(shutil.get_terminal_size().columns, 100)}
 app = typer.Typer(
     rich_markup_mode=None,
@@ -418,7 +418,7 @@ def plan(
 
 @contextmanager
 def _folder_of_trace() -> Iterator[Path]:
-    """A folder for a trace. It stays if the trace is whole and no plan can be made of it."""
+    """Makes a folder for a trace. The folder is kept if it holds a trace and the plan fails."""
     folder = Path(mkdtemp(prefix="uvmalloc-plan-"))
     is_kept = False
     try:
@@ -490,7 +490,7 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _drop_output() -> None:
-    """At its end the interpreter flushes the rest of its output: now to nowhere."""
+    """Redirects stdout to nowhere: the interpreter flushes the rest of its output at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Work with the rights of another process's user, in a child that cannot hang this process."""
+"""Runs work with the rights of another process's user, in a child that cannot hang this process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _MOST_BYTES = 64 << 20  # of an answer
 
 @dataclass(frozen=True)
 class Credentials:
-    """Whose files may be opened."""
+    """The user and groups whose files may be opened."""
 
     user: int
     group: int
     groups: tuple[int, ...]
 
     def take(self) -> None:
-        """Makes them this process's own for good; root can."""
+        """Gives this process these credentials for good. Only root can take those of another user.
+        """
         if self.user == os.geteuid():
             return
         os.setgroups(self.groups)
@@ -38,10 +39,10 @@ class Credentials:
 
 
 def credentials_of(pid: int) -> Credentials | None:
-    """None: the process has gone, or this user may not act for it.
+    """The credentials of a process. None: the process has gone, or this user may not act for it.
 
-    None for a process with raised rights as well: its environment is of the user who started it,
-    and uvmalloc uses nothing of it there.
+    Also None for a process with raised rights: its environment comes from the user who started it,
+    and uvmalloc does not use it there.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
@@ -64,7 +65,7 @@ def _has_raised_rights(auxiliary_vector: bytes) -> bool:
 
 
 class Answer:
-    """What `work` returns in a child that has taken `credentials`: a value that JSON can hold."""
+    """The result of `work` in a child with `credentials`: a value that JSON can hold."""
 
     def __init__(self, credentials: Credentials, work: Callable[[], Any]) -> None:
         self._user = credentials.user
@@ -81,12 +82,15 @@ class Answer:
         os.close(writer)
 
     def read(self, deadline: float) -> Any:
-        """Waits for it until `deadline`, on time.monotonic(). Raises CommandError without it."""
+        """Waits for the result until `deadline`, on time.monotonic(). CommandError if there is
+        none.
+        """
         try:
             content = self._content(deadline)
         finally:
             os.close(self._reader)
-            # A file system of the user's may keep the child from ending: it is not waited for then.
+            # A file system of the user's may keep the child from ending, so this does not wait for
+            # it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):

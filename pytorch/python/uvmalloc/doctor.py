@@ -1,4 +1,4 @@
-"""What this machine can do, what is set, and what to do about it."""
+"""What this machine can do, the effective settings, and what to do about problems."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Diagnosis = dict[str, Any]
 
 
 def diagnose() -> Diagnosis:
-    """What libuvmalloc.so says, completed by the machine's facts, "problems" and "usable".
+    """The library's report on this machine, with the machine's facts, "problems" and "usable".
 
-    Never raises for a missing library: that is a diagnosis.
+    A missing library is one of the problems, not an error.
     """
     libraries: Libraries | None = None
     diagnosis: Diagnosis = {}

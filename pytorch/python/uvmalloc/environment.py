@@ -1,6 +1,6 @@
-"""The environment of the programs that run under uvmalloc or on a simulated device.
+"""The environments of programs that run under uvmalloc or on a simulated device.
 
-Pure functions: they take an environment and give a new one.
+Pure functions: they take an environment and return a new one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ STARTUP_LINE = "UVMALLOC_STARTUP_LINE"
 REPORT_DIR = "UVMALLOC_REPORT_DIR"
 SIM_REPORT = "UVMSIM_REPORT"
 
-# With LD_AUDIT the loader sets thread-local storage up before it knows the preloaded libraries.
-# What they need at a fixed place (jemalloc does) must fit into the room that this adds to a thread.
+# With LD_AUDIT, the loader sizes static thread-local storage before it knows the preloaded
+# libraries. What they put there (jemalloc's) must fit into the bytes that this setting adds.
 _STATIC_TLS = "glibc.rtld.optional_static_tls"
 _STATIC_TLS_BYTES = 16384
 
 Environment = dict[str, str]
 
-# Of GCC (libasan.so.8) and of clang (libclang_rt.asan-x86_64.so).
+# The sanitizers of GCC (libasan.so.8) and of clang (libclang_rt.asan-x86_64.so).
 _SANITIZER = re.compile(r"lib(clang_rt\.)?(a|l|t|m|ub|hwa)san[^/]*\.so[.0-9]*")
 
 
 @dataclass(frozen=True)
 class AllocatorOptions:
-    """What `run` and `sim` can set of uvmalloc; None leaves a variable as it is."""
+    """The settings of uvmalloc that `run` and `sim` can change; None leaves a variable as it is."""
 
     policy: str | None = None
     budget_bytes: int | None = None
@@ -75,8 +75,8 @@ class Machine:
     cpu_touches: bool = False
 
 
-# A card that has XNACK, and XNACK switched on: without it uvmalloc stays inactive. The option
-# --profile names another card.
+# A card with XNACK, switched on: without it uvmalloc stays inactive. --profile selects another
+# card.
 _HIP_MACHINE = {"UVMSIM_PROFILE": "hmm", "HSA_XNACK": "1", "UVMALLOC_RUNTIME": "hip"}
 
 _SETTING_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_")
@@ -120,7 +120,7 @@ def with_cuda_calls_served(environment: Mapping[str, str], library: Path) -> Env
 
 
 def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
-    """`environment` in which the program's own allocators are left alone."""
+    """`environment` without uvmalloc: the program keeps its own allocators."""
     result = dict(environment)
     result.pop(SWITCH, None)
     result.pop(REPORT_DIR, None)
@@ -131,7 +131,7 @@ def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
 def on_simulated_device(
     environment: Mapping[str, str], libraries: Libraries, machine: Machine, report: Path | None
 ) -> Environment:
-    """`environment` in which a program meets simulated devices, which write `report` at its end."""
+    """`environment` for a program on simulated devices, which write `report` at its end."""
     result = dict(environment)
     if machine.hip:
         libraries.require_hip_stand_ins()
@@ -150,7 +150,7 @@ def on_simulated_device(
     if machine.machine is not None:
         result["UVMSIM_MACHINE"] = machine.machine
         if machine.profile is None:
-            result.pop("UVMSIM_PROFILE", None)  # the machine's file says it
+            result.pop("UVMSIM_PROFILE", None)  # the machine's file sets it
     if machine.host_memory_bytes is not None:
         result["UVMSIM_HOST_MEMORY"] = str(machine.host_memory_bytes)
         _prepend(result, "LD_PRELOAD", libraries.simulated_host, separators=" :")
@@ -164,7 +164,7 @@ def on_simulated_device(
 
 
 def wanted_reports(environment: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Which of the files in `folder` the variables of `environment` ask for, and where."""
+    """The files in `folder` that variables of `environment` request, each with its destination."""
     wanted = environment.get(REPORT_DIR, "")
     if wanted.lower() not in OFF_WORDS:
         for report in sorted(folder.glob("report.*")):
@@ -177,13 +177,13 @@ def wanted_reports(environment: Mapping[str, str], folder: Path) -> Iterator[tup
 
 
 def _version_number(version: str) -> str:
-    """As CUDA numbers its versions: 12080 for 12.8."""
+    """The version as a number of CUDA's: 12080 for 12.8."""
     major, minor = version.split(".")
     return str(int(major) * 1000 + int(minor) * 10)
 
 
 def _redirect(environment: Environment, libraries: Libraries, stand_ins: Path) -> None:
-    """Makes the loader take the stand-ins of that folder, whatever path asks."""
+    """Makes the loader use the stand-ins of that folder, whatever path a program names."""
     _prepend(environment, "LD_AUDIT", libraries.audit)
     _prepend(environment, "LD_LIBRARY_PATH", stand_ins)
     environment["UVMSIM_LIBRARY_DIR"] = str(stand_ins)
@@ -194,7 +194,7 @@ def _redirect(environment: Environment, libraries: Libraries, stand_ins: Path) -
 
 
 def _drop_preloads(environment: Environment) -> None:
-    """Leaves out every libuvmalloc.so, of whatever folder: a process has one."""
+    """Removes every libuvmalloc.so, in any folder: a process has one."""
     entries = environment.pop("LD_PRELOAD", "").replace(":", " ").split()
     kept = [entry for entry in entries if Path(entry).name != "libuvmalloc.so"]
     if kept:
@@ -202,14 +202,18 @@ def _drop_preloads(environment: Environment) -> None:
 
 
 def _put_sanitizers_first(environment: Environment) -> None:
-    """Sanitizers refuse to run behind another library. The separator is the one of _prepend."""
+    """Sanitizers refuse to run behind another library. Expects the separator that _prepend()
+    leaves.
+    """
     entries = environment["LD_PRELOAD"].split(":")
     entries.sort(key=lambda entry: _SANITIZER.fullmatch(Path(entry).name) is None)
     environment["LD_PRELOAD"] = ":".join(entries)
 
 
 def _prepend(environment: Environment, name: str, path: Path, separators: str = ":") -> None:
-    """Puts `path` first in a list of the loader, once; a separator in it cannot be quoted."""
+    """Puts `path` first in a list of the loader, once. CommandError if `path` holds a separator:
+    the loader knows no quotes.
+    """
     bad = next((character for character in str(path) if character in separators), None)
     if bad is not None:
         raise CommandError(

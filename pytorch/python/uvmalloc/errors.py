@@ -1,4 +1,4 @@
-"""What a command can fail with before the user's program runs: one line and an exit code."""
+"""Errors of a command before the user's program runs: one line and an exit code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class OptionError(CommandError):
 
 
 class MissingLibraryError(CommandError):
-    """A native library that the command needs is not there."""
+    """A native library that the command needs is missing."""
 
     exit_code = 3

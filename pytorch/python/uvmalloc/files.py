@@ -12,10 +12,10 @@ MOST_BYTES = 64 << 20  # of a file that others may have written
 
 
 def open_found(file: Path) -> BinaryIO:
-    """Opens a file that a process has left in a folder. Another user may have put anything there.
+    """Opens a file that a process has left in a folder, where another user may have put anything.
 
-    Raises OSError for a link, for what is no regular file (a pipe would wait for its writer), and
-    for a file that is larger than any that uvmalloc writes.
+    Raises OSError for a link, for a file that is not regular (a pipe would wait for its writer),
+    and for a file that is larger than any that uvmalloc writes.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(file, flags)
@@ -32,10 +32,10 @@ def open_found(file: Path) -> BinaryIO:
 
 
 def open_own(file: Path) -> int:
-    """The descriptor of `file`, emptied, to write a report to it.
+    """Opens `file` to write a report to it, empties it, and returns the descriptor.
 
-    A new file is this user's alone. In a folder that everybody may write to, a link is refused, and
-    a file that another user owns or has given a second name: raises OSError.
+    Only this user may read a new file. In a folder that everybody may write to, raises OSError for
+    a link, and for a file that another user owns or that has a second name.
     """
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC
     try:

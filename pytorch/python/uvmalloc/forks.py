@@ -1,4 +1,4 @@
-"""Locks whose holders a fork leaves behind."""
+"""Locks that a forked child can use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import weakref
 class ForkedLock:
     """A lock that its thread may take several times.
 
-    In a forked child it is free, unless the thread that forked has it: the child has no other
-    thread that could release it.
+    In a forked child the lock is free, unless the thread that forked holds it: the child has no
+    other thread that could release it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Running a program in our place: its exit code is ours, the signals we get are its."""
+"""Runs a program in this process's place: returns its exit code, and forwards signals to it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 
 from uvmalloc.errors import CommandError
 
-# Nobody can block these, and the last one is about the program itself.
+# The first two cannot be blocked, and the last one reports on the program itself.
 _OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 _PASSED_ON = signal.valid_signals() - _OWN
 _STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # A terminal sends them to its whole foreground group.
 _TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH, *_STOPPING}
-# The kernel sends them for what a process did itself.
+# The kernel sends them for actions of the process itself.
 _PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 
 
-# How often the program is looked at without a signal: SIGCHLD is lost when the kernel gives it to
-# another thread of this process, which does not wait for it.
+# How often the program's state is checked without a signal: SIGCHLD is lost if the kernel gives it
+# to another thread of this process, which does not wait for it.
 _LOOK_SECONDS = 0.5
-# How long a program may take to end after SIGTERM, where this process cannot wait for it.
+# How long a program may take to end after SIGTERM, if this process cannot wait for it.
 _END_SECONDS = 5.0
 _INTERPRETERS = {".py": "python", ".sh": "sh"}
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
@@ -47,19 +47,19 @@ class Finished:
     """A program that has ended."""
 
     pid: int
-    exit_code: int  # 128 + the signal's number where a signal ended it, as shells have it
-    signal_name: str | None = None  # such as SIGTERM, where a signal ended it
+    exit_code: int  # 128 + the signal's number if a signal ended it, as in shells
+    signal_name: str | None = None  # such as SIGTERM, if a signal ended it
     ended_at: float = 0.0  # seconds since the epoch
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     """Runs `command` to its end. Call it from the main thread.
 
-    Every signal that this process is sent is passed on. What a terminal sends goes to the whole
-    foreground group: the program has that already, unless it has left the group.
+    Forwards every signal that this process gets. A terminal signals its whole foreground group, so
+    its signals are forwarded only if the program has left the group.
     """
     waited_for = {*_PASSED_ON, signal.SIGCHLD}
-    # With SIGCHLD ignored, which is inherited, nobody learns how the program ended.
+    # If SIGCHLD is ignored, which is inherited, the program's exit code is lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     try:
@@ -72,7 +72,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
                         program.take(received)
                     else:
                         program.look()
-            # Signals to the whole group that ended the program must not end the report as well.
+            # Signals to the whole group that ended the program must not also end the report.
             while signals.next_within(0) is not None:
                 pass
             return program.finished
@@ -83,10 +83,10 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
 
 
 class _Signals:
-    """Blocked signals, one by one.
+    """Waits for blocked signals, one by one.
 
-    `signal.sigtimedwait` with a time is of no use: when a stop of this process outlasts the time,
-    some versions of Python return a signal that nobody sent.
+    `signal.sigtimedwait` with a timeout is unusable: if this process is stopped for longer, some
+    versions of Python return a signal that was never sent.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -114,7 +114,7 @@ class _Signals:
 
 @contextmanager
 def _ended_on_failure(program: _Program) -> Iterator[None]:
-    """Leaves no program that nobody waits for."""
+    """Ends the program if this process cannot wait for it."""
     try:
         yield
     except BaseException:
@@ -123,13 +123,13 @@ def _ended_on_failure(program: _Program) -> Iterator[None]:
 
 
 class _Program:
-    """The running program; `take` does what a signal to this process asks for."""
+    """The running program. `take` handles a signal to this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.finished: Finished | None = None
         self._stopped_by: int | None = None
-        self._stops: set[int] = set()  # that we were sent since we last went on
+        self._stops: set[int] = set()  # sent to this process since it last continued
 
     def take(self, received: signal.struct_siginfo) -> None:
         number = received.si_signo
@@ -144,17 +144,18 @@ class _Program:
                 self._stops.add(number)
             if received.si_code <= 0 or not self._has_it(number):
                 self._send(number)
-        # A shell sees a job as stopped when the process that it waits for stops.
+        # A shell sees a job as stopped if the process that it waits for stops.
         if self._stopped_by in self._stops:
             self._stops.clear()
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _has_it(self, number: int) -> bool:
-        """Whether the program needs no copy of a signal that the kernel has sent to us."""
+        """Whether the program needs no copy of a signal that the kernel has sent to this process.
+        """
         if number not in _TERMINAL:
             return number in _PRIVATE
         if number == signal.SIGHUP and os.getsid(0) == os.getpid():
-            return False  # a terminal that hangs up tells the first process of its session alone
+            return False  # a terminal that hangs up signals only the first process of its session
         return os.getpgid(self.pid) == os.getpgrp()
 
     def _send(self, number: int) -> None:
@@ -162,7 +163,7 @@ class _Program:
             os.kill(self.pid, number)
 
     def look(self) -> None:
-        """Notes whether the program has stopped, gone on or ended."""
+        """Records whether the program has stopped, continued or ended."""
         states = os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG
         while (state := os.waitid(os.P_PID, self.pid, states)) is not None:
             if state.si_code == os.CLD_STOPPED:
@@ -174,7 +175,7 @@ class _Program:
                 return
 
     def end(self) -> None:
-        """Ends the program: with SIGTERM, and with SIGKILL where it goes on."""
+        """Ends the program with SIGTERM, then with SIGKILL if it still runs."""
         with contextlib.suppress(OSError):
             for number in (signal.SIGTERM, signal.SIGCONT):
                 self._send(number)
@@ -222,7 +223,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int
 
 
 def _hint(word: str) -> str:
-    """What to write instead of a word that is a file, and no program that the path leads to."""
+    """What to write instead of `word`, if it is a file and not a program on the path."""
     file = Path(word)
     if not file.is_file():
         return ""

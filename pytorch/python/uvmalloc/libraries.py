@@ -1,4 +1,4 @@
-"""Where the native libraries are, and what of them is there."""
+"""The native libraries: where they are, and which exist."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Libraries:
 
     @property
     def stand_ins(self) -> Path:
-        """The folder of the libraries that a simulated device answers through."""
+        """The folder of the libraries that stand in for CUDA's on a simulated device."""
         return self.folder / "sim"
 
     @property
     def hip_stand_ins(self) -> Path:
-        """The same for a device of HIP; absent from a build without HIP's headers."""
+        """The same for a device of HIP. Absent from a build without HIP's headers."""
         return self.stand_ins / "hip"
 
     @property
@@ -54,7 +54,7 @@ class Libraries:
 
     @property
     def kernels(self) -> Path:
-        """PyTorch's operators on the simulated device; absent from a build without torch."""
+        """PyTorch's operators on the simulated device. Absent from a build without torch."""
         return self.folder / "libuvmsim_torch.so"
 
     @property
@@ -132,8 +132,8 @@ def find_libraries(
 ) -> Libraries:
     """`lib` in this package, else build/release/lib of the checkout that holds the package.
 
-    UVMALLOC_LIB_DIR chooses another folder in one of the two, such as build/asan/lib. Code is
-    loaded from nowhere else: a folder above the package, or elsewhere, may be another user's.
+    UVMALLOC_LIB_DIR selects another folder in one of the two, such as build/asan/lib. Other folders
+    are refused with MissingLibraryError: they may belong to another user.
     """
     environment = os.environ if environment is None else environment
     checkout = _checkout_of(package)

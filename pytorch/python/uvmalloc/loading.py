@@ -1,7 +1,7 @@
 """Loads safetensors files without holding their bytes twice.
 
-The file is read with pread and never mapped. Mapped pages cannot be on a device, so they would have
-to be copied. They would also count as this process's memory until the kernel takes them back.
+Files are read with pread and never mapped. Mapped pages cannot be on a device, so they would be
+copied, and they would count as this process's memory until the kernel reclaims them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 INDEX_NAME = "model.safetensors.index.json"
 _METADATA = "__metadata__"
 _FIELDS = ("dtype", "shape", "data_offsets")  # of a tensor, in the order of the format
-_MOST_SIZE = (1 << 63) - 1  # that torch has
+_MOST_SIZE = (1 << 63) - 1  # the largest in torch
 _LENGTH_BYTES = 8
-_MOST_HEADER_BYTES = 100_000_000  # as the format's own library has it
-# Bytes that one read gets; loading needs as much page cache, and a buffer of this size. They are
-# whole 2 MiB pages, so that each page can follow to the device.
+_MOST_HEADER_BYTES = 100_000_000  # the limit of the library safetensors
+# Bytes of one read, and of the buffer. A multiple of 2 MiB, so whole pages can move to the device
+# after each read.
 _STEP_BYTES = 16 << 20
 _ATTEMPTS = 3  # of one read
 
-# By their names in torch, which not every version has all of.
+# Their names in torch. Not every version of torch has all of them.
 _DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -64,7 +64,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor as the header has it; `offset` is from the start of the file."""
+    """A tensor as the header describes it; `offset` is from the start of the file."""
 
     name: str
     dtype: torch.dtype
@@ -79,29 +79,31 @@ def load_safetensors(
     *,
     keep_cached: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """Reads the tensors of a safetensors file to `device`; each has memory of its own.
+    """Reads the tensors of a safetensors file to `device`, and returns them by name.
 
-    Returns them by name. Under uvmalloc they are read into managed memory. They move to a CUDA
-    device without a copy, 16 MiB at a time behind the reading. Without uvmalloc they are ordinary
-    tensors, read into CPU memory or through a buffer of at most 16 MiB to the device. Host and
-    device together hold the bytes once, with at most 16 MiB and 32 MiB of page cache beside them.
+    Each tensor has memory of its own. Under uvmalloc, tensors are read into managed memory and move
+    to a CUDA device without a copy, 16 MiB at a time behind the reading. Without uvmalloc they are
+    ordinary tensors, read into CPU memory or through a buffer of at most 16 MiB to the device. Host
+    and device together hold the bytes once. Loading takes at most another 16 MiB, and 32 MiB of
+    page cache.
 
     Args:
         path: a file. For a model in several files, its index (`*.index.json`), or a folder with a
             `model.safetensors.index.json`.
-        device: the device of the tensors: "cpu", "cuda", "cuda:1", 1 (of "cuda"), ...
-        keep_cached: whether the kernel may keep the file's pages in its page cache, for a program
-            that reads the file again soon. By default they are given up behind the reading.
+        device: the device of the tensors: "cpu", "cuda", "cuda:1", or 1 (a CUDA device).
+        keep_cached: whether the file's pages stay in the kernel's page cache, for a program that
+            reads the file again soon. By default they are dropped behind the reading.
 
-    A CUDA tensor may be used on the current stream of its device. Another stream has to wait for
-    that stream first, as after `Tensor.to(device, non_blocking=True)`.
+    The current stream of a CUDA tensor's device may use the tensor at once. Another stream has to
+    wait for that stream first, as after `Tensor.to(device, non_blocking=True)`. Any thread may
+    call.
 
     Raises:
         ValueError: the file is damaged or is no safetensors file, or the index does not fit its
-            files. The message names the file and the fault. All headers are checked before bytes
-            are read.
-        OSError: a file is not there or cannot be read.
-        torch.OutOfMemoryError: there is not enough memory; nothing is kept then.
+            files. The message names the file and the fault. All headers are checked before any
+            tensor is read.
+        OSError: a file is missing or cannot be read.
+        torch.OutOfMemoryError: there is not enough memory. No tensor is kept then.
     """
     with contextlib.closing(Checkpoint(Path(path), as_device(device), keep_cached)) as checkpoint:
         return checkpoint.load(checkpoint.sizes)
@@ -116,13 +118,14 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 class LoadEndedError(Exception):
-    """Nobody wants what is being loaded."""
+    """The caller does not need the tensors any more."""
 
 
 class Checkpoint:
     """Open safetensors files whose headers have been checked; loads any of their tensors.
 
-    Any threads may load at the same time. A load that close() interrupts is read to its end.
+    Several threads may load at the same time. Loads that run when close() is called go on to their
+    end.
     """
 
     def __init__(self, path: Path, device: torch.device, keep_cached: bool) -> None:
@@ -145,15 +148,15 @@ class Checkpoint:
         self.sizes = {name: entry.size_bytes for name, (_, entry) in self._entries.items()}
         self.shapes = {name: entry.shape for name, (_, entry) in self._entries.items()}
         if device.type == "cuda" and enabled():
-            # CPU tensors are managed once a device is in use.
+            # Uses the device, because CPU tensors are not managed before that.
             torch.empty(1, dtype=torch.uint8, device=device)
 
     def load(
         self, names: Iterable[str], has_ended: Callable[[], bool] = lambda: False
     ) -> dict[str, torch.Tensor]:
-        """These tensors, on the device; each has memory of its own.
+        """Returns these tensors on the device; each has memory of its own.
 
-        Raises ValueError after close(), and LoadEndedError between two reads if `has_ended()`.
+        Raises ValueError after close(), and LoadEndedError if `has_ended()` before a read.
         """
         tensors: dict[str, torch.Tensor] = {}
         readers: dict[Path, _Reader] = {}
@@ -178,7 +181,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _open_files(self) -> Iterator[None]:
-        """Keeps the descriptors: the numbers of closed ones may be those of other files."""
+        """Keeps the descriptors open: the number of a closed one may become another file's."""
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"{self.path}: the checkpoint is closed; open it again to read it")
@@ -196,7 +199,7 @@ class Checkpoint:
 
 
 def _files_of(path: Path) -> list[tuple[Path, set[str] | None]]:
-    """The files to read, each with the names wanted of it; None: all."""
+    """The files to read, each with the names of the tensors to read from it; None: all."""
     if path.is_dir():
         index = path / INDEX_NAME
         if not index.is_file():
@@ -222,7 +225,7 @@ def _files_of(path: Path) -> list[tuple[Path, set[str] | None]]:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[_File]:
-    # A pipe that nobody writes to would keep the open waiting.
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         yield _File(path, descriptor)
@@ -243,7 +246,9 @@ class _File:
         self.entries = self._entries()
 
     def _entries(self) -> list[_Entry]:
-        """What the header says, in the order of the file; every byte of it belongs to one."""
+        """The tensors of the header, in the order of the file. Every byte behind the header belongs
+        to one.
+        """
         text = self._header()
         header = _parse(text, self.path, "the header", _Pairs)
         if not isinstance(header, _Pairs):
@@ -251,7 +256,7 @@ class _File:
         end = _LENGTH_BYTES + len(text)
         times = Counter(name for name, _ in header)
         _check_metadata(self.path, [value for name, value in header if name == _METADATA])
-        # Of two tensors of one name the last one counts.
+        # If a name is there twice, the last entry counts.
         named = {
             name: _entry(self.path, name, value, end, times[name] > 1)
             for name, value in header
@@ -307,12 +312,12 @@ class _Reader:
         self._file = file
         self._has_ended = has_ended
         self._keep_cached = keep_cached
-        self._asked_bytes = 0  # up to where the kernel has been asked to read ahead
+        self._asked_bytes = 0  # the kernel reads ahead up to here
         self._read_bytes = 0
         self._given_up_bytes = 0
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fills `buffer`. The kernel reads ahead meanwhile; what lies behind is given up."""
+        """Fills `buffer`. The kernel reads ahead meanwhile, and drops what has been read."""
         if self._has_ended():
             raise LoadEndedError
         ahead = offset + len(buffer) + _STEP_BYTES
@@ -332,7 +337,9 @@ class _Reader:
             self.give_up_cache()
 
     def _read(self, buffer: memoryview, offset: int) -> int:
-        """How many bytes came. A read that fails is repeated; then its error names the place."""
+        """Returns how many bytes were read. Repeats a failed read; the last error names the
+        position.
+        """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return os.preadv(self._file.descriptor, [buffer], offset)
@@ -343,12 +350,14 @@ class _Reader:
         raise AssertionError
 
     def give_up_cache(self) -> None:
-        """Takes the whole pages that have been read from the page cache, unless to be kept."""
+        """Drops the whole pages that have been read from the page cache, unless they are to be
+        kept.
+        """
         end = self._read_bytes
         if end < self._file.size_bytes:
             end -= end % os.sysconf("SC_PAGESIZE")
         if not self._keep_cached:
-            # From the start: the kernel keeps a folio of which it was told a part.
+            # From the start: the kernel keeps a folio if a call covers only a part of it.
             os.posix_fadvise(self._file.descriptor, 0, end, os.POSIX_FADV_DONTNEED)
         self._given_up_bytes = end
 
@@ -357,7 +366,7 @@ class _Reader:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object. safetensors accepts some names twice."""
+    """A JSON object as pairs, because safetensors accepts some names twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -378,7 +387,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _parse(
     text: bytes, path: Path, what: str, objects: Callable[[list[tuple[str, Any]]], Any] = _unique
 ) -> Any:
-    """JSON as safetensors reads it: in this it is stricter than Python."""
+    """Parses JSON as safetensors does, which is stricter than Python."""
 
     def no_number(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON")
@@ -415,7 +424,7 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
         more = f"; '{name}' is there twice" if twice else ""
         return ValueError(f"{path}: tensor '{name}' {what}{more}")
 
-    # Other keys may be there. An array has the values in the order of the fields.
+    # An object may have other keys. An array holds the values in the order of the fields.
     pairs = zip(_FIELDS, value, strict=False) if type(value) is list else value
     fields = [pair for pair in pairs if pair[0] in _FIELDS] if isinstance(value, list) else []
     if sorted(key for key, _ in fields) != sorted(_FIELDS):
@@ -456,7 +465,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 class _Buffer:
-    """CPU memory for what has to be copied to its device."""
+    """CPU memory for bytes that are copied to a device."""
 
     def __init__(self) -> None:
         self.memory: torch.Tensor | None = None
@@ -474,7 +483,7 @@ def _load(reader: _Reader, entry: _Entry, device: torch.device, buffer: _Buffer)
     import torch
 
     if entry.size_bytes == 0:
-        # The other dimensions may be larger than torch.empty() takes.
+        # The other dimensions may be larger than torch.empty() accepts.
         return torch.empty(0, dtype=entry.dtype, device=device).view(entry.shape)
     if device.type == "cpu" or (device.type == "cuda" and enabled()):
         host = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
@@ -496,7 +505,7 @@ def _load(reader: _Reader, entry: _Entry, device: torch.device, buffer: _Buffer)
 
 
 def _fill(reader: _Reader, entry: _Entry, host: torch.Tensor, device: torch.device | None) -> None:
-    """Reads the tensor's bytes; what has been read is sent on to the device."""
+    """Reads the tensor's bytes, and prefetches them to the device behind the reading."""
     whole = _bytes_of(host)
     follows = device is not None and entry.size_bytes > _STEP_BYTES
     with _memory(host) as memory:
@@ -512,7 +521,7 @@ def _steps(size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its storage as uint8, whatever its type can be seen as."""
+    """The tensor's storage as uint8, whatever its dtype."""
     import torch
 
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -521,8 +530,10 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _memory(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """The bytes of a CPU tensor that begins its storage. The plugin knows that addresses asked for
-    here are not kept (pytorch/plugin/export_hooks.cpp)."""
+    """The bytes of a CPU tensor that begins its storage.
+
+    The plugin knows that this module keeps no addresses (pytorch/plugin/export_hooks.cpp).
+    """
     size_bytes = tensor.numel() * tensor.element_size()
     array = (ctypes.c_char * size_bytes).from_address(tensor.data_ptr() if size_bytes else 0)
     with memoryview(array) as memory, memory.cast("B") as unsigned:

@@ -1,7 +1,7 @@
-"""What of the host and of its devices decides how well unified memory works there.
+"""Facts of the host and of its devices that decide how well unified memory works.
 
-Pure functions of a file system's root and of the devices' capabilities; nothing is cached. Files
-that are missing or unreadable leave their facts out.
+Pure functions of a file system's root and of the devices' capabilities; nothing is cached. Facts in
+missing or unreadable files are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def host_facts(root: Path = Path("/")) -> Facts:
 
 
 def amd_facts(root: Path = Path("/")) -> Facts:
-    """XNACK and the memory that AMD's devices share with the host, where there is such a driver."""
+    """XNACK and the memory that AMD's devices share with the host, if AMD's driver is loaded."""
     facts: Facts = {}
     for line in _lines(root / "sys/module/amdgpu/parameters/noretry"):
         facts["noretry"] = int(line)  # 0: faults are retried, so pages may migrate; -1: by the chip
@@ -53,7 +53,7 @@ def amd_facts(root: Path = Path("/")) -> Facts:
 
 
 def hooks(environment: Mapping[str, str], root: Path = Path("/")) -> list[str]:
-    """Other preloaded and audit libraries, which may stand before the same calls."""
+    """Other preloaded and audit libraries, which may intercept the same calls."""
     found = []
     for name in ("LD_PRELOAD", "LD_AUDIT"):
         entries = re.split(r"[ :]+", environment.get(name, ""))
@@ -64,7 +64,7 @@ def hooks(environment: Mapping[str, str], root: Path = Path("/")) -> list[str]:
 
 
 def driver_version() -> str | None:
-    """Of CUDA, such as 13.0; initialises nothing. None: there is no driver."""
+    """The version of CUDA's driver, such as 13.0; None: there is no driver. Initialises nothing."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
         version = ctypes.c_int()
@@ -91,7 +91,7 @@ def paradigm(capabilities: Mapping[str, Any]) -> str:
 
 
 def degraded(capabilities: Mapping[str, Any]) -> list[str]:
-    """What does not work, or works less well, for want of a capability."""
+    """What does not work, or works less well, because the device lacks a capability."""
     if not capabilities.get("concurrent_managed_access") or not capabilities.get(
         "migrates_on_fault", True
     ):

@@ -1,7 +1,7 @@
-"""What a program may ask of uvmalloc and tell it, while it runs.
+"""Functions for a running program to inspect its memory and to direct it.
 
-Everything here is harmless in a program that does not run under uvmalloc: nothing happens, and what
-is asked for is empty. Importing this imports neither torch nor a native library.
+In a program without uvmalloc they do nothing and return empty results. Any thread may call them.
+Importing this module imports neither torch nor a native library.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ if TYPE_CHECKING:
 
 
 def enabled() -> bool:
-    """Whether torch's tensors are in uvmalloc's memory: it was switched on, there is a device."""
+    """Whether torch's tensors are in uvmalloc's memory: it is switched on, and there is a device.
+    """
     return get_enabled_uvm()
 
 
 def stats() -> dict[str, Any]:
-    """The report on this process so far, as docs/report.md describes it; empty without uvmalloc."""
+    """Returns the report on this process so far (docs/report.md); empty without uvmalloc."""
     operators = _operators()
     return json.loads(operators.report()) if operators is not None else {}
 
 
 def residency(tensor: torch.Tensor) -> dict[str, int]:
-    """Where the tensor's 2 MiB pages are: bytes of whole pages by place.
+    """Returns where the tensor's 2 MiB pages are: bytes of whole pages, by place.
 
-    Places are "host", "device:0" and so on, and "nowhere" for pages that nobody has touched yet.
-    They are where hints and moves have put them; what the driver has moved since because somebody
-    touched it is not seen. From the first to the last element, so a view with gaps has its gaps
-    counted. Empty for a tensor whose memory is not uvmalloc's.
+    Places are "host", "device:0" and so on, and "nowhere" for pages that were never touched. They
+    are the places that hints and moves have chosen; pages that the driver has moved at a fault
+    since are still listed there. The pages reach from the first element to the last, so the gaps of
+    a view count too. Empty if the tensor's memory is not uvmalloc's.
     """
     operators = _operators()
     return operators.residency(tensor) if operators is not None else {}
 
 
 def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
-    """Asks for the tensor's pages to be at `device` ("cpu", "cuda:1", ...); it stays what it is.
+    """Requests the tensor's pages at `device` ("cpu", "cuda:1", ...). The tensor's device stays.
 
-    Returns at once. The current stream of the device waits for pages that come to it. Pages leave
-    for the host when the current stream of the tensor's device has done its work so far. Pages that
-    are there, or for which the device has no room, are left out. Returns False if the tensor's
-    memory is not uvmalloc's.
+    Returns at once. The current stream of `device` waits for pages that come to it. Pages leave for
+    the host after the work so far of the current stream of the tensor's device. Pages that are
+    there already, or that the device has no room for, are skipped.
+
+    Returns False if the tensor's memory is not uvmalloc's. Raises RuntimeError for a device that
+    does not exist.
     """
     operators = _operators()
     if operators is None:
@@ -67,24 +70,25 @@ def advise(
     accessed_by: torch.device | str | int | None = None,
     read_mostly: bool | None = None,
 ) -> bool:
-    """Tells the driver where the tensor's pages are `preferred` and who keeps them mapped.
+    """Advises the driver where pages are `preferred`, and which device keeps them mapped.
 
-    Pages stay where they are until a processor touches them. Then they go to the preferred place,
-    or are used from afar if `accessed_by` has them mapped. The advice holds until the tensor moves,
-    is advised again or is freed. All tensors that share the memory share the advice. None leaves a
-    part as it is. Advise the few large tensors that a program knows better than uvmalloc does: the
-    driver keeps each advised range apart.
+    Pages stay where they are until a processor touches them. Then they move to the preferred place,
+    or `accessed_by` uses them remotely. The advice holds until the tensor moves, is advised again
+    or is freed. It applies to all tensors that share the memory. None leaves a part as it is.
+    Advise only a few large tensors, because the driver keeps each advised range apart.
 
-    With `read_mostly` every device that reads pages keeps a copy of them, and so does the host. Use
-    it for embeddings or data that several devices read and nobody writes. A write drops all copies
-    but the writer's, page by page, so it costs more than without. This advice holds over moves,
-    until False takes it back or the tensor is freed.
+    With `read_mostly`, every device that reads pages keeps a copy of them, and so does the host.
+    Use it for embeddings or data that several devices read and none writes. A write drops all
+    copies of a page but the writer's, so it costs more than without the advice. This advice holds
+    over moves, until False takes it back or the tensor is freed.
 
-    Returns False if the tensor's memory is not uvmalloc's, or if no 2 MiB page is the tensor's
-    alone. Advice on a shared page would apply to the tensor's neighbours too.
+    Returns False if the tensor's memory is not uvmalloc's, or if no 2 MiB page belongs to the
+    tensor alone. Advice on a shared page would apply to the tensor's neighbours too.
 
-    Raises ValueError without anything to advise, RuntimeError for a device that does not exist,
-    TypeError for a `read_mostly` that is no bool.
+    Raises:
+        ValueError: no advice is given.
+        RuntimeError: a device does not exist.
+        TypeError: `read_mostly` is no bool.
     """
     if preferred is None and accessed_by is None and read_mostly is None:
         raise ValueError("advise: neither preferred nor accessed_by nor read_mostly is given")
@@ -109,22 +113,22 @@ def region(
     """Changes settings for this thread until the region ends. Regions nest.
 
     Args:
-        managed: with True, CPU tensors that this thread makes are managed. With False they come
-            from malloc, as without uvmalloc. Use False for data that forked workers read and that
-            never moves to a device: a fork then copies nothing.
-        policy: "auto", "driver" or "off", as in UVMALLOC_POLICY. It holds for allocations, moves,
-            prefetches and advice inside.
-        budget: bytes, or a size such as "512MiB". Managed tensors made inside may hold so much
-            together, counted in the sizes that they ask for. Beyond it torch.OutOfMemoryError names
-            the budget. Freed tensors do not count, nor does the memory of graphs and MemPools. In a
+        managed: True: CPU tensors that this thread makes are managed. False: they come from malloc,
+            as without uvmalloc. Use False for data that forked workers read and that never moves to
+            a device, so that a fork copies nothing.
+        policy: "auto", "driver" or "off", as in UVMALLOC_POLICY, for allocations, moves, prefetches
+            and advice inside.
+        budget: bytes, or a size such as "512MiB": the most that managed tensors made inside may
+            hold together, by their requested sizes. Beyond it, torch.OutOfMemoryError names the
+            budget. Freed tensors do not count, nor does the memory of graphs and MemPools. In a
             nested region both budgets hold.
 
-    Policy and budget hold in the backward passes that this thread starts, too. Tensors that exist
-    stay what they are.
+    Policy and budget also hold in backward passes that this thread starts. Existing tensors stay as
+    they are.
 
     Raises:
-        ValueError: no such policy, or no such size.
-        TypeError: a budget that is neither a number nor a text.
+        ValueError: an unknown policy, or no size of at least one byte.
+        TypeError: the budget is neither a number nor a string.
     """
     if policy is not None and policy not in REGION_POLICIES:
         accepted = ", ".join(REGION_POLICIES)
@@ -154,7 +158,7 @@ def _budget_bytes(budget: int | str) -> int:
 
 
 def _operators() -> Any:
-    """The plugin's operators; None while torch is not imported, or without the plugin."""
+    """The plugin's operators; None before `import torch`, or without the plugin."""
     torch = sys.modules.get("torch")
     namespace = getattr(torch, "ops", None)
     if namespace is None:

@@ -16,10 +16,10 @@ from uvmalloc.torch_names import library_function
 
 
 def mark(text: str) -> None:
-    """Writes `text` into the trace that UVMALLOC_TRACE asks for: where a step begins, for example.
+    """Writes a mark with `text` into the trace (UVMALLOC_TRACE), for example where a step begins.
 
-    Does nothing in a program that does not run under uvmalloc, or without a trace. Raises
-    ValueError for an empty text.
+    Does nothing without uvmalloc, or without a trace. Any thread may call. Raises ValueError for an
+    empty text.
     """
     if not text:
         raise ValueError("uvmalloc.mark: the text is empty; accepted: a text that names the mark")
@@ -29,9 +29,9 @@ def mark(text: str) -> None:
 
 
 def library() -> ctypes.CDLL:
-    """This process's libuvmalloc.so; where it has none yet, the one beside this package.
+    """This process's libuvmalloc.so; if it has none yet, loads the one beside this package.
 
-    Raises MissingLibraryError where there is none, or it cannot be loaded.
+    Raises MissingLibraryError if there is none, or it cannot be loaded.
     """
     everything = ctypes.CDLL(None)
     if hasattr(everything, "uvmalloc_load_in_torch"):
@@ -46,7 +46,7 @@ def library() -> ctypes.CDLL:
 
 
 def doctor(library: Path) -> dict[str, Any]:
-    """What libuvmalloc.so says of this machine and of its configuration."""
+    """The library's report on this machine and its configuration."""
     describe = _function(library, "uvmalloc_doctor_json", ctypes.c_char_p, ctypes.c_size_t)
     text = _text(describe)
     if text is None:
@@ -56,7 +56,9 @@ def doctor(library: Path) -> dict[str, Any]:
 
 @functools.cache
 def figures_reader() -> Callable[..., int]:
-    """The library's function, found: a process may then give up the right to load the library."""
+    """Loads the library's function, so that a process may then give up the right to load the
+    library.
+    """
     return _function(
         find_libraries().require_uvmalloc(),
         "uvmalloc_report_json_of", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t,
@@ -91,7 +93,7 @@ def _function(library: Path, name: str, *arguments: Any) -> Callable[..., int]:
 
 
 def _text(write: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str | None:
-    """What `write` puts into a buffer; None where it fails."""
+    """The text that `write` puts into a buffer; None: it fails."""
     # Figures may gain a digit between the two calls.
     capacity = write(None, 0) + 64
     buffer = ctypes.create_string_buffer(capacity)

@@ -85,14 +85,14 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _check_file(option: str, file: Path) -> None:
-    """Refuses the file before the program runs, not after hours of it."""
+    """Refuses an unusable file before the program runs, not after hours."""
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise OptionError(option, str(file), "a file in a folder that exists and can be written")
 
 
 def check_drawings(page: Path | None, picture: Path | None) -> None:
-    """Refuses files that cannot be drawn, before anything is recorded, read or printed."""
+    """Refuses drawings that cannot be made, before anything is recorded, read or printed."""
     for option, file, package in (("--html", page, "plotly"), ("--png", picture, "matplotlib")):
         if file is None:
             continue

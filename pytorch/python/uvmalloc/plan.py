@@ -1,6 +1,6 @@
-"""What a recorded step takes with less memory, under each policy: uvmalloc_plan's figures.
+"""The time of a recorded step with less memory, under each policy, as uvmalloc_plan computes it.
 
-docs/oversubscription.md says what the policies are.
+docs/oversubscription.md describes the policies.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from uvmalloc.tables import one_line, print_table
 
 _COLUMNS = ("memory", "policy", "time of a step", "against all resident", "to device", "to host")
 _HAND_COLUMNS = ("moved by hand", "memory", "by hand", "auto", "planned")
-# Told the recorded order, which a running program has to learn: no setting of a program.
+# The answer's policy that knows the recorded order, which a running program has to learn.
 _TOLD = "planned"
 _STDERR = 2  # its descriptor
 _MIB = 1 << 20
 _DEFAULT = "auto"
-# What a program can set, of the policies in the answer.
+# The policies of the answer that a program can set.
 _SETTINGS = [policy for policy in POLICIES if policy not in ("off", _TOLD)]
 _WITHIN = 1.1  # times the step's time with all memory resident; uvmalloc_plan's own figure
 _GAIN = 1.05  # by which another setting has to be faster than the default
 _LONGEST_PROGRAM = 60  # in a title
-# By how much the step's need exceeds the memory, where no memory is named.
+# Ratios of the step's need to the memory, used if no memory is given.
 _TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
 
 
 def check(program: Path, machine: str, memory_bytes: Sequence[int]) -> None:
-    """CommandError if the machine or a size cannot be planned for: before anything is recorded."""
+    """CommandError if the machine or a size is of no use. Call it before anything is recorded."""
     _ask(program, ["--check", *_options(machine, memory_bytes)])
 
 
 def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool) -> None:
     """Runs the program on the simulated device until it ends.
 
-    `keep_stdout`: what it prints goes to stderr, because stdout is for the answer. CommandError
-    where it fails or records nothing.
+    `keep_stdout`: its output goes to stderr, because stdout is for the answer. CommandError if the
+    program fails or records nothing.
     """
     words = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
     recording = [*words, "--trace", str(trace), "--", *command]
@@ -65,8 +65,10 @@ def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool)
 def what_if(
     program: Path, trace: Path, machine: str, memory_bytes: Sequence[int], step: str | None
 ) -> dict[str, Any]:
-    """The program's answer, for up to ten sizes of memory where none is named. CommandError where
-    the trace or the machine is of no use."""
+    """The program's answer, by default for up to ten sizes of memory.
+
+    CommandError if the trace or the machine is of no use.
+    """
     command = [str(trace), *_options(machine, memory_bytes)]
     if not memory_bytes:
         for times in _TIMES:
@@ -74,7 +76,7 @@ def what_if(
     if step is not None:
         command += ["--step", step]
     result: dict[str, Any] = json.loads(_ask(program, command))
-    # Parts of a small step's need are the same number of blocks.
+    # For a small step, several ratios are the same number of blocks.
     result["points"] = list({point["memory_bytes"]: point for point in result["points"]}.values())
     return {**result, "asked_memory_bytes": list(memory_bytes)}
 
@@ -93,12 +95,14 @@ def _ask(program: Path, arguments: Sequence[str]) -> str:
 
 
 def _name_of(policy: str) -> str:
-    """The answer's `off` is a device without unified memory: not the program's policy `off`."""
+    """The answer's `off` is a device without unified memory, not the policy `off` of a program."""
     return "device memory alone" if policy == "off" else policy
 
 
 def _ratio(result: dict[str, Any], figures: dict[str, Any]) -> float:
-    """Of a step's time to that with all memory resident; infinite where it does not run."""
+    """A step's time divided by the time with all memory resident; infinite if the step does not
+    run.
+    """
     if "failure" in figures:
         return math.inf
     return figures["step_ns"] / result["all_resident"]["step_ns"]
@@ -137,7 +141,9 @@ def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """What the step needs, and what to set. The last line answers what was asked."""
+    """The step's need and the setting to use, in sentences. The last ones answer for the given
+    sizes.
+    """
     footprint, largest = result["footprint_bytes"], result["largest_kernel_bytes"]
     lines = [
         f"The step needs {format_size(footprint)}, one kernel at most {format_size(largest)}. "
@@ -182,16 +188,16 @@ def _set_to(policy: str) -> str:
 
 
 def _told_of(ratios: dict[int, float]) -> dict[int, float]:
-    """Of many sizes the largest, one in the middle and the smallest."""
+    """Of more than three sizes: the largest, the middle one and the smallest."""
     sizes = list(ratios)
     chosen = {sizes[0], sizes[len(sizes) // 2], sizes[-1]} if len(sizes) > 3 else set(sizes)
     return {size: ratio for size, ratio in ratios.items() if size in chosen}
 
 
 def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
-    """The setting that runs most of the points, and is the fastest on average of these.
+    """The setting that runs most of the points, and of these the fastest on average.
 
-    The default, where no other gains more than _GAIN.
+    The default, unless another setting gains more than _GAIN.
     """
 
     def cost(policy: str) -> tuple[int, float]:
@@ -205,13 +211,13 @@ def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
 
 
 def _enough(result: dict[str, Any], policy: str) -> int:
-    """The least memory from which on no figure of the policy is slower than _WITHIN."""
+    """The least memory from which on the policy is never slower than _WITHIN."""
     least: int = result["smallest_memory_bytes"][policy]
     tried = {p["memory_bytes"]: _ratio(result, p["policies"][policy]) for p in result["points"]}
     too_small = max((size for size, ratio in tried.items() if ratio > _WITHIN), default=0)
     if too_small < least:
         return least
-    # A step may be slower with more memory, which the search for the least leaves out.
+    # A step may be slower with more memory, which the search for the least memory ignores.
     larger = (size for size in tried if size > too_small)
     return min(larger, default=max(too_small, result["footprint_bytes"]))
 
@@ -220,7 +226,7 @@ def _enough(result: dict[str, Any], policy: str) -> int:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Tables of a line for each memory, and the sentences."""
+    """Prints the sentences, and tables with a line for each memory."""
     first, *rest = summary(result)
     console.print(first, soft_wrap=True)
     policies = list(result["points"][0]["policies"])
@@ -253,7 +259,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> None:
-    """The tables and the chart as a page, and the chart as a picture."""
+    """Writes the tables and the chart as a page, and the chart as a picture."""
     from uvmalloc.trace_report import Chart, Curve, chart_parts, draw_png, table_html, write_page
 
     points = sorted(result["points"], key=lambda point: point["memory_bytes"])

@@ -27,14 +27,14 @@ _STATIC_RUNTIME = (
     "shared one: nvcc -cudart shared)"
 )
 _COUNTERS_HEADER_BYTES = 4096  # sim/engine/report.hpp
-# Of each process alone: the sum has none.
+# Facts of one process, which the sum lacks.
 _OWN_KEYS = {"pid", "parent", "rank", "start_time", "start_ticks", "budget_bytes", "ended"}
-_LIMITS = {"threshold_bytes"}  # hold for each process and are not added up
+_LIMITS = {"threshold_bytes"}  # of each process, not added up
 
 
 @dataclass
 class Found:
-    """What was read in a folder. Why a file was left out is in one line each."""
+    """Reports that were read in a folder, and a line for each file that was left out."""
 
     reports: list[Report] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -52,7 +52,8 @@ def collect(
 ) -> tuple[Report, list[str]]:
     """The report on a launch: of its one process, or a sum, with "processes" in it.
 
-    `reason` is why a process without figures has none. The lines say which files were left out.
+    `reason` says why a process without figures has none. The lines name the files that were left
+    out.
     """
     found = Found()
     found.reports += [*_ended_reports(folder, found), *_figures_left(folder, found)]
@@ -80,7 +81,7 @@ def _summary(
 
 
 def running(folder: Path) -> Found:
-    """Reports on the processes of a folder that still run, as they are now."""
+    """Reads the current reports of the processes of a folder that still run."""
     found = Found()
     found.reports += _figures_left(folder, found)
     _add_counters(folder, found, "")
@@ -95,7 +96,7 @@ def _runs(report: Report) -> bool:
 
 
 def sum_of(processes: Sequence[Report]) -> Report:
-    """Figures added up, and everything else that is the same in all.
+    """The sums of all figures, and every other value that is the same in all processes.
 
     Peaks are added too, although they may have been at different times.
     """
@@ -117,7 +118,7 @@ def _to_add_up(report: Report) -> Report:
 
 
 def _merge(values: Sequence[Any], limit: bool = False) -> Any:
-    """None: the values differ, or the sum is not known because one of them is not."""
+    """None: the values differ, or one of them is unknown, and so is the sum."""
     if all(isinstance(value, dict) for value in values):
         merged = {}
         for key in dict.fromkeys(key for value in values for key in value):
@@ -157,7 +158,7 @@ def _ended_reports(folder: Path, found: Found) -> Iterator[Report]:
 
 
 def _figures_left(folder: Path, found: Found) -> Iterator[Report]:
-    """Reports on processes that did not write theirs."""
+    """Reports on processes that left figures and wrote no report."""
     files: dict[int, list[Path]] = {}
     for file in folder.glob("report.*.figures"):
         name = re.fullmatch(r"report\.(\d{1,10})(?:-\d+)?\.figures", file.name)
@@ -189,7 +190,7 @@ def _is_alive(pid: int, start_ticks: int | None) -> bool:
 
 
 def _add_counters(folder: Path, found: Found, reason: str) -> None:
-    """Adds the simulator's counters, and a report for each process that has these alone."""
+    """Adds the simulator's counters, and a report for each process that has nothing else."""
     for counters in _simulated(folder, found):
         pid = counters["pid"]
         own = [report for report in found.reports if report.get("pid") == pid]
@@ -204,7 +205,7 @@ def _add_counters(folder: Path, found: Found, reason: str) -> None:
 
 
 def _holds_static_runtime(counters: Report) -> bool:
-    """Nothing else asks for the driver's tables that are not documented."""
+    """Only that runtime requests the driver's undocumented tables."""
     return "cuGetExportTable" in counters.get("unimplemented", {})
 
 

@@ -1,9 +1,9 @@
-"""Queues between processes, through which no CUDA tensor in managed memory can go.
+"""Queues between processes, which cannot carry CUDA tensors in managed memory.
 
 A queue pickles in a thread of its own. An error there reaches neither the caller of `put` nor the
-process that waits in `get`. With this file both get it at once. libuvmalloc.so carries the text
-between those of after_import.py and torch_names.py. So this file imports the standard library, and
-after_import.
+process that waits in `get`. This file raises it in both at once. libuvmalloc.so carries the text of
+this file between those of after_import.py and torch_names.py. So this file imports only the
+standard library, and after_import.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from uvmalloc.after_import import after_import
 
 
 def watch_queues() -> None:
-    """Makes `put` of a CUDA tensor an error of both processes: now, or once there are queues.
+    """Makes `put` of a CUDA tensor raise in both processes: now, or when queues have been imported.
 
-    Queues of classes that handle errors of their thread themselves stay as they are.
+    Classes of queues that handle errors of their thread themselves stay as they are.
     """
     after_import({"multiprocessing.queues": _watch})
 
 
 class _Refusal:
-    """What the receiver gets instead. Unpickling raises, also where there is no uvmalloc."""
+    """The receiver gets it instead. Unpickling it raises, also in a process without uvmalloc."""
 
     def __init__(self, reason: str) -> None:
         self.reason = f"the process that put a CUDA tensor into this queue got an error: {reason}"
@@ -54,9 +54,9 @@ def _watch(queues: ModuleType) -> None:
 
 
 def _put_instead(queue: Any, refusal: _Refusal) -> None:
-    """In the place of what the queue's thread, which calls this, could not pickle.
+    """Replaces the object that the queue's thread, which calls this, failed to pickle.
 
-    A caller of `put` may have got the place meanwhile; then the refusal waits for one at the end.
+    If a caller of `put` has taken that place meanwhile, the refusal waits for a place at the end.
     """
     if queue._sem.acquire(block=False):
         queue._buffer.appendleft(refusal)
@@ -99,9 +99,9 @@ _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 
 
 def _tensors_in(sent: object, torch: ModuleType) -> Iterable[Any]:
-    """The tensors that pickling is sure to meet: in containers, and in attributes of objects.
+    """The tensors that pickling is sure to reach: in containers, and in attributes of objects.
 
-    A class that chooses what of it is pickled is left to the queue's thread.
+    Objects of a class that chooses what is pickled are left to the queue's thread.
     """
     ordinary = [_state_of(object), _state_of(torch.nn.Module)]
     seen = set()
@@ -123,7 +123,7 @@ def _tensors_in(sent: object, torch: ModuleType) -> Iterable[Any]:
 
 
 def _state_of(kind: type) -> Any:
-    """The method that chooses what is pickled of an object; None before Python 3.11."""
+    """The method that chooses what of an object is pickled; None before Python 3.11."""
     return getattr(kind, "__getstate__", None)
 
 

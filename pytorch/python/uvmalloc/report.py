@@ -1,4 +1,4 @@
-"""Reading and showing reports, of one process or of several (processes.py).
+"""Reads and shows reports, of one process or of several (processes.py).
 
 Every key may be absent: a report may come from another version.
 """
@@ -44,7 +44,7 @@ _FIGURES_FORMAT = b"uvmalloc-fig-"
 
 
 def read_report(file: Path) -> Report:
-    """A report as JSON, or the figures that a process has left (report.<pid>.figures)."""
+    """Reads a report in JSON, or the figures that a process has left (report.<pid>.figures)."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -53,13 +53,13 @@ def read_report(file: Path) -> Report:
 
 
 def read_found(file: Path) -> Report:
-    """The same for a file that was found in a folder, where another user may have put anything."""
+    """The same for a file in a folder where another user may have put anything."""
     with opened(file) as stream:
         return _parsed(stream.read(MOST_BYTES), file, Path(f"/proc/self/fd/{stream.fileno()}"))
 
 
 def opened(file: Path) -> BinaryIO:
-    """The file as open_found() opens it; raises CommandError."""
+    """Opens the file as open_found() does, with CommandError for its errors."""
     try:
         return open_found(file)
     except OSError as error:
@@ -186,7 +186,7 @@ def _show_title(report: Mapping[str, Any], console: Console, which: str | None) 
 
 
 def _ended(ended: Mapping[str, Any]) -> str:
-    """How a process ended, where it was not well."""
+    """How a process ended, if it did not end well."""
     how = ended.get("how")
     if how == "signal":
         return f"ended by {ended.get('signal')}"
@@ -267,7 +267,7 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _past(report: Mapping[str, Any]) -> Iterable[Text]:
-    """Allocations of the program that others served."""
+    """Allocations of the program that uvmalloc did not serve."""
     calls = report.get("cuda_calls")
     if calls:
         yield from _allocation_calls(calls)
@@ -293,7 +293,8 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _allocation_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
-    """Calls of the vendors' allocation functions that were served, and that the vendor answered."""
+    """Calls of the vendors' allocation functions: those served, and those passed on to the vendor.
+    """
     for vendor, prefix in (("CUDA", "cu"), ("HIP", "hip")):
         of_vendor = {name: counts for name, counts in calls.items() if name.startswith(prefix)}
         yield from _calls_of(vendor, of_vendor)
@@ -315,7 +316,7 @@ def _calls_of(vendor: str, calls: Mapping[str, Mapping[str, int]]) -> Iterable[T
 
 
 def _mostly_small(report: Mapping[str, Any]) -> str:
-    """A word where most of what moved was copied because it came in small tensors."""
+    """A note if most of the bytes that moved were copied because their tensors were small."""
     copies = report.get("copies_by_moves", {})
     small = copies.get("by_reason", {}).get("small_block", {}).get("bytes", 0)
     moved = copies.get("bytes", 0) + report.get("moves", {}).get("bytes", 0)

@@ -70,7 +70,7 @@ def run_program(
 def _report_folder() -> Path | None:
     """Makes a folder for the reports of the processes. Prints a line and returns None on failure.
 
-    Processes keep figures in files there while they run. So memory is preferred to a disk.
+    Processes keep figures in files there while they run, so a folder in memory is preferred.
     """
     chosen = [os.environ["TMPDIR"]] if os.environ.get("TMPDIR") else []
     for parent in (*chosen, "/dev/shm", None):

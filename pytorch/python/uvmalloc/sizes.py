@@ -12,7 +12,7 @@ EXAMPLES = "512MiB, 8G, 1.5GiB or plain bytes"
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `text`, in powers of 1024; ValueError where it is no size."""
+    """Bytes in `text`, in powers of 1024; ValueError if it is no size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text}' is no size")

@@ -1,7 +1,7 @@
 """Whether a program holds CUDA's static runtime, which is nvcc's default.
 
-That runtime asks the driver for tables that are not documented, so no simulated device can serve
-it. The program would go on without a device, and often end by a signal.
+That runtime requests undocumented tables from the driver, so no simulated device can serve it. The
+program would run without a device, and often end by a signal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from uvmalloc.errors import CommandError
 
-# A name that the runtime looks up in the driver, and one of its errors. Both together are in the
-# runtime alone: the driver has no such errors, and other users of the driver have no such names.
+# A function that the runtime looks up in the driver, and one of its errors. Only the runtime holds
+# both: the driver lacks such errors, and other users of the driver lack the function.
 _MARKS = (b"\0cuGetExportTable\0", b"\0cudaErrorStreamCaptureUnsupported\0")
 
 
@@ -24,8 +24,10 @@ class StaticRuntimeError(CommandError):
 
 
 def refuse_static_runtime(command: Sequence[str]) -> None:
-    """StaticRuntimeError if the program itself holds that runtime. Libraries that it loads later
-    are named by the simulator."""
+    """StaticRuntimeError if the program itself holds that runtime.
+
+    The simulator names libraries with it that the program loads later.
+    """
     program = shutil.which(command[0])
     if program is not None and _holds_static_runtime(Path(program)):
         raise StaticRuntimeError(

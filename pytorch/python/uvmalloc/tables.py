@@ -1,4 +1,4 @@
-"""Tables that stay readable where there is little room: each row is then a short list."""
+"""Tables that stay readable on a narrow console, where each row becomes a short list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def one_line(text: str, most: int) -> str:
-    """`text` in one line, cut to `most` characters, without characters that command a terminal."""
+    """`text` in one line, cut to `most` characters, without control characters."""
     line = " ".join(text.split())
     line = "".join(each if each.isprintable() else "?" for each in line)
     return line if len(line) <= most else line[: most - 3] + "..."

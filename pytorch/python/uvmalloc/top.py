@@ -1,8 +1,8 @@
-"""Shows running programs live: memory by facade, moves, faults and traffic a second.
+"""Shows running programs live: memory by kind, moves, faults and traffic per second.
 
 The figures are those that processes under `uvmalloc run` and `uvmalloc sim` keep in mapped files
-(processes.py). Nothing in the programs runs for it. A child with the rights of a program's own user
-reads them: files that hang, lie or are broken cost a line.
+(processes.py); the programs do no work for it. A child with the rights of a program's own user
+reads them, so files that hang, lie or are broken cost a line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RATES = (
 )
 
 
-# For one picture. Reading takes milliseconds; a file system of a user's may never answer.
+# Timeout of one picture. Reading takes milliseconds; a file system of a user's may never answer.
 _MOST_SECONDS = 10.0
 
 
@@ -56,7 +56,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of processes that run now, by number; and why files were left out, in one line each."""
+    """The running processes by number, and a line for each file that was left out."""
 
     processes: Mapping[int, Moment]
     left_out: Sequence[str]
@@ -81,7 +81,7 @@ def _processes() -> Iterator[int]:
 
 
 def moments(pid: int | None) -> Moments:
-    """Of one process, or of all whose files this user may read."""
+    """The figures of one process, or of all processes whose files this user may read."""
     by_credentials: dict[Credentials, list[int]] = {}
     for each in [pid] if pid is not None else sorted(_processes()):
         credentials = credentials_of(each)
@@ -144,7 +144,7 @@ def memory_table(moment: Moment) -> Table:
 
 
 def rate_table(now: Moment, before: Moment | None) -> Table:
-    """What happened a second since `before`, and in all."""
+    """Rates per second since `before`, and totals."""
     table = Table(box=None, pad_edge=False)
     for column in ("activity", "a second", "in all"):
         table.add_column(column, justify="left" if column == "activity" else "right")
@@ -187,7 +187,7 @@ def _line(text: str) -> str:
 
 
 def show(pid: int | None, interval: float, count: int | None, console: Console) -> None:
-    """Until the processes have ended, `count` pictures are drawn, or the user interrupts."""
+    """Draws pictures until the processes have ended, `count` are drawn, or the user interrupts."""
     now = moments(pid)
     if not now.processes:
         which = f"process {pid}" if pid is not None else "a process"

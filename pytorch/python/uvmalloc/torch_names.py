@@ -1,15 +1,15 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
 libuvmalloc.so carries this file and runs it inside `import torch`. So a program under it has the
-functions without importing anything of ours. `import uvmalloc` gives them to any other program, and
-`set_enabled_uvm` then loads the library. This file imports the standard library, and the files
-whose text the library carries in front of this one. It adds names and changes none. Without
-libuvmalloc.so a call of them says how to get it. This file also tells torch.load how a storage that
-it has read gets to a device without a copy.
+functions without importing the package. `import uvmalloc` adds them to any other program, where
+`set_enabled_uvm` then loads the library. This file imports only the standard library, and the files
+whose text the library carries before this one. It adds names and changes none. Without
+libuvmalloc.so, a call of them says how to get it. This file also registers how torch.load moves a
+storage to a device without a copy.
 
-The methods of torch.Tensor come when the program asks for them: by `import uvmalloc`, or by one of
-the functions `set_enabled_uvm` and `set_enabled_uvm_move_on_copy`. Other libraries look for
-attributes of tensors, and what they find must not change because a variable is set.
+The methods of torch.Tensor are added on request: by `import uvmalloc`, `set_enabled_uvm` or
+`set_enabled_uvm_move_on_copy`. Other libraries look for attributes of tensors, and what they find
+must not change because a variable is set.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _FUNCTIONS = (
 
 
 def set_enabled_uvm(enabled: bool) -> None:
-    """Switches unified memory on: from then on tensors are made in managed memory.
+    """Switches unified memory on: from now on, tensors are made in managed memory.
 
-    Tensors that exist stay what they are. CPU tensors below UVMALLOC_HOST_THRESHOLD (1 MiB) go on
-    being made in ordinary memory; `Tensor.manage_memory` manages one of any size. There is no way
-    back.
+    Existing tensors stay as they are. CPU tensors below UVMALLOC_HOST_THRESHOLD (1 MiB) are still
+    made in ordinary memory; `Tensor.manage_memory` manages one of any size. It cannot be switched
+    off again. Any thread may call.
 
     Raises:
         TypeError: `enabled` is no bool.
@@ -66,18 +66,18 @@ def set_enabled_uvm(enabled: bool) -> None:
 def get_enabled_uvm() -> bool:
     """Whether tensors are made in managed memory: it was switched on, and there is a device.
 
-    Initialises nothing. Before the program has initialised CUDA, the answer is True where this
-    machine has a driver.
+    Initialises nothing. Before the program has initialised CUDA, True says that the machine has a
+    driver.
     """
     return bool(_flag("uvmalloc_is_enabled"))
 
 
 def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
-    """Sets whether `Tensor.to` gives the same memory where only a managed tensor's device changes.
+    """Sets whether `Tensor.to` returns the same memory if only a managed tensor's device changes.
 
-    With True a tensor and the result of `to` see each other's writes. With False `to` moves without
-    copying too, but the result behaves like a copy. UVMALLOC_MOVE sets the first value. The flag
-    takes effect while unified memory is enabled.
+    True: a tensor and the result of `to` see each other's writes. False: `to` moves without copying
+    too, but the result behaves like a copy. UVMALLOC_MOVE sets the first value. The flag is the
+    process's, and takes effect while unified memory is enabled.
 
     Raises:
         TypeError: `enabled` is no bool.
@@ -92,14 +92,14 @@ def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
 
 
 def get_enabled_uvm_move_on_copy() -> bool:
-    """Whether `Tensor.to` gives the same memory where only a managed tensor's device changes."""
+    """Whether `Tensor.to` returns the same memory if only a managed tensor's device changes."""
     return bool(_flag("uvmalloc_move_on_copy"))
 
 
 def is_managed(self: torch.Tensor) -> bool:
     """is_managed() -> bool
 
-    Whether the tensor is in managed memory. False for one without bytes.
+    Whether the tensor is in managed memory. False for a tensor without bytes.
     """
     operators = _operators()
     return operators is not None and operators.is_managed(self)
@@ -108,9 +108,10 @@ def is_managed(self: torch.Tensor) -> bool:
 def manage_memory(self: torch.Tensor) -> torch.Tensor:
     """manage_memory() -> Tensor
 
-    A copy in managed memory, on the same device; the tensor itself where it is managed already.
+    Returns a differentiable copy in managed memory on the same device, made on the current stream.
+    Returns the tensor itself if it is managed.
 
-    Raises RuntimeError where unified memory is not enabled, or the tensor is not strided.
+    Raises RuntimeError if unified memory is not enabled, or the tensor is not strided.
     """
     operators = _operators()
     if operators is None:
@@ -123,8 +124,9 @@ def manage_memory(self: torch.Tensor) -> torch.Tensor:
 def unmanage_memory(self: torch.Tensor) -> torch.Tensor:
     """unmanage_memory() -> Tensor
 
-    A copy in ordinary memory, on the same device: memory of the C library for a CPU tensor, of
-    torch's own allocator for a CUDA tensor. Returns the tensor itself if it is not managed.
+    Returns a differentiable copy in ordinary memory on the same device, made on the current stream:
+    memory of malloc for a CPU tensor, of torch's own allocator for a CUDA tensor. Returns the
+    tensor itself if it is not managed.
     """
     operators = _operators()
     return self if operators is None else operators.unmanage_memory(self)
@@ -133,8 +135,8 @@ def unmanage_memory(self: torch.Tensor) -> torch.Tensor:
 def uvm_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """uvm_to(...) -> Tensor
 
-    Calls `Tensor.to` with the arguments, as if `enabled_uvm_move_on_copy` were set. If only the
-    device of a managed tensor changes, the result is the same memory.
+    Calls `Tensor.to` with the arguments, as if `enabled_uvm_move_on_copy` were set for this call.
+    If only the device of a managed tensor changes, the result is the same memory.
     """
     alias = library_function("uvmalloc_set_thread_move_on_copy", ctypes.c_int, ctypes.c_int)
     if alias is None:
@@ -154,7 +156,7 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
         raise TypeError(f"to(): argument 'manage' must be bool, not {type(manage).__name__}")
     if not manage:
         return unmanage_memory(self.to(*args, **kwargs))
-    # `to` then makes a managed result, which is not copied again.
+    # `to` then makes a managed result, which manage_memory() returns as it is.
     host = _native("to", "uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
     before = host(2)
     try:
@@ -166,10 +168,10 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
 def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     """Moves a storage that torch.load has read to its device without a copy.
 
-    Returns None if torch shall move it in its own way. Storages from UVMALLOC_HOST_THRESHOLD on are
-    managed, and only these can be shared. The two share for good, not copy-on-write. torch.load
-    asks for the address of the result while it still holds the storage, and torch would copy then.
-    So the storage must have no tensor yet.
+    Returns None if torch is to move it in its own way. Only managed storages, those from
+    UVMALLOC_HOST_THRESHOLD on, can be shared. The result is an alias, not copy-on-write: torch.load
+    takes its address while it still holds the storage, and torch would copy then. So the storage
+    must have no tensor yet.
     """
     operators = _operators()
     torch = sys.modules["torch"]
@@ -190,7 +192,7 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
 class _FalsyMethod:
     """A method of tensors whose name another library uses for a flag.
 
-    A call returns the answer. A library that takes the method for its flag finds a false value, and
+    A call returns the answer. A library that reads the method as its flag gets a false value, and
     may set the flag on a tensor. bitsandbytes has `if getattr(tensor, "is_managed", False)`.
     """
 
@@ -252,7 +254,7 @@ def _follow_enabled_torch(module: ModuleType) -> None:
 
 
 def follow_torch() -> None:
-    """Changes in Python that a torch with unified memory needs, and no other one gets."""
+    """Makes the changes in Python that only a torch with unified memory needs."""
     take_manage_argument()
     watch_queues()
 
@@ -261,7 +263,7 @@ def _enable_in_torch() -> str | None:
     """Loads the library if needed, and switches on. Returns the reason if it cannot."""
     enable = library_function("uvmalloc_enable_in_torch", ctypes.c_char_p)
     if enable is None:
-        # The library did not run this text, so the package is there.
+        # The library did not run this text, so the package can be imported.
         from uvmalloc import errors, native
 
         try:
@@ -282,7 +284,8 @@ def _add_deserializer(serialization: ModuleType) -> None:
 
 
 def take_manage_argument() -> None:
-    """Gives Tensor.to the argument `manage`. A call without it looks at its keywords once."""
+    """Gives Tensor.to the argument `manage`. A call without it costs one look-up in its keywords.
+    """
     take = getattr(ctypes.PyDLL(None), "uvmalloc_take_keyword", None)
     if take is not None:
         take.argtypes = [ctypes.py_object] * 3

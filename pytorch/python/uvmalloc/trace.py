@@ -1,6 +1,6 @@
-"""Reading traces of the allocator (docs/trace.md) into numpy arrays, in the order of their times.
+"""Reads traces of the allocator (docs/trace.md) into numpy arrays, in the order of their times.
 
-Importing this imports numpy, so the command line does it late.
+Importing this imports numpy, so the command line imports it late.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WORK = {
 }  # fmt: skip
 FACADES = ("host", "pinned", "device")
 NO_FACADE = 0xFF
-HOST, NOWHERE = -1, -2  # places that are no device's number
+HOST, NOWHERE = -1, -2  # places that are no devices
 ALREADY_LIVE, GONE = 1, 2  # flags
 ADVICE = (
     "",
@@ -90,7 +90,8 @@ _EVENT_BYTES = 48
 MOST_EVENTS_PER_CHUNK = 1364
 _MOST_COUNT = {EVENT_CHUNK: MOST_EVENTS_PER_CHUNK, PACKED_CHUNK: 6144}
 _MOST_MODELS_PER_CHUNK = 740
-# A word of a packed chunk: the number of its model, whether it is a free, the time since the last.
+# A word of a packed chunk: the number of its model, whether it is a free, the time since the last
+# event.
 _WORD_BYTES = 4
 _FREE_SHIFT, _TIME_SHIFT = 13, 14
 _PAUSE = (1 << _FREE_SHIFT) - 1  # in place of a model: no event, and a longer time
@@ -131,13 +132,14 @@ class Trace:
     finished: bool
 
     def text(self, kind: int, extra: int) -> str:
-        """Of a mark, a failure or a call site; empty for others."""
+        """The text of a mark, a failure or a call site; empty for other events."""
         known = kind in (FAILURE, MARK, SITE) and 1 <= extra <= len(self.texts)
         return self.texts[extra - 1] if known else ""
 
 
 def read_trace(file: Path, unfinished: bool = False) -> Trace:
-    """Reads a trace; with `unfinished`, one of a killed process up to its last whole chunk."""
+    """Reads a trace. With `unfinished`, reads that of a killed process up to its last whole chunk.
+    """
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -148,7 +150,7 @@ def read_trace(file: Path, unfinished: bool = False) -> Trace:
 @dataclass(frozen=True)
 class _EventChunk:
     offset: int
-    count: int  # of events; of models where it is packed
+    count: int  # of events; of models if it is packed
     thread: int
     words: int | None  # how many follow the models; None: it is not packed
 
@@ -247,7 +249,9 @@ class _Parser:
         return tuple(rest[:7])
 
     def _chunk(self) -> tuple[bool, tuple[int, int]] | None:
-        """Whether it was the last one, and when it was written; None: the file ends inside it."""
+        """Whether the chunk is the last one, and when it was written; None: the file ends inside
+        it.
+        """
         start = self._at
         if len(self._content) - start < struct.calcsize("<" + CHUNK):
             return self._cut_short(start)
@@ -310,7 +314,7 @@ class _Parser:
         events = np.concatenate(pieces) if pieces else every
         chunk_threads = np.array([chunk.thread for chunk in self._chunks], np.uint32)
         threads = np.repeat(chunk_threads, [len(piece) for piece in pieces])
-        ours = events["time"] >= start  # others belong to a former trace of the process
+        ours = events["time"] >= start  # others belong to an earlier trace of the process
         if not ours.all():
             events, threads = events[ours], threads[ours]
         order = np.argsort(events["time"], kind="stable")

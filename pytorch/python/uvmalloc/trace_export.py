@@ -56,7 +56,7 @@ COLUMNS = (
 
 
 def write_csv(trace: Trace, out: TextIO) -> None:
-    """One line for each event, in order, below a line of COLUMNS."""
+    """Writes a line of COLUMNS, then one line for each event, in order."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(_rows(trace))
@@ -111,7 +111,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 
 
 class LiveBytes:
-    """Bytes in blocks by pool (facade, and device for device memory), event after event."""
+    """Bytes in blocks by pool (memory kind, and device for device memory), event after event."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
@@ -119,7 +119,8 @@ class LiveBytes:
         self._blocks: dict[int, tuple[str, int]] = {}
 
     def change(self, event: tuple[int, ...]) -> list[str]:
-        """The pools that an allocate or a free changes; a missing free is made up for."""
+        """Applies an allocate or a free and returns the pools that it changes. Adds a missing free.
+        """
         _, address, _, block_bytes, _, kind, facade, _, _, device, _ = event
         changed = []
         before = self._blocks.pop(address, None)
@@ -140,7 +141,7 @@ class LiveBytes:
 
 
 def write_perfetto(trace: Trace, out: TextIO, blocks: bool = False) -> None:
-    """The trace-event format; with `blocks`, each block's life is an asynchronous slice."""
+    """Writes the trace-event format. With `blocks`, each block's life is an asynchronous slice."""
     head = {"program": trace.program, "dropped": trace.dropped, "finished": trace.finished}
     out.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n')
     encode = json.JSONEncoder(separators=(",", ":")).encode  # dumps() would make one for each event
@@ -156,7 +157,7 @@ _FIRST_STREAM_TRACK = 1 << 22
 
 
 def _stream_tracks(trace: Trace) -> dict[tuple[int, int], int]:
-    """By device and handle, of the streams that are seen or that use a block."""
+    """Tracks by device and handle, of the streams that are seen or that use a block."""
     kinds = trace.events["kind"]
     events = trace.events[(kinds == USE) | (kinds == STREAM)]
     streams = sorted(set(zip(events["device"].tolist(), events["stream"].tolist(), strict=True)))
@@ -180,7 +181,7 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
         args = {"name": _stream_name(*stream)}
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args}
     live = LiveBytes()
-    numbers: dict[int, tuple[int, str]] = {}  # of live blocks: number and facade
+    numbers: dict[int, tuple[int, str]] = {}  # of live blocks: number and kind
     made = 0
     for time_ns, thread, event in _numbered(trace):
         _, address, size_bytes, _, stream, kind, facade, _, _, device, _ = event
@@ -208,8 +209,8 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
 
 
 def _instant(trace: Trace, event: tuple[int, ...]) -> dict[str, Any]:
-    """Failures and marks concern the whole process and cross all its tracks; uses,
-    and that a stream is seen or gone, are on the stream's.
+    """A mark of the time line. Failures and marks cross all tracks of the process. Uses of a
+    stream, and its first and last sight, are on the stream's track.
     """
     _, address, size_bytes, extra, _, kind, _, flags, detail, device, place = event
     args: dict[str, Any] = {} if kind in (USE, STREAM) else {"size_bytes": size_bytes}
@@ -229,7 +230,7 @@ def _instant(trace: Trace, event: tuple[int, ...]) -> dict[str, Any]:
 
 
 def show_trace(trace: Trace, console: Console) -> None:
-    """What a trace holds; `console` must not interpret markup."""
+    """Prints what a trace holds; `console` must not interpret markup."""
     started = datetime.datetime.fromtimestamp(
         trace.start_time_of_day_ns / 1e9, tz=datetime.timezone.utc
     )

@@ -1,7 +1,7 @@
-"""A trace as pictures: memory over time and, if it holds kernels, what a machine does with them.
+"""A trace as pictures: memory over time and, if it holds kernels, their replay on a machine.
 
-The page is one file: the chart library is in it, and nothing is fetched. The machine's part comes
-from uvmalloc_machine_replay (docs/simulator.md). Importing this imports numpy.
+The page is one file that holds the chart library and fetches nothing. The replay comes from
+uvmalloc_machine_replay (docs/simulator.md). Importing this imports numpy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture. `marks` are lines across it."""
+    """One picture. `marks` are vertical lines."""
 
     key: str
     title: str
@@ -62,7 +62,7 @@ class Replayed:
 def replay(
     program: Path, trace: Path, machine: str | None, capacity: int | None, hints: str
 ) -> Replayed:
-    """What the simulated machine makes of the trace."""
+    """Replays the trace on the simulated machine."""
     command = [str(program), str(trace), "--hints", hints, "--blocks", str(_BLOCKS)]
     command += ["--samples", "1"]
     if machine is not None:
@@ -98,7 +98,7 @@ def _program(trace: Trace) -> str:
 
 
 def memory_chart(trace: Trace) -> Chart:
-    """Live bytes of each facade, and of each device, over the recorded time."""
+    """Live bytes of each kind of memory, and of each device, over the recorded time."""
     live = LiveBytes()
     points: dict[str, tuple[list[float], list[float]]] = {}
     kinds = trace.events["kind"]
@@ -282,7 +282,7 @@ def _machine_parts(replayed: Replayed) -> Iterator[str]:
 
 
 def chart_parts(charts: Sequence[Chart]) -> list[str]:
-    """Of a page: the charts, the first of which brings the chart library."""
+    """The charts for a page, as HTML. The first one brings the chart library."""
     from plotly.io import to_html
 
     return [
@@ -295,7 +295,7 @@ def chart_parts(charts: Sequence[Chart]) -> list[str]:
 
 
 def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> None:
-    """The title and the heading are text, the parts are HTML."""
+    """Writes a page. The title and the heading are text, the parts are HTML."""
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>"
@@ -305,7 +305,7 @@ def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> Non
 
 
 def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
-    """One page with all charts and tables."""
+    """Writes one page with all charts and tables."""
     program = _program(trace)
     parts = chart_parts(_charts(trace, replayed))
     if replayed is None:
@@ -325,7 +325,7 @@ def _charts(trace: Trace, replayed: Replayed | None) -> list[Chart]:
 
 
 def draw_png(charts: Sequence[Chart], out: Path) -> None:
-    """All charts, one below the other."""
+    """Draws all charts, one below the other."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Pipelines, plans of storage and streams of checkpoints: guests of the allocator.
+"""Pipelines, storage plans and streamed checkpoints, over libuvmalloc_pipelines.so.
 
 Importing it imports neither torch nor a native library.
 """

@@ -1,8 +1,8 @@
-"""What torch keeps for each thread, carried from a caller to the threads that work for it.
+"""Torch's state of each thread, carried from a caller to the threads that work for it.
 
-A thread of ours then does what the caller would have done itself: on the caller's device and
+A worker thread then does what the caller would have done itself: on the caller's device and
 streams, with its modes of gradients, inference and autocast. Imports no torch: without torch in the
-process there is nothing to carry but the caller's context variables.
+process, only the caller's context variables are carried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from uvmalloc.torch_names import library_function
 if TYPE_CHECKING:
     import torch
 
-# Of one wait of a caller. A signal that comes just before a wait is handled after it.
+# The longest single wait of a caller. Python handles signals between two waits.
 WAIT_SECONDS = 0.05
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PER_THREAD = 2  # cudaStreamPerThread, hipStreamPerThread
@@ -34,8 +34,8 @@ _stand_ins = threading.local()
 class CallerState:
     """The state of the thread that called now(). States are equal if work under them is the same.
 
-    Not carried: modes that see every operator (TorchFunctionMode, TorchDispatchMode). They belong
-    to one thread; two threads would change them at once.
+    Modes that see every operator (TorchFunctionMode, TorchDispatchMode) are not carried: they
+    belong to one thread, and two threads would change them at once.
     """
 
     process: int
@@ -56,7 +56,7 @@ class CallerState:
     @classmethod
     def now(cls) -> CallerState:
         torch = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "cuda"):  # or its import has not ended
+        if torch is None or not hasattr(torch, "cuda"):  # or torch is being imported
             return cls(os.getpid())
         autocasts = tuple(
             (kind, torch.get_autocast_dtype(kind))
@@ -74,7 +74,7 @@ class CallerState:
 
     @classmethod
     def of_load(cls) -> CallerState:
-        """The part of it that a load from a file depends on."""
+        """The part of the state that a load from a file depends on."""
         torch = sys.modules["torch"]
         device, streams = None, ()
         if torch.cuda.is_initialized():
@@ -90,20 +90,21 @@ class CallerState:
         )
 
     def is_of_its_thread(self) -> bool:
-        """Whether a current stream is a per-thread default stream: another one in each thread."""
+        """Whether a current stream is a per-thread default stream, which differs in each thread."""
         return any(map(is_per_thread, self.streams))
 
     def elsewhere(self) -> CallerState:
         """The state for another thread: a side stream stands in for a per-thread default stream.
 
-        The side stream waits for the caller's. What was made on it has to be followed.
+        The side stream waits for the caller's. The caller then calls follow() for what was made on
+        it.
         """
         if not self.is_of_its_thread():
             return self
         return dataclasses.replace(self, streams=tuple(map(_stand_in, self.streams)))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function under this state, on a thread of ours."""
+        """Calls the function under this state, on a worker thread."""
         return self.context.copy().run(self._run, function, *arguments)
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -135,14 +136,14 @@ class CallerState:
             if self.device is not None:
                 stack.enter_context(torch.cuda.device(self.device))
             if self.default_device is not None:
-                # Not `with` the device: that sets a variable of all threads too.
+                # Not by `with` on the device, which also sets a variable of all threads.
                 mode = torch.utils._device.DeviceContext(self.default_device)
                 torch.overrides._push_mode(mode)
                 stack.callback(torch.overrides._pop_mode)
             yield
 
     def _enter_autocast(self, stack: contextlib.ExitStack) -> None:
-        """Not by torch.autocast, whose end drops the caller's casts of weights too."""
+        """Does not use torch.autocast, whose end also drops the caller's casts of weights."""
         torch = sys.modules["torch"]
         torch.autocast_increment_nesting()
         stack.callback(torch.autocast_decrement_nesting)
@@ -157,8 +158,8 @@ class CallerState:
     def follow(self, before: CallerState, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """Makes the streams of this state wait for `tensors`, which were made under `before`.
 
-        The tensors' memory then waits for work of these streams before it is used again. Nothing
-        happens if both states have the same streams.
+        The tensors' memory is not used again before the work of these streams has ended. Does
+        nothing if both states have the same streams.
         """
         for mine, other in zip(self.streams, before.streams, strict=False):
             if mine == other:

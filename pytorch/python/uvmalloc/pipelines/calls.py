@@ -1,7 +1,7 @@
 """Calls into libuvmalloc_pipelines.so: credits (credit_calls.h) and plans (plan_calls.h).
 
-The library decides what may start and where storages lie. It takes no other library's calls, so any
-program may load it at any time.
+The library decides what may start and where storages lie. It intercepts nothing, so any program may
+load it at any time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STARTED, OVER, FAILED, LATE, STOPPED = 1, 0, -1, -2, -3
 
 @functools.cache
 def calls() -> ctypes.CDLL:
-    """The library, with its functions' types. MissingLibraryError where there is none."""
+    """The library, with its functions' types. MissingLibraryError if there is none."""
     file = find_libraries().pipelines
     try:
         library = ctypes.CDLL(str(file))
@@ -66,7 +66,8 @@ def calls() -> ctypes.CDLL:
 
 
 def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception]) -> Any:
-    """What the function returns. Where that is -1 or NULL, `fault` with the library's sentence."""
+    """Returns the function's result. If that is -1 or NULL, raises `fault` with the library's text.
+    """
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     result = function(*arguments, error, _ERROR_BYTES)
     if result is None or result == FAILED:
@@ -75,7 +76,7 @@ def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception
 
 
 class CreditsGate:
-    """Actors and registers under credits; pipelines/credits/credit_gate.hpp has each promise."""
+    """Actors and registers under credits; pipelines/credits/credit_gate.hpp documents each call."""
 
     def __init__(self, memory_bytes: int | None = None) -> None:
         self._library = calls()
@@ -109,9 +110,10 @@ class CreditsGate:
         self._call("open", timeout_seconds or 0.0)
 
     def start(self, actor: int) -> tuple[list[int], list[int]] | None:
-        """The slots that are read and written; None where the actor is over. Waits without the GIL.
+        """Waits, without the GIL, until the actor may start. Returns the slots to read and to
+        write.
 
-        Raises CreditTimeout or CreditStopped.
+        None: the actor has ended. Raises CreditTimeout or CreditStopped.
         """
         reads, writes = self._slots[actor]
         inputs, outputs = (_UINT64 * max(1, reads))(), (_UINT64 * max(1, writes))()
@@ -127,7 +129,7 @@ class CreditsGate:
         raise faults.get(status, RuntimeError)(error.value.decode("utf-8", "replace"))
 
     def wait(self, actor: int, seconds: float) -> bool:
-        """Whether start() has an answer, an error included; waits for it for so long at most."""
+        """Waits at most `seconds`. Returns whether start() has an answer, which may be an error."""
         return bool(self._call("wait", actor, seconds))
 
     def set_output_bytes(self, register: int, size_bytes: int) -> None:
@@ -158,13 +160,13 @@ class CreditsGate:
         return checked(function, self._handle, *arguments, fault=CreditError)
 
     def __del__(self) -> None:
-        # In a forked child, threads that are not there may still wait at the gate.
+        # In a forked child, the gate still counts waiting threads that the child does not have.
         if getattr(self, "_handle", None) and os.getpid() == self._process:
             self._library.uvmalloc_credits_destroy(self._handle)
 
 
 class CreditError(ValueError):
-    """Credits that cannot be: a quota that is too small, an item that is too large."""
+    """Impossible credits: a quota that is too small, an item that is too large."""
 
 
 class CreditTimeout(TimeoutError):
@@ -189,7 +191,7 @@ class Plan:
 
     @classmethod
     def make(cls, description: str, effort: float = 1.0) -> Plan:
-        """From a description in JSON. ValueError names what is wrong with it."""
+        """Makes a plan from a description in JSON. ValueError names the description's fault."""
         function = calls().uvmalloc_plan_make
         return cls(checked(function, description.encode(), effort, fault=ValueError))
 

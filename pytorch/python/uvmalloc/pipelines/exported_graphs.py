@@ -27,7 +27,7 @@ _FRESH = {
 class FlatModule:
     """A module's operators in order.
 
-    Parts that only switch gradients on or off stand in their place: a planned run computes none.
+    Parts that only switch gradients on or off become part of the list: a planned run computes none.
     ValueError names a part of another kind, for example a branch.
     """
 
@@ -36,7 +36,7 @@ class FlatModule:
 
         self.held: dict[Any, Any] = {}  # weights, buffers and constants, by their nodes
         self._graph = torch.fx.Graph()
-        # Without containers: the module puts them around the results.
+        # Without containers: with_body() puts the results into them.
         self.outputs: list[Any] = list(self._copied(module, {}))
         self.inputs = [node for node in self._graph.nodes if node.op == "placeholder"]
         self.operators = [node for node in self._graph.nodes if node.op == "call_function"]
@@ -89,7 +89,7 @@ def with_body(module: torch.fx.GraphModule, body: Callable[..., list[Any]]) -> t
     given = tuple(copy for copy in copies.values() if copy.op == "placeholder")
     codegen = module.graph._codegen
     containers = codegen.pytree_info.out_spec
-    # Code that puts the results into containers fails for an argument of the name "pytree".
+    # The generated code for containers fails if an argument has the name "pytree".
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
     module._planned_body = torch.nn.Module()
     module._planned_body.forward = lambda *given: _pytree.tree_unflatten(body(*given), containers)
@@ -114,10 +114,10 @@ def _schema_of(target: Any) -> Any:
 
 
 def may_alias(target: Any) -> bool:
-    """Whether a result may lie in an argument's memory, as the operator's schema says.
+    """Whether a result may lie in an argument's memory, by the operator's schema.
 
-    A composite operator may also give an argument back as it is, without its schema saying so:
-    dropout does. Those of _FRESH never do.
+    A composite operator may also return an argument itself, which its schema does not say: dropout
+    does. Those of _FRESH never do.
     """
     schema = _schema_of(target)
     if schema is None:
@@ -148,8 +148,8 @@ def aliased(node: Any) -> list[Any]:
 def escaping(operators: Sequence[Any], outputs: Sequence[Any]) -> set[Any]:
     """Values that cannot lie at places which the next run writes again.
 
-    They are what the program returns, whatever that may be a view of, and what an operator may give
-    another shape in place.
+    They are the program's results, the values that results may be views of, and values that an
+    operator may give another shape in place.
     """
     import torch
 
@@ -167,8 +167,8 @@ def escaping(operators: Sequence[Any], outputs: Sequence[Any]) -> set[Any]:
 def is_alias(node: Any) -> bool:
     """Whether the result lies in an argument's memory, as far as the program says.
 
-    It needs no place then. A run whose result lies elsewhere all the same gives it memory of its
-    own.
+    Such a result needs no place. If it lies elsewhere in a run after all, the run gives it memory
+    of its own.
     """
     if not may_alias(node.target) or node.target is operator.getitem:
         return False
@@ -177,7 +177,9 @@ def is_alias(node: Any) -> bool:
 
 
 def _shares_memory(node: Any) -> bool:
-    """Runs a composite operator on tensors without data: it copies or not, as its strides say."""
+    """Runs a composite operator on tensors without data: whether it copies depends on their
+    strides.
+    """
     import torch
 
     results = tensors_of(node.meta.get("val"))
@@ -193,14 +195,14 @@ def _shares_memory(node: Any) -> bool:
     try:
         with mode, torch.no_grad():
             found = tensors_of(node.target(*arguments[0], **arguments[1]))
-    except Exception:  # a size that is not known: at worst a place that nobody uses
+    except Exception:  # an unknown size: at worst a place stays unused
         return False
     memory = {tensor.untyped_storage()._cdata for tensor in given}
     return bool(found) and all(each.untyped_storage()._cdata in memory for each in found)
 
 
 def _is_composite(target: Any) -> bool:
-    """Whether it is written in terms of other operators."""
+    """Whether the operator is written in terms of other operators."""
     import torch
 
     return torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -209,10 +211,10 @@ def _is_composite(target: Any) -> bool:
 
 
 def out_variant(target: Any, device: torch.device) -> Callable[..., Any] | None:
-    """The overload that writes one result to `out`, where the device has a kernel of its own.
+    """The overload that writes one result to `out`, if the device has a kernel of its own for it.
 
-    Others compute elsewhere and copy, which saves nothing. A composite operator may compute in
-    another way than its overload with `out`, with other bits.
+    Other overloads compute elsewhere and copy, which saves nothing. Composite operators are left
+    out: their overload with `out` may compute in another way, with other bits.
     """
     import torch
 

@@ -26,7 +26,8 @@ from uvmalloc.sizes import EXAMPLES, parse_size
 if TYPE_CHECKING:
     import torch
 
-# After an error, stages that are about to end are waited for. A stage that is stuck is not.
+# After an error, the pipeline waits this long for its stages: long enough for stages that are about
+# to end. A stage that is stuck does not end.
 _GRACE_SECONDS = 0.2
 _SOURCE = "source"
 _CONSUMER = "consumer"
@@ -49,32 +50,34 @@ def pipeline(
 
     Args:
         source: any iterable, for example a DataLoader.
-        stages: functions of one item, each on a thread of its own. A pair gives one a name for
-            messages; otherwise it is the function's.
+        stages: functions of one item, each on a thread of its own. A pair of a name and a function
+            names the stage in messages; the default is the function's name.
         credits: how many results of each stage may exist at a time. 2 is double buffering.
         memory: bytes, or a size such as "512MiB", that all items together may take, from the source
-            to the caller. An item counts until the caller asks for the next one.
-        item_bytes: the most that an item takes, at any stage. By default the first item is run
-            through all stages alone, and each stage's items may be as large as its first one.
-        timeout: seconds within which the source, a stage or the caller has to be done with an item.
+            to the caller. An item counts until the caller requests the next one.
+        item_bytes: the most bytes that an item takes at any stage. By default the first item runs
+            through all stages alone, and later items may be as large as it was at each stage.
+        timeout: seconds that the source, a stage or the caller may take for an item.
 
-    The source and the stages run as if the caller had called them where it asks for an item: on its
+    The source and the stages run as if the caller had called them when it requests an item: on its
     current device and streams, with its modes of gradients, inference and autocast, its default
     device, its hooks for saved tensors and its uvmalloc.region. An item that is begun ahead has the
-    state of the caller's last request before that. If the caller asks on another stream, the stream
-    waits for the item, and the item's memory waits for the stream.
+    state of the caller's last request before that. If the caller requests an item on another
+    stream, that stream waits for the item, and the item's memory is not used again before the
+    stream's work.
 
-    An error of the source or of a stage is raised where the caller asks for the next item. Items
-    before it come first. A stage that has not ended then ends after its current item; the caller
-    does not wait for it. Signal handlers run while the caller waits, so Ctrl-C ends the wait.
+    An error of the source or of a stage is raised when the caller requests the next item. Items
+    before it come first. A stage that is still running ends after its current item; the caller does
+    not wait for it. Signal handlers run while the caller waits, so Ctrl-C ends the wait. One thread
+    at a time may request items.
 
     Raises:
         ValueError: no such size or number; `memory` does not hold one item on its way through all
             stages; an item is larger than `item_bytes` or than the first one. The message names the
             stage.
-        TimeoutError: the source, a stage or the caller was not done in time; the message names it.
-        RuntimeError: the pipeline was made in another process than this one; the caller's current
-            stream is being captured.
+        TimeoutError: the source, a stage or the caller took too long; the message names it.
+        RuntimeError: another process made the pipeline; the caller's current stream is being
+            captured.
     """
     if isinstance(credits, bool) or not isinstance(credits, int) or credits < 1:
         raise ValueError(f"pipeline: credits is {credits!r}; accepted: a whole number from 1")
@@ -108,7 +111,7 @@ def _size(name: str, given: int | str | None) -> int | None:
 class Pipeline:
     """An iterator over the results; close() or the end of a `with` ends it early.
 
-    One thread at a time may ask for results.
+    One thread at a time may request results.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class Pipeline:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that items have taken together, and were granted, so far."""
+        """The most bytes that items have held together so far."""
         return self._gate.peak_bytes
 
     def __iter__(self) -> Iterator[Any]:
@@ -168,7 +171,7 @@ class Pipeline:
         self._end(None if error is None else _GRACE_SECONDS)
 
     def close(self) -> None:
-        """Ends all stages after their current items. Results that were not given are lost."""
+        """Ends all stages after their current items, and waits for them. Other results are lost."""
         self._end(None)
 
     def __del__(self) -> None:
@@ -221,14 +224,16 @@ class Pipeline:
         return gate
 
     def _end(self, most_seconds: float | None) -> None:
-        """Ends all stages after their current items. Waits for them, but not for longer."""
+        """Ends all stages after their current items. Waits at most `most_seconds`; None: to their
+        end.
+        """
         self._is_over = True
         if os.getpid() != self._process:
             return
         for gate in (self._gate, self._rest_gate):
             if gate is not None:
                 gate.stop("the pipeline is closed")
-        with contextlib.suppress(InvalidStateError):  # it has its result
+        with contextlib.suppress(InvalidStateError):  # it is set already
             self._shared.rest.set_result(None)
         end = math.inf if most_seconds is None else time.monotonic() + most_seconds
         for thread in self._threads:
@@ -260,7 +265,8 @@ _open_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """The interpreter ends threads where they are, also in the middle of a kernel's code."""
+    """Ends the stages first: the interpreter stops threads anywhere, even inside a kernel's code.
+    """
     for pipeline in list(_open_pipelines):
         pipeline._end(_GRACE_SECONDS)
 
@@ -270,16 +276,17 @@ def _end_all() -> None:
 
 @dataclasses.dataclass
 class _Shared:
-    """For the caller and all stages. It has no reference to the Pipeline, whose end must end them.
+    """What the caller and all stages share.
 
-    Lists are by register, that is by the actor that fills it.
+    It has no reference to the Pipeline, because the end of the Pipeline ends the stages. Lists are
+    by register, that is by the actor that fills it.
     """
 
     functions: list[Stage]
     items: list[dict[int, tuple[Any, CallerState]]]  # by slot, with the state they were made under
     counts_bytes: bool
     first_bytes: list[int] = dataclasses.field(init=False)  # sizes of the first item
-    caller: CallerState = dataclasses.field(init=False)  # when it asked for an item last
+    caller: CallerState = dataclasses.field(init=False)  # at its last request
     failures: list[BaseException] = dataclasses.field(default_factory=list)
     # The gate for all items but the first, if that one has run alone; None: there is none.
     rest: Future[CreditsGate | None] = dataclasses.field(default_factory=Future)
@@ -329,7 +336,7 @@ def _run_actor(
         shared.failures.append(ValueError(message))
     except BaseException as error:
         shared.failures.append(error)
-    # What it made before goes on to the caller.
+    # Items that it made before still reach the caller.
     gate.abandon(actor)
     return False
 

@@ -1,7 +1,7 @@
 """The memory of a plan's storages, as tensors of torch.
 
-Runs take turns, also those of several threads and of several streams of a device: a run starts on
-the device when the one before it has ended there.
+Runs take turns, across threads and across the streams of a device: a run starts on the device when
+the one before it has ended there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PlanArena:
-    """One allocation on a device, made at the first use. Tensors in it are for one turn."""
+    """One allocation on a device, made at the first use. Its tensors are valid for one turn."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._plan = plan
@@ -63,14 +63,14 @@ class PlanArena:
         dimensions = list(zip(like.shape, like.stride(), strict=True))
         if any(stride == 0 and size > 1 for size, stride in dimensions):
             return None  # elements share memory: nothing can be copied to it
-        # Strides are the kernel's choice: they may be others than the program says.
+        # The kernel chooses strides, which may differ from those of the program.
         elements = (
             1 + sum((size - 1) * stride for size, stride in dimensions) if like.numel() else 0
         )
         most_bytes = self._plan.most_bytes[storage]
         if elements * like.element_size() > most_bytes:
             return None
-        # A tensor that is made in inference mode cannot be written outside of it.
+        # A tensor made in inference mode cannot be written outside of it.
         with torch.inference_mode(False), torch.no_grad():
             if self._memory is None:
                 self._memory = torch.empty(

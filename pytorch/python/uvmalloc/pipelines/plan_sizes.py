@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-_ENDLESS = 1 << 62  # sizes without a bound may have about 2^63 for one
+_ENDLESS = 1 << 62  # the bound of an unbounded size may be about 2^63
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
-    """Where a symbolic size is seen: an input is, or has a dimension of, factor * size + rest."""
+    """Where an input shows a symbolic size: it is, or has a dimension of, factor * size + rest."""
 
     input: int  # its place among the flat inputs
     dimension: int | None  # None: the input is a number
@@ -25,7 +25,7 @@ class _Shown:
     rest: int
 
     def value(self, given: Sequence[Any]) -> int:
-        """0 if the input, which no guard of the program looks at, is of another kind."""
+        """The size; 0 if the input is of another kind, which no guard of the program checks."""
         seen = given[self.input]
         if self.dimension is not None:
             seen = dict(enumerate(getattr(seen, "shape", ()))).get(self.dimension)
@@ -51,7 +51,7 @@ class Symbols:
         self._ranges: dict[Any, Any] = dict(program.range_constraints)
         for name, upper in upper_bounds.items():
             self._bound(known[name], upper)
-        # A size below its bound of the program needs no question: the program's guards ask it.
+        # The program's guards check the program's own bounds.
         self._limits = {known[name]: upper for name, upper in upper_bounds.items()}
         for symbol in self._where:
             if self._largest(symbol) is None:

@@ -51,30 +51,30 @@ def plan_storage(
         planned = uvmalloc.plan_storage(program)
         y = planned(x)
 
-    Intermediate tensors lie in one allocation, on the device on which most of them are made. What
-    the program returns has memory of its own. Results are those of `program.module()`, bit for bit:
-    the same operators run on the same values in the same order. Like the module, a run checks the
-    program's guards, and writes to the buffers and inputs that the program writes to. A run
-    computes no gradients.
+    Intermediate tensors lie in one allocation, on the device that makes most of them. The program's
+    results have memory of their own. They are those of `program.module()`, bit for bit: the same
+    operators run on the same values in the same order. Like the module, a run checks the program's
+    guards, and writes to the buffers and inputs that the program writes to. A run computes no
+    gradients.
 
     Runs in several threads, or on several streams, take turns. Replays of a run that was captured
     in a CUDA graph use the same memory: order them, and other runs, as writes to one tensor.
 
-
     Args:
         exported_program: with or without dynamic shapes.
-        upper_bounds: the largest value of symbolic sizes, by their name in the program, for
-            example {"s0": 64}. Needed for sizes that have no bound there.
+        upper_bounds: the largest value of symbolic sizes, by their name in the program, for example
+            {"s0": 64}. Needed for sizes that have no bound there.
         beyond_bound: what a run does whose sizes are above `upper_bounds`. "refuse": ValueError
             that names the size. "fall back": this run's intermediate tensors have memory of their
             own. A size that the program itself does not accept is always an error.
-        effort: multiplies how long places are searched for.
+        effort: a factor on the time that the search for places may take.
 
     Raises:
         ValueError: a symbolic size has no upper bound; the program has a branch or a loop; an
-            unknown name or policy. The message names it. A run raises what `program.module()`
-            raises, before anything is computed: AssertionError for a guard, ValueError for
-            arguments of another structure.
+            unknown name or policy. The message names it.
+
+    A run raises what `program.module()` raises, before anything is computed: AssertionError for a
+    guard, ValueError for arguments of another structure.
     """
     if beyond_bound not in _POLICIES:
         raise ValueError(
@@ -99,7 +99,8 @@ _Views = dict[tuple[int, int], "torch.Tensor"]
 
 
 class PlannedProgram:
-    """An exported program whose intermediate tensors have planned places."""
+    """An exported program whose intermediate tensors have planned places. Any thread may call it.
+    """
 
     def __init__(
         self, program: Any, upper_bounds: dict[str, int], beyond_bound: str, effort: float
@@ -118,9 +119,9 @@ class PlannedProgram:
         }
         self.plan = Plan.make(json.dumps(description), effort)
         self._arena = PlanArena(self.plan, self._device)
-        self._views: dict[Any, _Views] = {}  # by what _conditions() says of a run
+        self._views: dict[Any, _Views] = {}  # by _conditions() of a run
         self.view_hits = self.view_misses = self.fall_backs = 0
-        # The module is part of a circle of references: it must not keep the arena.
+        # The module is part of a cycle of references, so it must not keep the arena.
         run = weakref.WeakMethod(self._run)
         self._module = with_body(module, lambda *given: run()(*given))
 
@@ -143,7 +144,7 @@ class PlannedProgram:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        # The program's guards are torch's, and cannot run in two threads at once either.
+        # Torch's guards cannot run in two threads at once, so they are inside the turn.
         with torch.no_grad(), self._arena.turn():
             return self._module(*args, **kwargs)
 
@@ -282,7 +283,7 @@ class PlannedProgram:
     def _views_for(self, given: Sequence[Any]) -> tuple[_Views | None, bool]:
         """The views for a run, and whether operators may write to them directly.
 
-        None for the views where sizes are above the bounds: the run falls back.
+        None instead of views: sizes are above the bounds, and the run falls back.
         """
         conditions, is_autocast = _conditions(given, self._device)
         known = self._views.get(conditions)
@@ -306,7 +307,7 @@ def _memory(values: Sequence[Any]) -> set[int]:
 
 
 def _looks(value: Any) -> Any:
-    """Of two inputs that look the same, an operator's results look the same."""
+    """Equal for two inputs for which an operator's results have the same layout."""
     import torch
 
     if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The window of a streamed checkpoint: which pieces are on the device, and which come ahead."""
+"""The window of a streamed checkpoint: which pieces are on the device or are read ahead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from uvmalloc.sizes import format_size
 if TYPE_CHECKING:
     import torch
 
-# At the end of the program the threads that read ahead are waited for. One that is stuck is not.
+# How long the end of the program waits for threads that read ahead. A stuck one does not end.
 _GRACE_SECONDS = 0.2
 
 
@@ -39,7 +39,7 @@ class Piece:
 class Window:
     """The bytes that tensors of a checkpoint may take, and who takes them.
 
-    `lock` is held while bytes are taken and given back, and while a piece is read that is needed.
+    `lock` is held while bytes are taken or given back, and while a piece that is needed is read.
     """
 
     def __init__(self, checkpoint: Checkpoint, limit_bytes: int) -> None:
@@ -67,7 +67,9 @@ class Window:
             )
 
     def take(self, piece: Piece) -> None:
-        """Takes the piece's bytes; what was read ahead makes room. ValueError if there is none."""
+        """Takes the piece's bytes; pieces that were read ahead make room. ValueError if there is
+        none.
+        """
         if self._has_room(piece):
             self._used_bytes += piece.size_bytes
             return
@@ -94,7 +96,9 @@ class Window:
         self._used_bytes -= piece.size_bytes
 
     def read_ahead(self, number: int, piece: Piece, caller: CallerState) -> _Ahead | None:
-        """Begins to read the piece, as if `caller` did it. None: there is no room for it."""
+        """Begins to read the piece, as if `caller` did. None: there is no room, or no thread may
+        read it.
+        """
         if not self._has_room(piece):
             return None
         if caller.is_of_its_thread():
@@ -109,7 +113,7 @@ class Window:
         return _Ahead(number, piece, caller, future)
 
     def drop(self, ahead: _Ahead) -> None:
-        """Nobody wants it. Its bytes are free when its reading has ended."""
+        """Drops a piece that is not needed. Its bytes are free when its reading has ended."""
         if ahead.future.cancel() or ahead.has_ended():
             self.give_back(ahead.piece)
         else:
@@ -125,7 +129,7 @@ class _Reader:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # nothing is put behind the end
+        self._lock = threading.Lock()  # no request follows the end
         self._has_begun = False
         self._end = weakref.finalize(self, self._requests.put, None)
 
@@ -144,7 +148,7 @@ class _Reader:
         return future
 
     def _begin(self) -> bool:
-        """Whether the thread is there."""
+        """Starts the thread if need be. Returns whether it runs."""
         if not self._has_begun:
             thread = threading.Thread(
                 target=_read, args=(self._requests,), name="uvmalloc stream", daemon=True
@@ -180,7 +184,7 @@ def _read(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """The interpreter ends threads where they are, also in the middle of a kernel's code."""
+    """Ends the threads first: the interpreter stops them anywhere, even inside a kernel's code."""
     _has_ended.set()
     for thread in list(_threads):
         thread.join(_GRACE_SECONDS)
@@ -188,7 +192,7 @@ def _end_all() -> None:
 
 @dataclass(eq=False)
 class _Ahead:
-    """A piece that is read, or was, before it is asked for."""
+    """A piece that is being read, or was read, before it is needed."""
 
     number: int
     piece: Piece
@@ -196,7 +200,7 @@ class _Ahead:
     future: Future[dict[str, torch.Tensor]]
 
     def has_ended(self) -> bool:
-        """Also if this is a forked child, which has not the thread that reads."""
+        """Also true in a forked child, which lacks the thread that reads."""
         return self.future.done() or self.caller.process != os.getpid()
 
 
@@ -207,13 +211,16 @@ class Feed:
         self._window = window
         self._pieces = pieces
         self._next = len(pieces)
-        self._caller: CallerState | None = None  # when it asked last
+        self._caller: CallerState | None = None  # at its last request
         self._ahead: _Ahead | None = None
         self._taken: dict[int, Piece] = {}  # by number
         window.add(self)
 
     def take(self, number: int) -> dict[str, torch.Tensor]:
-        """The piece, as if the caller loaded it now; to be given back before it is taken again."""
+        """Returns the piece's tensors, as if the caller loaded them now.
+
+        Give the piece back before it is taken again.
+        """
         refuse_capture("stream_safetensors", "a graph would keep the addresses of tensors that go")
         with self._window.lock:
             caller = self._caller = CallerState.of_load()
@@ -245,13 +252,13 @@ class Feed:
             return tensors
 
     def give_back(self, number: int) -> None:
-        """The caller has dropped the piece's tensors."""
+        """Call it when the caller has dropped the piece's tensors."""
         with self._window.lock:
             self._window.give_back(self._taken.pop(number))
             self._look_ahead()
 
     def replace(self, number: int, piece: Piece) -> None:
-        """From its next reading on."""
+        """Replaces the piece from its next reading on."""
         with self._window.lock:
             self._pieces[number] = piece
             self.drop_ahead()

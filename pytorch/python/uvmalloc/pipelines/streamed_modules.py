@@ -1,4 +1,4 @@
-"""Gives the modules of a model the tensors of a streamed checkpoint, for as long as they run."""
+"""Gives the modules of a model the tensors of a streamed checkpoint while they run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StreamedModules:
     """A model whose modules get their tensors when they are called, until close().
 
     A call of a module is a frame. A frame holds the tensors of its module, and those of other
-    modules whose attributes are read in it. What a frame holds goes at its end.
+    modules whose attributes are read in it. It releases them at its end.
     """
 
     def __init__(self, window: Window, model: torch.nn.Module, prefix: str) -> None:
@@ -37,7 +37,7 @@ class StreamedModules:
         self._undo = contextlib.ExitStack()
         self._undo.callback(self._feed.close)
         for module in model.modules():
-            # Both: a program may call forward() itself, and hooks are called around it.
+            # Both: a program may call forward() itself, and hooks run around it.
             for name in ("forward", "_call_impl"):
                 self._wrap(module, name)
         for number, unit in enumerate(self._units):
@@ -103,13 +103,13 @@ class StreamedModules:
         frames.pop()
 
     def _use(self, number: int) -> None:
-        """The unit's tensors are there until this thread's innermost frame ends."""
+        """Holds the unit's tensors until this thread's innermost frame ends."""
         frames = self._frames()
         if not frames:
             return
         unit = self._units[number]
         if not any(number in held for held in frames):
-            frames[-1].append(number)  # before: to set an attribute reads it
+            frames[-1].append(number)  # first: setting an attribute reads it
             with self._window.lock:
                 try:
                     if unit.holders == 0:
@@ -123,7 +123,7 @@ class StreamedModules:
     def _install(self, unit: _Unit, number: int) -> None:
         import torch
 
-        # Of inference tensors nobody could see whether the module writes them.
+        # Inference tensors do not show whether the module writes them.
         with torch.inference_mode(False):
             tensors = self._feed.take(number)
             try:
@@ -148,7 +148,7 @@ class StreamedModules:
 
 class _BoundToModule:
     def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
-        # The copy would call the module that it is a copy of.
+        # The copy would call the original module.
         raise TypeError("a model cannot be copied or saved while its tensors are streamed into it")
 
 
@@ -166,7 +166,7 @@ class _Framed(_BoundToModule):
 
 
 class _Watched(_BoundToModule, dict[str, Any]):
-    """A module's parameters or buffers. Reading one by its name says so first."""
+    """A module's parameters or buffers. Calls `before_reading` before one is read by its name."""
 
     def __init__(self, values: dict[str, Any], before_reading: Callable[[], None]) -> None:
         super().__init__(values)
@@ -182,7 +182,7 @@ class _Watched(_BoundToModule, dict[str, Any]):
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a module's tensor is: in the files, perhaps as a view of what is there."""
+    """The place of a module's tensor in the files: a tensor there, or a view of one."""
 
     name: str
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None  # sizes, strides, offset
@@ -226,7 +226,7 @@ class _Unit:
     def install(self, tensors: dict[str, torch.Tensor]) -> None:
         import torch
 
-        made: dict[tuple[_Source, bool], torch.Tensor] = {}  # one tensor stays one
+        made: dict[tuple[_Source, bool], torch.Tensor] = {}  # shared tensors stay shared
         for name, source in self.sources.items():
             before = self.store(name).get(name)
             key = source, isinstance(before, torch.nn.Parameter)
@@ -234,14 +234,17 @@ class _Unit:
                 value = source.of(tensors)
                 made[key] = torch.nn.Parameter(value, False) if key[1] else value
             self.installed[name] = _Installed(before, made[key], made[key]._version)
-            # Not into the store: nn.LSTM and others follow what is set.
+            # Not into the store: nn.LSTM and others follow attributes that are set.
             setattr(self.module, name, made[key])
         devices = {tensor.device for tensor in made.values() if tensor.is_cuda}
         self.streams = [torch.cuda.current_stream(device) for device in devices]
         self.loaded = self.streams[0].record_event() if self.streams else None
 
     def uninstall(self) -> bool:
-        """Puts back what was there. What the module has written stays; returns whether it has."""
+        """Puts back what was there before. Tensors that the module has written stay.
+
+        Returns whether it has written any.
+        """
         import torch
 
         written = {
@@ -249,7 +252,7 @@ class _Unit:
             for name, installed in self.installed.items()
             if installed.is_written(self.store(name).get(name))
         }
-        # A batch norm's kernel writes its averages unseen, beside a counter whose change is seen.
+        # A batch norm's kernel writes its averages unseen; only the change of its counter is seen.
         if any(name in self.module._buffers for name in written):
             written |= self.installed.keys() & self.module._buffers.keys()
         with torch.inference_mode(False):
@@ -264,7 +267,9 @@ class _Unit:
         return bool(written)
 
     def order(self) -> None:
-        """The current stream may use the tensors, as it might if they had always been there."""
+        """Lets the current stream use the tensors: orders it behind the load, and their end behind
+        it.
+        """
         if self.loaded is None:
             return
         import torch
@@ -311,7 +316,8 @@ def _units_of(window: Window, model: torch.nn.Module, prefix: str) -> list[_Unit
 
 
 def _check_sizes(window: Window, model: torch.nn.Module, units: list[_Unit]) -> None:
-    """ValueError if the window does not hold a module's tensors beside those around it."""
+    """ValueError if the window does not hold a module's tensors beside those of modules around it.
+    """
     sizes = window.checkpoint.sizes
     pieces = {id(unit.module): unit.piece(sizes) for unit in units}
     for piece in pieces.values():
@@ -372,7 +378,7 @@ def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _storage(tensor: torch.Tensor) -> Any:
-    """The same for tensors that share memory, on the device meta too."""
+    """A key that is the same for tensors that share memory, also on the device meta."""
     import torch
 
     if torch.nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""Streams safetensors files: their tensors are on the file, and on the device in windows.
+"""Streams safetensors files: tensors stay in the file, and a window of them is on the device.
 
 A checkpoint may be larger than the device, and than the host (Glow, "Device Resident and Specific
 Tensors", Tensor Streaming). Files are read as `load_safetensors` reads them, so nothing of them
@@ -37,24 +37,25 @@ def stream_safetensors(
             with stream.into(model):                   # a model on the device "meta"
                 y = model(x)                           # module by module
 
-    Tensors come in pieces of at most half a window: while one is used, the next is read if the
-    window has room for it. All iterations and models of one stream share its window.
+    Tensors come in pieces of at most half a window. While one piece is used, the next one is read
+    if the window has room for it. All iterations and models of one stream share its window.
 
-    Tensors are loaded as if the caller had called `load_safetensors` where they are needed: "cuda"
-    is the caller's current device, and they may be used on its current stream.
+    Tensors are loaded as if the caller had called `load_safetensors` when they are needed: "cuda"
+    is the caller's current device, and its current stream may use them.
 
     Args:
         path: a file, an index, or a folder, as of `load_safetensors`.
-        device: where the tensors are used.
+        device: the device that uses the tensors.
         window: bytes, or a size such as "2GiB": the most that tensors of the checkpoint take on the
-            device at a time, with those that are read ahead.
+            device at a time, including those that are read ahead.
 
     Raises:
-        ValueError: as from `load_safetensors`; a window that holds no piece, or that others use up,
-            which names the tensor or the module; a file that ends early, since it has been changed
-            meanwhile; a stream that is closed.
-        OSError: a file cannot be read, after some attempts. What was given before stays as it is.
-        RuntimeError: tensors are asked for while the caller's current stream is being captured.
+        ValueError: as from `load_safetensors`; the window does not hold a piece, or others use it
+            up, and the message names the tensor or the module; a file ends early, because it has
+            been changed; the stream is closed.
+        OSError: a file cannot be read, after three attempts. Tensors returned before stay as they
+            are.
+        RuntimeError: tensors are needed while the caller's current stream is being captured.
     """
     try:
         window_bytes = 0 if isinstance(window, bool) else parse_size(str(window))
@@ -66,7 +67,7 @@ def stream_safetensors(
 
 
 class StreamedCheckpoint:
-    """Tensors of safetensors files, of which a window is on the device. Close it after use.
+    """Safetensors files of whose tensors a window is on the device. Close it after use.
 
     Any threads may use it at the same time.
     """
@@ -82,25 +83,25 @@ class StreamedCheckpoint:
         self.close()
 
     def close(self) -> None:
-        """Closes the files. Tensors that were given stay."""
+        """Closes the files. Tensors that were returned stay valid."""
         self._checkpoint.close()
         self._window.close()
 
     @property
     def names(self) -> list[str]:
-        """Of all tensors, in the order of the files."""
+        """The names of all tensors, in the order of the files."""
         return list(self._checkpoint.sizes)
 
     @property
     def bytes_read(self) -> int:
-        """Of tensors, so far; their headers not counted."""
+        """Bytes of tensors that have been read so far, without headers."""
         return self._checkpoint.bytes_read
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        """The tensors, in pieces, in the order of the files.
+        """Yields the tensors by name, in pieces, in the order of the files.
 
-        A piece is emptied when the next one is asked for. A tensor that is kept longer stays on the
-        device beyond its window.
+        A piece is emptied when the next one is requested. A tensor that the caller keeps longer
+        takes memory of the device beyond the window.
         """
         pieces: list[Piece] = []
         for name, size_bytes in self._checkpoint.sizes.items():
@@ -120,23 +121,23 @@ class StreamedCheckpoint:
 
     @contextlib.contextmanager
     def into(self, model: torch.nn.Module, prefix: str = "") -> Iterator[None]:
-        """While it holds, each module of `model` has its tensors during its forward pass.
+        """While it is open, each module of `model` has its tensors during its forward pass.
 
-        The tensors of a module come before its forward pass, those of the module after it are read
-        meanwhile, and they go afterwards. Modules are expected in the order of
-        `model.named_modules()`; another order reads nothing ahead. A module's tensors that another
-        module uses in its own forward pass come for the rest of that pass. `prefix` begins the
-        tensors' names in the files.
+        The tensors of a module come before its forward pass and go after it. Meanwhile those of the
+        next module are read. The order of modules is expected to be that of
+        `model.named_modules()`; in another order nothing is read ahead. If another module uses a
+        module's tensors in its own forward pass, they come for the rest of that pass. `prefix`
+        begins the tensors' names in the files.
 
-        A tensor that several modules share comes to all of them, under whichever of its names the
-        files have it. Parameters and buffers that the files do not have stay as they are. What a
-        forward pass has written stays in the model. Parameters from the files require no gradients.
+        A tensor that several modules share comes to all of them, under any of its names in the
+        files. Parameters and buffers that are not in the files stay as they are. What a forward
+        pass has written stays in the model. Parameters from the files require no gradients.
 
         Several threads may call the model. One of them at a time is inside, so that the window
         holds; a recomputation in a backward pass does not wait for another thread.
 
-        Raises ValueError if the files have nothing of the model, or a tensor of another shape; if a
-        parameter or buffer would stay on "meta"; if the window does not hold a module's tensors
+        Raises ValueError if the files have no tensor of the model, or a tensor of another shape; if
+        a parameter or buffer would stay on "meta"; if the window does not hold a module's tensors
         twice, or not together with those of the modules around it.
         """
         modules = StreamedModules(self._window, model, prefix)
