@@ -105,8 +105,9 @@ class PageDirectory {
     pages_.find(block.address())->starts.remove(BlockStartMap::step_of(block.address()));
   }
 
-  // Give a taken packed block, which lies in one page, to an arena, and take it back. Meanwhile
-  // find() does not return the block. On std::bad_alloc nothing has changed.
+  // begin_small_run() gives a taken packed block, which lies in one page, to an arena;
+  // end_small_run() takes the block back. Meanwhile find() does not return it. On std::bad_alloc
+  // nothing has changed.
   void begin_small_run(RunBlock* run);
   RunBlock* end_small_run(char* base);
   // Makes the record of a small object that the arena has just handed out.
