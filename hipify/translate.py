@@ -1,12 +1,12 @@
 """Translates source files from CUDA to HIP by tables of names.
 
-Replaces whole words only. Every word that looks like a name of CUDA must have a row in a table, in
-comments and strings too: a word without one, or a name in a place that its row does not allow, is
-an error, and then nothing is written. Files keep their place below the root; "cuda" in a path is
-translated as it is in the text.
+Replaces whole words only, in comments and strings too. Every word that looks like a name of CUDA
+must have a row in a table. A word without a row, or at a place that its row does not allow, is an
+error; then nothing is written. Files keep their path below the root; "cuda" in a path is translated
+as in the text.
 
 With --check it also writes a C++ file that compares the type of every bound entry point with its
-declaration. Whoever compiles that file learns whether a call through a looked-up name is right.
+declaration. Compiling that file proves that calls through looked-up names have the right types.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 
 HOWS = ("same", "cast", "shim", "optional", "word", "header")
 WORD = re.compile(r"[A-Za-z_]\w*")
-# Names of the driver's interface. Those of the runtime's hold "cuda".
+# Names of the driver's interface. Names of the runtime's interface contain "cuda".
 DRIVER_NAME = re.compile(r"cu[A-Z]\w*|CU[a-z_]\w*")
 INCLUDE = re.compile(r"(#\s*include\s*<)([^>]+)(>)")
 BINDING = re.compile(r'bind\.\w+\(api->(\w+),\s*"(\w+)"\)')
 
 
 class TranslationError(Exception):
-    """The tables do not cover the text, or are wrong themselves."""
+    """The tables do not cover the text, or contain an error."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Row:
     how: str
 
     def version(self) -> int:
-        """`since` as HIP_VERSION writes it, without the patch; 0 where it has none."""
+        """`since` in the form of HIP_VERSION, without the patch; 0 if there is none."""
         major, _, minor = (self.since or "0.0").partition(".")
         return int(major) * 10_000_000 + int(minor) * 100_000
 
@@ -64,12 +64,14 @@ def is_cuda_name(word: str) -> bool:
 
 
 def is_looked_up(text: str, start: int, end: int) -> bool:
-    """Whether the word is a string by itself, as where an entry point is bound or named."""
+    """Whether the word is a whole string literal, as in a lookup of an entry point."""
     return text[start - 1 : start] == '"' and text[end : end + 1] == '"'
 
 
 def translate(text: str, rows: dict[str, Row], where: str) -> str:
-    """The text in HIP. Raises TranslationError with a line for each word that has no way there."""
+    """The text in HIP. Raises TranslationError with a line for each word that cannot be
+    translated.
+    """
     complaints: list[str] = []
 
     def place(position: int) -> str:
@@ -99,7 +101,9 @@ def translate(text: str, rows: dict[str, Row], where: str) -> str:
 
 
 def check_of_types(translated: str, rows: dict[str, Row]) -> str:
-    """C++ that compares each pointer of the translated driver_api with what it is bound to."""
+    """C++ that compares the type of each pointer of the translated driver_api with the declaration
+    of its function.
+    """
     by_name = {row.hip: row for row in rows.values()}
     lines = [
         "// Written by hipify/translate.py.",

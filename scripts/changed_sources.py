@@ -1,9 +1,8 @@
-"""Which source files a change concerns: those that it changes, and those that include them.
+"""Prints the source files affected by a change: changed files, and files that include them.
 
 changed_sources.py FILE... < CHANGED
 
-CHANGED has a path a line, relative to the root of the repository, as FILE is. Prints the files that
-are concerned.
+CHANGED has one path per line, relative to the root of the repository, as FILE is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @functools.cache
 def included_by(path: str) -> frozenset[str]:
-    """All of ours that the file includes, also by what it includes."""
+    """All headers of this tree that the file includes, directly or indirectly."""
     found: set[str] = set()
     to_read = [path]
     while to_read:

@@ -23,7 +23,7 @@ ROOMS = ("allocator", "storage", "hints", "runtime", "pipelines")
 
 @dataclass
 class Coverage:
-    """Lines that can run, and those of them that did."""
+    """Executable lines, and those that ran."""
 
     lines: set[tuple[str, int]] = field(default_factory=set)
     run: set[tuple[str, int]] = field(default_factory=set)

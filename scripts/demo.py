@@ -36,12 +36,12 @@ PAGE_BYTES = 2 << 20
 
 
 class DemoError(Exception):
-    """A program did not run to its end, or left no results."""
+    """A program did not run to its end, or wrote no results."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One program's run: what it computed, what the report says, how long it took."""
+    """One program's run: its losses, its report, its duration."""
 
     name: str
     losses: list[str]
@@ -56,7 +56,9 @@ class Run:
         return value or 0
 
     def native_allocations(self) -> int:
-        """What torch's own allocators made, and what reached the device other than as managed."""
+        """Allocations of torch's own allocators, and device allocations that are not managed
+        memory.
+        """
         counted = sum(self.report.get("native_allocations", {}).values())
         kinds = ("device_allocations", "pinned_allocations")
         return counted + sum(self.figure("simulator", "counters", kind) for kind in kinds)
@@ -175,8 +177,8 @@ def summarize(comparisons: Sequence[Comparison], wall_seconds: float) -> dict[st
         allocations.update(run.allocations())
         for reason, entry in (run.report.get("copies_by_moves", {}).get("by_reason", {})).items():
             copied.setdefault(reason, Counter(count=0, bytes=0)).update(entry)
-        # Bytes of CPU tensors from before CUDA was used, which went into managed memory once: the
-        # move itself copied nothing.
+        # Bytes of CPU tensors from before the first use of CUDA, which were copied into managed
+        # memory once; the move itself copied nothing.
         conversions = run.report.get("conversions", {})
         copied.setdefault("converted", Counter(count=0, bytes=0)).update(conversions)
     return {

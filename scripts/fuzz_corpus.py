@@ -1,4 +1,5 @@
-"""The corpus of the fuzzer, which reads a file for each sequence, as one file with a line for each.
+"""Converts the fuzzer's corpus between one file with a line for each sequence and a folder with a
+file for each.
 
 fuzz_corpus.py unpack FILE FOLDER    writes the sequences of FILE into FOLDER
 fuzz_corpus.py pack FILE FOLDER      writes FILE from those of FOLDER, the shortest first

@@ -4,7 +4,7 @@
         [--failed-stage NAME]... [--failed-suite SUITE]... [--slowest COUNT]
 
 SUITE names FOLDER/SUITE.xml; a missing or empty one is a failure. A test of `ctest` that is a shard
-of a GoogleTest program stands for the tests that FOLDER/../PRESET/test-results/SHARD.xml lists. A
+of a GoogleTest program counts as the tests listed in FOLDER/../PRESET/test-results/SHARD.xml. A
 skip or an expected failure is a failure unless a line `test id pattern : reason` of the file of
 allowed skips covers it; `*` stands for anything. A failed stage is a failure. A failed suite is a
 failure if its results show none. The slowest tests are listed, and the time of each stage.
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def read_suite(file: Path, suite: str) -> list[Outcome]:
-    """One suite's outcomes; ctest and pytest differ in what they call a test's name."""
+    """One suite's outcomes. ctest and pytest store a test's name in different attributes."""
     if not file.is_file():
         return [Outcome(suite, "failed", "the suite left no results")]
     try:
@@ -46,10 +46,10 @@ def read_suite(file: Path, suite: str) -> list[Outcome]:
 
 
 def _shard_outcomes(case: ElementTree.Element, suite: str, folder: Path) -> list[Outcome] | None:
-    """The outcomes of the tests of a shard; None where the case is no shard.
+    """The outcomes of the tests of a shard; None if the case is no shard.
 
-    A shard that crashed has written no list. One that failed after its tests had passed, as a leak
-    makes it fail, keeps its own failure beside them.
+    A crashed shard has written no list. If a shard fails although its tests passed, because of a
+    leak for example, its own failure is added.
     """
     name = case.get("name") or ""
     if not suite.startswith("ctest-") or not _SHARD.search(name):

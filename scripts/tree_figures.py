@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Prints how large the parts of the tree are: lines, private methods, headers behind a header."""
+"""Prints the sizes of the parts of the tree: lines, private methods, headers included by a
+header.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NO_METHOD = re.compile(
 
 
 def closure(root: Path, header: str) -> set[str]:
-    """All headers of ours that a header includes, itself too."""
+    """All headers of this tree that a header includes, itself included."""
     seen: set[str] = set()
     waiting = [header]
     while waiting:
@@ -41,7 +43,7 @@ def declares_method(statement: str) -> bool:
 
 
 def private_methods(text: str) -> Iterator[tuple[str, int]]:
-    """Each class with the number of functions that its private parts declare."""
+    """Each class with the number of functions in its private sections."""
     text = COMMENT.sub("", text)
     for match in CLASS.finditer(text):
         depth, is_private, statement, count = 1, True, "", 0

@@ -1,5 +1,5 @@
-// The words of a command, one after another, for programs with options. Errors are
-// std::invalid_argument, which names the option and what is accepted.
+// Reads the words of a command one after another, for programs with options. Errors are
+// std::invalid_argument, which names the option and the accepted values.
 #pragma once
 
 #include <charconv>
@@ -14,10 +14,11 @@ class CommandWords {
  public:
   CommandWords(int count, char** words) : count_(count), words_(words) {}
 
-  // Goes on to the next word, at first the one behind the program's name. False: there is none.
+  // Advances to the next word, at first the one after the program's name. Returns false if there is
+  // none.
   bool next() { return ++at_ < count_; }
   std::string_view word() const { return words_[at_]; }
-  // The word behind an option, which is its value.
+  // Returns the word after an option, which is its value.
   std::string_view value() {
     const std::string_view option = word();
     if (!next()) throw std::invalid_argument(fmt::format("{} lacks its value", option));

@@ -39,9 +39,9 @@ constexpr std::size_t kGiB = 1u << 30;
 // ---- the limit
 // -----------------------------------------------------------------------------------
 
-// What may be asked for together. A card whose managed memory is oversubscribed can take the
-// machine down with it, so this stays far below: no measurement needs more. This is the only place
-// that decides it; scripts/gpu_check passes it on as UVMALLOC_BUDGET.
+// The limit of all managed allocations together. Oversubscribed managed memory on a card can crash
+// the machine, so the limit stays far below the card's memory; no measurement needs more. Only this
+// function decides the limit; scripts/gpu_check passes it on as UVMALLOC_BUDGET.
 std::size_t managed_limit_bytes(std::size_t free_bytes) {
   return std::min(8 * kGiB, free_bytes / 4);
 }
@@ -170,8 +170,8 @@ class Event {
   CUevent handle_ = nullptr;
 };
 
-// Where all managed memory of this program comes from: beyond the limit it refuses, and asks
-// nothing of the driver.
+// The source of all managed memory of this program. Beyond the limit it refuses, without calling
+// the driver.
 class ManagedMemory {
  public:
   ManagedMemory(const Driver& driver, std::size_t limit_bytes)
@@ -275,7 +275,7 @@ class Probe {
       {Populated::kByDevice, "by_device"},
   };
 
-  // A call on a whole buffer; those with a stream are put on the lane.
+  // A call on a whole buffer. Calls with a stream go to the lane.
   struct Call {
     const char* name;
     bool on_stream;
@@ -283,9 +283,9 @@ class Probe {
   };
 
   void populate(const Buffer& buffer, Populated how) const;
-  // Enough that a device writes it more slowly than it is told to.
+  // Large enough that the device takes longer to write it than the host to enqueue the write.
   std::size_t scratch_bytes() const { return std::min(sizes_.back(), 64 * kMiB); }
-  // Work on `stream` that takes a while.
+  // Puts long work on `stream`.
   void occupy(const Buffer& scratch, CUstream stream) const;
 
   Json alignment();
@@ -424,7 +424,8 @@ std::vector<Probe::Call> Probe::hint_calls() const {
   };
 }
 
-// First: on memory just populated. Repeated: the same call again, when the first has taken effect.
+// First: on memory that was just populated. Repeated: the same call again, after the first has
+// taken effect.
 Json Probe::hint_times(const Call& call, std::size_t size_bytes, Populated populated) {
   static constexpr const char* kNames[2][2] = {{"first_call_us", "first_done_us"},
                                                {"repeated_call_us", "repeated_done_us"}};
@@ -463,7 +464,7 @@ Json Probe::hints() {
   return out;
 }
 
-// A call that takes most of the time until the bytes are there blocks its caller.
+// If the call takes most of the time until the bytes have arrived, it blocks its caller.
 Json Probe::prefetch_to_host() {
   Json out = Json::object();
   for (bool busy : {false, true}) {
@@ -493,7 +494,7 @@ Json Probe::prefetch_to_host() {
   return out;
 }
 
-// Whether an event of the default stream stands for other threads' work.
+// Whether an event of the default stream covers other threads' work.
 Json Probe::default_stream_event() {
   Json out = Json::object();
   Buffer scratch(driver_, memory_, scratch_bytes());
@@ -512,7 +513,7 @@ Json Probe::default_stream_event() {
   out["synchronized_here"] = driver_.name(driver_->event_synchronize(event));
   driver_.check(driver_->ctx_synchronize(), "cuCtxSynchronize");
   out["queried_here_at_last"] = driver_.name(driver_->event_query(event));
-  // Whether it stands for the work of a thread's own stream when that thread has ended.
+  // Whether the event covers the work of a thread's own stream after that thread has ended.
   std::thread([&] {
     driver_.enter();
     occupy(scratch, CU_STREAM_PER_THREAD);
@@ -540,7 +541,7 @@ Json Probe::capture() {
   return out;
 }
 
-// Each call inside a capture of its own, since a refused one ends it.
+// Makes each call inside its own capture, since a refused call ends the capture.
 Json Probe::captured(CUstreamCaptureMode mode, bool other_thread) {
   constexpr std::size_t kBytes = 4 * kMiB;
   Stream capturing(driver_);

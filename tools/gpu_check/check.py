@@ -13,7 +13,7 @@ from gpu_check.place import MIB, Place
 from gpu_check.subprograms import CheckError, Clock, say
 from gpu_check.training import SIMULATED_TRAININGS, TRAININGS, train
 
-LEAST_LIMIT_BYTES = 2048 * MIB  # of managed memory; the tests need so much
+LEAST_LIMIT_BYTES = 2048 * MIB  # of managed memory, which the tests need
 
 
 class Check:

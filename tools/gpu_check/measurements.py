@@ -1,4 +1,4 @@
-"""What the driver and the allocator do: conformance tests, the probe, allocation pairs.
+"""Measures the driver and the allocator: conformance tests, the probe, allocation pairs.
 
 Programs without PyTorch too, linked with CUDA's shared runtime and with its static one.
 """

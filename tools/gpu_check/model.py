@@ -1,4 +1,4 @@
-"""Small probes on the card and on the simulated machine of a profile, side by side.
+"""Small probes on the card and on a profile's simulated machine, side by side.
 
 The probes never oversubscribe the card. With the table somebody can correct the profile.
 """
@@ -27,7 +27,7 @@ def profiles(build: Path) -> list[str]:
 
 
 def probe_machine(build: Path, profile: str | None, clock: Clock) -> Probed:
-    """The figures of the simulated machine of a profile, or of the card where it is None."""
+    """The figures of a profile's simulated machine; of the card if `profile` is None."""
     place = Place(profile is not None, build)
     environment = place.driver_environment()
     command = [sys.executable, str(PROBE)]

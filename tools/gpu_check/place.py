@@ -1,4 +1,4 @@
-"""Where things lie: of this tree, of a build, and of the device that is checked."""
+"""The folders of this tree and of a build, and the device to check."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         """The environment of every program: paths, and the most memory that it may manage."""
-        result = without_settings(os.environ, "LD_PRELOAD")  # less a developer's own
+        result = without_settings(os.environ, "LD_PRELOAD")  # without a developer's own
         paths = [str(ROOT / "pytorch" / "python")]
         paths += [path] if (path := os.environ.get("PYTHONPATH")) else []
         if not all(map(importlib.util.find_spec, CLI_MODULES)):
@@ -42,7 +42,7 @@ class Place:
         result["UVMALLOC_LIB_DIR"] = str(self.libraries)
         result["UVMALLOC_BUDGET"] = str(max(self.budget_bytes, 2 * MIB))
         # By default the span of each facade is as large as the budget. It is virtual memory, but
-        # the driver is asked for it.
+        # the driver has to reserve it.
         result["UVMALLOC_SPAN_SIZE"] = str(max(self.budget_bytes // 8, 2 * MIB))
         result["UVM_TEST_DEVICE"] = "simulated" if self.simulated else "real"
         return result

@@ -1,4 +1,4 @@
-"""How programs are run: to their end, within the time that is left."""
+"""Runs programs to their end, within the time that is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build needs and this machine lacks, and the build."""
+"""Finds what a build needs and this machine lacks, and builds."""
 
 from __future__ import annotations
 

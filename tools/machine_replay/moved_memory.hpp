@@ -1,5 +1,5 @@
-// Whose touches move most in a replay: which allocations, and which places in the program that made
-// them. Pure functions.
+// Finds the allocations whose touches move most bytes in a replay, and their call sites in the
+// program. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace uvm::machine_replay {
 
-// The call site of each allocation of recording_of(trace), by its number. An empty text: the trace
-// does not say. An empty vector: the trace has no call sites.
+// The call site of each allocation of recording_of(trace), by its number. A text is empty if the
+// trace has no call site for the allocation; the vector is empty if the trace has none at all.
 std::vector<std::string> call_sites_of(const Trace& trace);
 
-// The first `count` allocations, with when they lived and, where it is known, their call site.
+// The first `count` allocations, with their lifetimes and, if known, their call sites.
 nlohmann::ordered_json allocations_that_moved_most(const uvmsim::replay::Recording& recording,
                                                    const uvmsim::replay::Outcome& outcome,
                                                    const std::vector<std::string>& sites,

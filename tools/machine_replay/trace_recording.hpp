@@ -1,5 +1,5 @@
-// A trace of uvmalloc as a recording for the simulated machine: blocks and ranges become pages, and
-// the kernels of a thread get their touches together. Made once from a trace; a pure function.
+// Converts a trace of uvmalloc into a recording for the simulated machine: blocks and ranges become
+// pages, and each kernel gets its thread's touches. A pure function.
 #pragma once
 
 #include "allocator/trace/trace_reader.hpp"
@@ -7,8 +7,8 @@
 
 namespace uvm::machine_replay {
 
-// Throws std::invalid_argument, which names the event, where a kernel's touches are missing or
-// numbers mean nothing, and where the trace has no kernels at all.
+// Throws std::invalid_argument, which names the event, if a kernel's touches are missing, if a
+// number is invalid, or if the trace has no kernels.
 uvmsim::replay::Recording recording_of(const Trace& trace);
 
 }  // namespace uvm::machine_replay

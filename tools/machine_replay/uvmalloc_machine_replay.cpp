@@ -1,6 +1,6 @@
-// uvmalloc_machine_replay TRACE [OPTION...]: runs a trace on a simulated machine of some profile,
-// in virtual time, and prints its steps. kHelp has the options. Exit code 0; 1 where memory ends
-// before the trace does; 2 where the command, the trace or the profile is of no use.
+// uvmalloc_machine_replay TRACE [OPTION...]: runs a trace on a simulated machine of a profile, in
+// virtual time, and prints its steps. kHelp has the options. Exit code 0; 1 if memory runs out
+// before the trace ends; 2 if the command, the trace or the profile is invalid.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

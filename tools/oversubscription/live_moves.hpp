@@ -1,6 +1,6 @@
-// The plan of a running program (hints/live) in a replay: `auto` of a program, on a machine of any
-// size. It hears of allocations, frees and kernels as they come, and of nothing before. Which
-// kernels touch each byte once is not recorded, so no memory is used in place.
+// The plan of a running program (hints/live) in a replay: the policy `auto` on a machine of any
+// size. It gets allocations, frees and kernels one by one, with no knowledge of later ones. A
+// recording does not say which kernels touch each byte once, so no memory is used in place.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace uvm::oversubscription {
 class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSink {
  public:
   LiveMoves(const uvmsim::replay::Recording& recording, Policy policy);
-  // The replay is over: its machine gets no more calls.
+  // The replay is over, so its machine must get no more calls.
   ~LiveMoves() override { lanes_.abandon(); }
 
   void before(std::size_t event, uvmsim::replay::Hints& hints) override;
@@ -74,7 +74,8 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
   EventPool events_{runtime_, 1};
   HintCounters counters_;
   std::vector<Allocation> allocations_;  // by Event::block
-  // Live allocations by the address of their first page, with their numbers. Small ones share it.
+  // Live allocations by the address of their first page, with their numbers. Small allocations may
+  // share a page.
   std::set<std::pair<std::uintptr_t, std::uint32_t>> live_;
   std::set<std::size_t> used_blocks_;  // of 2 MiB, before memory was short
   std::uint32_t last_stream_ = 0;

@@ -32,11 +32,11 @@ class Scheduler {
     std::vector<Use> uses;
     std::size_t next = 0;  // in `uses`
     std::size_t last_use = 0;
-    std::size_t left_after = 0;  // Move::after of its last leaving
+    std::size_t left_after = 0;  // Move::after of the move that evicted it last
     std::size_t arrival = 0;     // in the schedule's moves
     bool is_here = false;
     bool is_changed = false;  // since it arrived
-    bool is_needed = false;   // by the kernel at hand
+    bool is_needed = false;   // by the current kernel
   };
 
   void run(std::size_t kernel) {
@@ -62,7 +62,7 @@ class Scheduler {
     if (here_.size() == options_.chunks) take_chunk(&move);
     move.after = std::max(move.after, block.left_after);
     block.is_here = true;
-    // What has come from nowhere has no copy on the host.
+    // A block without earlier contents has no copy on the host.
     block.is_changed = use.live_bytes == 0;
     block.arrival = schedule_.moves.size();
     here_.push_back(use.block);
@@ -71,7 +71,7 @@ class Scheduler {
     schedule_.moves.push_back(move);
   }
 
-  // Of the block that leaves for the move.
+  // Gives the move a free chunk, or that of a block that leaves.
   void take_chunk(Move* move) {
     candidates_.clear();
     for (const std::uint32_t number : here_) {

@@ -1,7 +1,7 @@
-// Which blocks come to a device and which leave it, for a known order of uses. Every arrival is
-// tied to the chunk it takes: a free one, or that of the block that leaves for it. So an arrival
-// can be sent as soon as the last use of the leaving block is over, long before it is needed.
-// Pure functions.
+// Decides which blocks arrive at a device and which leave it, for a known order of uses. Each
+// arrival has its chunk: a free one, or that of the block that leaves for it. So an arrival can be
+// sent as soon as the last use of the leaving block is over, long before it is needed. Pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace uvm::plan {
 enum class Leaving : std::uint8_t {
   kNothing,  // a free chunk is taken
   kCopied,
-  kDropped,    // its contents are dead
+  kDropped,    // its contents are not needed
   kUnchanged,  // the host still has the same bytes
 };
 
@@ -26,12 +26,12 @@ struct Move {
   std::uint32_t block = 0;
   std::uint64_t arriving_bytes = 0;  // 0: there is nothing to copy
   Leaving leaving = Leaving::kNothing;
-  std::uint32_t victim = 0;         // where one leaves
+  std::uint32_t victim = 0;         // if a block leaves
   std::uint64_t leaving_bytes = 0;  // copied to the host
-  // The kernel before which it can be sent at the earliest: all uses of the victim are before it.
+  // The earliest kernel before which the move can be sent: all uses of the victim come earlier.
   std::size_t after = 0;
   std::size_t need = 0;  // the kernel that must wait for it
-  // The host keeps its bytes, because the block leaves again before it is written.
+  // The host keeps its copy, because the block leaves again before it is written.
   bool keeps_host_copy = false;
 };
 
@@ -39,13 +39,13 @@ struct MoveSchedule {
   std::vector<Move> moves;  // in the order of `need`
   std::uint64_t arriving_bytes = 0;
   std::uint64_t leaving_bytes = 0;
-  // Kernels that use more blocks than there are chunks. Only as many are moved for them; for the
-  // others the driver must act.
+  // Kernels that use more blocks than there are chunks. The schedule moves as many blocks as fit;
+  // the driver must move the others.
   std::vector<std::size_t> too_large;
 };
 
 struct ScheduleOptions {
-  std::size_t chunks = 0;          // that blocks can have of the device
+  std::size_t chunks = 0;          // of the device, for blocks
   bool keeps_host_copies = false;  // blocks that were only read leave without a copy
 };
 

@@ -11,15 +11,15 @@
 namespace uvm::plan {
 namespace {
 
-// A block without contents takes its chunk this long before its need, with all kernels on time.
-// Sooner it would only hold a chunk; later its kernel would wait for the driver.
+// A block without contents takes its chunk this long before its use, if kernels are on time.
+// Earlier, it would occupy a chunk for nothing; later, its kernel would wait for the driver.
 constexpr std::uint64_t kEmptyArrivalLeadNs = 200'000;
-// The host stops to give up a device's copy that it has itself (Leaving::kUnchanged). It does so
-// this many kernels after the last use, so that kernels are enqueued meanwhile.
+// Dropping the device's copy of an unchanged block (Leaving::kUnchanged) blocks the host. It
+// happens this many kernels after the last use, so that enqueued kernels run meanwhile.
 constexpr std::size_t kKernelsBehind = 3;
 
-// Times that differ by less than one part in so many are equal. Predictions are no better: they
-// know nothing of the host's calls.
+// Times that differ by less than 1/kEqualTimes count as equal. Predictions are no more precise,
+// since they ignore the host's calls.
 constexpr std::uint64_t kEqualTimes = 10;
 
 std::uint64_t copy_ns(std::uint64_t bytes, double bytes_per_ns) {
@@ -27,12 +27,11 @@ std::uint64_t copy_ns(std::uint64_t bytes, double bytes_per_ns) {
                            : static_cast<std::uint64_t>(static_cast<double>(bytes) / bytes_per_ns);
 }
 
-// Runs kernels, two lanes for copies and the driver in time of its own.
+// Simulates kernels, two copy lanes and the driver in virtual time.
 //
-// Chunks are counted by labels. Move i may take a chunk with a label of i or more; the victim of
-// move i first gives the label i. A move that takes a larger label leaves its own to the move that
-// would have had that one. So an arrival ahead of its turn never takes a chunk for which an earlier
-// need has no other.
+// Chunks have labels. Move i may take a chunk with a label of i or more; the victim of move i
+// releases label i. A move that takes a larger label leaves its own label to the move that owned
+// the larger one. So an early arrival never takes a chunk that an earlier need cannot replace.
 class Clock {
  public:
   Clock(const UseOrder& order, const MoveSchedule& schedule, const MoveCosts& costs)
@@ -79,13 +78,13 @@ class Clock {
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
   struct State {
-    std::size_t label = 0;             // that its victim gives
-    std::size_t owner = 0;             // the move whose victim gives the label of this number
+    std::size_t label = 0;             // of the chunk that its victim releases
+    std::size_t owner = 0;             // the move whose victim releases the label of this number
     std::size_t waits_for = kNone;     // the move with which its block has left
-    std::size_t returning = kNone;     // the move that brings its victim again
-    std::uint32_t chunk = kFreeChunk;  // of the label of this number: the move that gave it
+    std::size_t returning = kNone;     // the move that brings its victim back
+    std::uint32_t chunk = kFreeChunk;  // of the label of this number: the move that released it
     bool has_left = false;
-    bool has_started = false;  // to arrive
+    bool has_started = false;  // its arrival
     bool has_arrived = false;
   };
   struct End {
@@ -109,14 +108,14 @@ class Clock {
     state_[label].chunk = from;
   }
 
-  // The moves up to this one may start to arrive, if their blocks are not on the device.
+  // Allows the moves up to this one to start arriving, if their blocks are not on the device.
   void open(std::size_t i) {
     if (state_[i].waits_for != kNone && !state_[state_[i].waits_for].has_left) return;
     if (state_[i].has_started) return;
     (moves_[i].arriving_bytes == 0 ? empty_ : arriving_).insert(i);
   }
 
-  // Copies may come at any time. Blocks without contents wait until their need is near.
+  // Copies may arrive at any time. Blocks without contents wait until their use is near.
   void open_new_arrivals() {
     for (; first_copy_ < moves_.size(); ++first_copy_) {
       if (moves_[first_copy_].arriving_bytes != 0) open(first_copy_);
@@ -135,8 +134,8 @@ class Clock {
     }
   }
 
-  // Starts all that can start now, then goes on to the next moment at which something can, at most
-  // to `until_ns`. False where it has got there.
+  // Starts everything that can start now, then advances to the next moment at which something can,
+  // at most to `until_ns`. Returns false once it has reached `until_ns`.
   bool step(std::uint64_t until_ns) {
     start_moves();
     std::uint64_t next_ns = until_ns;
@@ -221,8 +220,8 @@ class Clock {
   const std::vector<Move>& moves_;
   const MoveCosts costs_;
   std::vector<State> state_;
-  std::vector<std::uint64_t> starts_ns_;                 // by kernel, where none waits
-  std::vector<std::vector<std::size_t>> leaving_after_;  // by number of kernels that are over
+  std::vector<std::uint64_t> starts_ns_;                 // by kernel, if none waits
+  std::vector<std::vector<std::size_t>> leaving_after_;  // by number of finished kernels
   std::vector<std::size_t> last_leaving_;                // by block
   std::set<std::size_t> labels_;                         // of free chunks
   std::set<std::size_t> leaving_;                        // moves whose victims can leave

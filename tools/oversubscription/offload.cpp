@@ -18,21 +18,21 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 using uvmsim::replay::Touch;
 
-// A module's kernels follow one another. Two uses of a weight with more kernels between them are of
-// two modules, or of two runs of one module.
+// A module's kernels follow one another. Two uses of a weight with more kernels between them belong
+// to two modules, or to two runs of one module.
 constexpr std::size_t kKernelsOfModule = 2;
 
-// Of one allocation in one step.
+// The uses of one allocation in one step.
 struct Life {
   std::vector<std::size_t> uses;      // events
-  std::size_t uses_before_write = 0;  // of `uses`, those before the first that writes
+  std::size_t uses_before_write = 0;  // the uses before the first write
   std::uint64_t bytes = 0;
   bool is_written = false;
-  bool begins = false;  // in the step
+  bool begins = false;  // within the step
   bool ends = false;
 };
 
-// Events [first, last) of one repetition.
+// The lives of all allocations in the events [first, last) of one repetition.
 class StepLives {
  public:
   StepLives(const Recording& recording, std::size_t first, std::size_t last,
@@ -59,15 +59,16 @@ class StepLives {
   }
 
   const std::map<std::uint32_t, Life>& lives() const { return lives_; }
-  // Training does so; without it there is no backward.
+  // Training writes lasting memory; without such writes there is no backward.
   bool writes_lasting_memory() const {
     return std::ranges::any_of(lives_, [](const auto& each) {
       return !each.second.begins && !each.second.ends && each.second.is_written;
     });
   }
-  // The event at which forward ends and backward begins: the fullest moment between the first use
-  // of the last weight and the next use of any weight. Without weights it is the step's fullest
-  // moment. That may lie inside the optimizer, whose memory for a moment can be larger.
+  // The event at which forward ends and backward begins: the moment with the most live bytes
+  // between the first use of the last weight and the next use of any weight. Without weights it is
+  // the fullest moment of the step, which may lie inside the optimizer if its temporary memory is
+  // larger.
   std::size_t end_of_forward() const {
     std::size_t begin = first_;
     for (const Life* weight : weights()) begin = std::max(begin, weight->uses.front());
@@ -146,7 +147,7 @@ class Builder {
     made_.copies.push_back({before, recording_.events[at].stream, way, bytes, host_waits});
   }
 
-  // Bytes are not on the device during the events [first, last).
+  // Takes bytes off the device during the events [first, last).
   void take_away(std::size_t first, std::size_t last, std::uint64_t bytes) {
     if (first >= last) return;
     change_[first] -= static_cast<std::int64_t>(bytes);
@@ -181,7 +182,7 @@ class Builder {
     take_away(saved + 1, *backward, life.bytes);
   }
 
-  // Memory that forward and backward do not use.
+  // Moves memory that forward and backward do not use.
   void move_state(const Life& life, std::pair<std::size_t, std::size_t> step, std::size_t turn) {
     if (life.begins || life.ends || !life.is_written || life.uses.front() < turn) return;
     copy(life.uses.front(), life.uses.front(), CopyWay::kToDevice, life.bytes);
@@ -189,14 +190,14 @@ class Builder {
     take_away_outside(life, step);
   }
 
-  // Before the first use of a step and after the last one.
+  // Takes the allocation off the device before its first use in a step and after its last one.
   void take_away_outside(const Life& life, std::pair<std::size_t, std::size_t> step) {
     take_away(step.first, life.uses.front(), life.bytes);
     take_away(life.uses.back() + 1, step.second, life.bytes);
   }
 
   void add_up() {
-    // After the last mark the moves by hand are over.
+    // There are no explicit moves after the last mark.
     std::vector<std::uint64_t> live = live_bytes(recording_);
     live.resize(recording_.marks.back().event);
     std::int64_t away = 0;

@@ -1,5 +1,6 @@
-// Programs that move a part of their memory by hand, on a device without unified memory: a recorded
-// step with copies added to it. Copies are those of these programs, on the stream of the kernels:
+// Models programs that move part of their memory explicitly, on a device without unified memory: a
+// recorded step with added copies. Copies are those of these programs, on the stream of the
+// kernels:
 //   offload-weights      accelerate's cpu_offload: a module's weights come before it runs and are
 //                        dropped after it. They must not be written.
 //   offload-activations  PyTorch's save_on_cpu with pinned memory: a tensor that backward needs is
@@ -35,12 +36,12 @@ struct OffloadCopy {
 };
 
 struct Offload {
-  std::uint64_t peak_bytes = 0;     // from the first mark on, of memory that is not away
+  std::uint64_t peak_bytes = 0;     // from the first mark on, of memory on the device
   std::vector<OffloadCopy> copies;  // by `before`
   std::string failure;              // empty, or why there is nothing to move
 };
 
-// `recording` is a repeated step. Throws std::invalid_argument for a name that is none.
+// `recording` is a repeated step. Throws std::invalid_argument for an unknown name.
 Offload offload_of(const uvmsim::replay::Recording& recording, std::string_view name);
 
 class OffloadPolicy final : public uvmsim::replay::HintPolicy {

@@ -1,5 +1,5 @@
-// Who moves memory when it is short: one class for each policy, all behind HintPolicy. Each serves
-// one run.
+// The policies that move memory when it is short: one class each, behind HintPolicy. Each object
+// serves one run.
 #pragma once
 
 #include <array>
@@ -20,21 +20,21 @@
 
 namespace uvm::oversubscription {
 
-// A device without unified memory: what does not fit does not run. Nothing is sent.
+// A device without unified memory: a program that does not fit does not run. Sends nothing.
 class OffPolicy final : public uvmsim::replay::HintPolicy {};
 
-// Plain unified memory. Nothing is sent.
+// Plain unified memory. Sends nothing.
 class DriverPolicy final : public uvmsim::replay::HintPolicy {};
 
-// Sends the moves of a schedule: blocks leave on some streams and arrive on others, so that the
-// driver's own work for one block runs beside the copy of another. A leaving block waits for its
-// last use, an arriving one for the chunk that it takes, and a kernel for the blocks that it needs.
-// Where a kernel uses other blocks than the order says, no more is sent: the driver is on its own.
+// Sends the moves of a schedule. Blocks leave and arrive on different streams, so that the driver's
+// work for one block overlaps with the copy of another. A leaving block waits for its last use, an
+// arriving block for its chunk, and a kernel for its blocks. If a kernel uses other blocks than the
+// order says, it stops sending, and the driver works alone.
 class ScheduledMoves : public uvmsim::replay::HintPolicy {
  public:
   void before(std::size_t event, uvmsim::replay::Hints& hints) final;
 
-  // Blocks that the schedule had on the device and that were not there.
+  // The number of blocks that were missing on the device although the schedule had put them there.
   std::size_t repairs() const { return repairs_; }
   bool has_given_up() const { return has_given_up_; }
 
@@ -63,11 +63,11 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   const RecordedOrder& order_;
   std::optional<plan::TimedSchedule> moves_;
   std::size_t next_call_ = 0;
-  std::uint32_t last_stream_ = 0;  // of the kernel before
+  std::uint32_t last_stream_ = 0;  // of the previous kernel
   std::array<std::size_t, 4> used_streams_{};
   std::size_t repairs_ = 0;
   bool has_given_up_ = false;
-  std::set<std::uint32_t> read_mostly_;                // blocks that are advised so
+  std::set<std::uint32_t> read_mostly_;                // blocks with that advice
   std::vector<std::optional<std::uint32_t>> arrival_;  // by block: recorded, for the next use
   std::vector<std::optional<std::uint32_t>> left_;     // by block: recorded
   std::vector<std::uint32_t> left_with_;               // by move: recorded
@@ -76,8 +76,8 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after its next arrival
 };
 
-// The block that was used longest ago leaves, when a kernel needs its chunk. Nothing is known of
-// later kernels but which memory is dead.
+// Evicts the least recently used block when a kernel needs its chunk. It knows nothing of later
+// kernels except which memory is dead.
 class LruPolicy final : public ScheduledMoves {
  public:
   LruPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order)
@@ -89,8 +89,8 @@ class LruPolicy final : public ScheduledMoves {
   const RecordedOrder& known_;
 };
 
-// Belady's choice on the recorded order, weighed by cost, and arrivals as early as their chunks are
-// there.
+// Evicts by Belady's rule on the recorded order, weighted by cost, and sends arrivals as soon as
+// chunks are free.
 class PlannedPolicy final : public ScheduledMoves {
  public:
   PlannedPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order,
@@ -107,7 +107,7 @@ class PlannedPolicy final : public ScheduledMoves {
 inline constexpr std::array<std::string_view, 5> kPolicyNames = {"off", "driver", "lru", "auto",
                                                                  "planned"};
 
-// Null for a name that is none.
+// Null for an unknown name.
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,
                                                         const uvmsim::replay::Recording& recording,
                                                         const RecordedOrder& order,

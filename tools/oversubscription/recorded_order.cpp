@@ -32,7 +32,7 @@ void each_block(PageRange pages, Visit visit) {
   }
 }
 
-// Pages that belong to the allocation alone. Those at its ends may hold others.
+// Pages that belong to the allocation alone. Pages at its ends may hold other allocations.
 PageRange own_pages(const Event& event) {
   PageRange pages = event.pages;
   if (event.amount == (pages.last - pages.first) * kPageBytes) return pages;
@@ -94,7 +94,7 @@ class OrderBuilder {
                [&](std::uint32_t block, const PageMask& pages) { (*pages_of)[block] &= ~pages; });
   }
 
-  // What the blocks hold before each use.
+  // Tracks which pages have contents before each use.
   void look_forward(const Event& event) {
     made_.kernel_of_event.push_back(made_.order.kernels.size());
     end_contents(event, &held_);
@@ -108,7 +108,7 @@ class OrderBuilder {
     made_.order.kernels.push_back(std::move(uses));
   }
 
-  // What of it is used again.
+  // Tracks which of these pages are used later.
   void look_back(const Event& event, std::size_t kernel) {
     for (const auto& [block, used] : used_by(recording_, event)) {
       needed_[block] |= used.pages;
@@ -121,8 +121,8 @@ class OrderBuilder {
 
   const Recording& recording_;
   RecordedOrder made_;
-  std::vector<PageMask> held_;    // by block: what has contents
-  std::vector<PageMask> needed_;  // by block: what later kernels use
+  std::vector<PageMask> held_;    // by block: pages with contents
+  std::vector<PageMask> needed_;  // by block: pages that later kernels use
   std::vector<std::size_t> next_;
 };
 

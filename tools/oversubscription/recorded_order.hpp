@@ -20,10 +20,10 @@ inline uvmsim::PageRange pages_of(std::uint32_t block) {
   return {block * uvmsim::kPagesPerBlock, (block + 1) * uvmsim::kPagesPerBlock};
 }
 
-// Where a page of the recording was in the program.
+// The address of a page in the recorded program.
 std::uintptr_t address_of(const uvmsim::replay::Recording& recording, std::size_t page);
 
-// Or a copy.
+// Kernels and copies.
 bool is_kernel(const uvmsim::replay::Event& event);
 
 struct RecordedOrder {
@@ -32,26 +32,26 @@ struct RecordedOrder {
     uvmsim::PageMask pages;  // before it
   };
   plan::UseOrder order;
-  // By event: its number among the kernels and copies, or that of the next one.
+  // By event: its index among the kernels and copies, or the index of the next one.
   std::vector<std::size_t> kernel_of_event;
   std::vector<std::vector<LivePages>> live;   // by block, for each of its uses
   std::vector<uvmsim::PageMask> live_at_end;  // by block
 
-  // Pages of the block that kernels from that one on need.
+  // Pages of the block that this or a later kernel needs.
   const uvmsim::PageMask& live_before(std::uint32_t block, std::size_t kernel) const;
 };
 
 RecordedOrder order_of(const uvmsim::replay::Recording& recording);
 
-// That a kernel or a copy uses, in their order.
+// The blocks that a kernel or a copy uses, in ascending order.
 std::vector<std::uint32_t> blocks_of(const uvmsim::replay::Recording& recording,
                                      const uvmsim::replay::Event& event);
 
-// At the end of each event: bytes of allocations that kernels use from the first mark on.
+// At the end of each event: live bytes of the allocations that kernels use after the first mark.
 std::vector<std::uint64_t> live_bytes(const uvmsim::replay::Recording& recording);
 
-// From the first mark on: the most bytes of allocations that kernels use, and the most blocks that
-// one kernel uses.
+// After the first mark: the most live bytes of allocations that kernels use, and the most blocks of
+// one kernel.
 struct Footprint {
   std::uint64_t peak_bytes = 0;
   std::size_t largest_kernel_blocks = 0;

@@ -1,5 +1,5 @@
-// One step of a recording, run again and again: what came before it once, then the step as often as
-// asked. A pure function.
+// Repeats one step of a recording: the events before the step once, then the step `count` times.
+// Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace uvm::oversubscription {
 
-// The step that begins at the mark of that text and ends at the next mark. An empty text is the
-// last step that has an end and a kernel. Throws std::invalid_argument where there is none, and for
-// a recording of several devices, or without a kernel in the step.
+// The step begins at the mark with that text and ends at the next mark. An empty text selects the
+// last step with an end and a kernel. Throws std::invalid_argument if there is no such step, if the
+// recording has several devices, or if the step has no kernel.
 uvmsim::replay::Recording repeated_step(const uvmsim::replay::Recording& recording,
                                         const std::string& mark, std::size_t times);
 
-// Kernels of each step in an order of its own. All else stays in its place. The same numbers come
-// from the same seed everywhere.
+// Shuffles the kernels of each step; other events stay in place. The result depends only on the
+// seed, on every platform.
 uvmsim::replay::Recording with_shuffled_kernels(const uvmsim::replay::Recording& recording,
                                                 std::uint64_t seed);
 

@@ -11,7 +11,7 @@ using uvmsim::kBlockBytes;
 using uvmsim::kPagesPerBlock;
 using uvmsim::PageRange;
 
-// Handles below it are the names of default streams.
+// Smaller handles denote default streams.
 constexpr std::uintptr_t kFirstHandle = 16;
 
 std::uint32_t number_of(StreamHandle handle) {

@@ -1,5 +1,5 @@
-// A replay as a runtime of one device, for parts that send hints to a driver. Memory is that of the
-// recording, at its recorded addresses. A call that hints do not need is not supported.
+// A replay as a DeviceRuntime with one device, for components that send hints to a driver. Its
+// memory is the recording's, at the recorded addresses. It supports only the calls that hints need.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ class ReplayRuntime final : public DeviceRuntime {
  public:
   explicit ReplayRuntime(const uvmsim::replay::Recording& recording) : recording_(recording) {}
 
-  // Calls go there until the next use_hints().
+  // Sets the target of calls until the next use_hints().
   void use_hints(uvmsim::replay::Hints& hints) { hints_ = &hints; }
 
-  // A stream of the recording.
+  // The handle of a stream of the recording.
   static StreamHandle handle_of(std::uint32_t stream);
 
   std::string_view name() const override { return "replay"; }
@@ -53,13 +53,13 @@ class ReplayRuntime final : public DeviceRuntime {
   RuntimeStatus synchronize_device(int device) const override;
 
  private:
-  // Nothing: the recording lacks a part of the range.
+  // Returns nothing if the recording lacks a part of the range.
   std::optional<uvmsim::PageRange> pages_at(const void* address, std::size_t size_bytes) const;
 
   const uvmsim::replay::Recording& recording_;
   uvmsim::replay::Hints* hints_ = nullptr;
   mutable unsigned made_streams_ = 0;
-  // By event: the record that it stands for.
+  // By event: its mark in the replay.
   mutable std::vector<std::optional<std::uint32_t>> events_;
 };
 

@@ -33,7 +33,7 @@ using uvmsim::replay::Touch;
 constexpr std::size_t kPrograms = 2;
 constexpr std::size_t kWarmUpRounds = 1;
 constexpr std::size_t kRounds = 3;
-// As of PlannedLivePolicy.
+// As in PlannedLivePolicy.
 constexpr std::size_t kKernelsAhead = 16;
 
 struct Turn {
@@ -42,8 +42,8 @@ struct Turn {
   std::size_t program = 0;
 };
 
-// Both programs in one recording, each with signals, allocations and pages of its own. They have
-// the same streams, because a kernel of one leaves no room on the device for a kernel of the other.
+// Both programs in one recording, each with its own signals, allocations and pages. They share
+// streams, because a kernel of one program leaves no room on the device for a kernel of the other.
 class Together {
  public:
   explicit Together(const std::array<Recording, kPrograms>& programs) : programs_(programs) {
@@ -58,7 +58,7 @@ class Together {
     event.kind = EventKind::kMark;
     made_.events.push_back(event);
   }
-  // The next `count` steps of the program.
+  // Appends the next `count` steps of the program.
   void add_steps(std::size_t program, std::size_t count) {
     const auto& marks = programs_[program].marks;
     std::size_t& next = next_step_[program];
@@ -70,7 +70,7 @@ class Together {
 
   const Recording& recording() const { return made_; }
   const std::vector<Turn>& turns() const { return turns_; }
-  // Of the program: [first, second).
+  // The blocks [first, second) of the program.
   std::pair<std::uint32_t, std::uint32_t> blocks(std::size_t program) const {
     return {first_block_[program], first_block_[program + 1]};
   }
@@ -122,7 +122,7 @@ class Together {
   std::array<std::uint32_t, kPrograms + 1> first_block_{};
 };
 
-// What the live planner and the turns do, for programs whose steps are known.
+// Does the work of the live planner and of turns, for programs whose steps are known.
 class TurnPolicy final : public HintPolicy {
  public:
   explicit TurnPolicy(const Together& together)
@@ -161,7 +161,7 @@ class TurnPolicy final : public HintPolicy {
     hints.host_wait_for(hints.record(leaving));
   }
 
-  // One more event of the turn.
+  // Looks at one more event of the turn.
   void look_ahead(const Event& now, Hints& hints) {
     const Event& event = together_.recording().events[looked_++];
     if (!is_kernel(event)) return;
@@ -180,12 +180,12 @@ class TurnPolicy final : public HintPolicy {
   std::vector<bool> is_here_;  // by block, since the turn began
   std::size_t turn_ = 0;
   std::size_t looked_ = 0;  // events of the turn so far
-  // Of kernels that were looked at and are not on a stream yet: the arrival of their blocks.
+  // The arrival of the blocks of each kernel that was looked at and is not on a stream yet.
   std::deque<std::optional<std::uint32_t>> ahead_;
   std::optional<std::uint32_t> last_stream_;
 };
 
-// Of the rounds after the first ones.
+// The mean over the rounds after the first ones.
 struct Rounds {
   std::uint64_t round_ns = 0;
   std::uint64_t moved_bytes = 0;

@@ -1,5 +1,6 @@
-// In which order kernels use memory: the input of every plan. A block is 2 MiB of managed memory,
-// which a device takes or gives back as one chunk. Plain values; nothing of a driver or a machine.
+// The order in which kernels use memory: the input of every plan. A block is 2 MiB of managed
+// memory, which a device gets or releases as one chunk. Plain values, independent of driver and
+// machine.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,13 @@ struct BlockUse {
   bool writes = false;
 };
 
-// Kernels in the order of their stream, each with every block that it uses, once.
+// Kernels in stream order, each with its blocks, without duplicates.
 struct UseOrder {
   std::vector<std::vector<BlockUse>> kernels;
-  // How long each takes with its blocks on the device. Empty where that is not known.
+  // The duration of each kernel with its blocks on the device. Empty if unknown.
   std::vector<std::uint64_t> kernel_ns;
   std::size_t block_count = 0;
-  // By block: bytes that are needed after the last kernel. Blocks beyond the end have none.
+  // By block: bytes needed after the last kernel. Blocks beyond the end of the vector need none.
   std::vector<std::uint64_t> live_at_end;
 };
 

@@ -25,7 +25,7 @@ constexpr std::size_t kContextUnitBytes = std::size_t{64} << 10;
 
 StepFigures mean_of(const Outcome& outcome) {
   StepFigures sum;
-  // The outcome's first step is what comes before any mark.
+  // The outcome's first step is the part before the first mark.
   for (std::size_t i = 0; i < WhatIf::kMeasuredSteps; ++i) {
     const Step& step = outcome.steps.at(1 + WhatIf::kWarmUpSteps + i);
     const uvmsim_counters& counters = step.counters;
@@ -92,7 +92,7 @@ StepFigures WhatIf::step_of(const uvmsim::replay::Recording& recording,
     none.failure = "it does not fit";
     return none;
   }
-  // Memory of a device is taken where it is allocated, and stays.
+  // Without unified memory, device memory stays taken after its allocation.
   const std::size_t held = policy_name == "off" ? std::max(memory_bytes, block_bytes()) : 0;
   const auto policy = make_policy(policy_name, recording, order_, profile_.costs);
   StepFigures figures = run(recording, *policy, std::max(memory_bytes, held));

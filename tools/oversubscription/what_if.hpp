@@ -1,5 +1,5 @@
-// One recorded step, repeated, on a machine with some memory, under a policy. Virtual time: the
-// same recording has the same figures everywhere.
+// Repeats one recorded step on a machine with a given amount of memory under a policy, in virtual
+// time: a recording gives the same figures everywhere.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace uvm::oversubscription {
 
-// A mean step in the steady state.
+// The mean of the measured steps.
 struct StepFigures {
   std::uint64_t step_ns = 0;
   std::uint64_t kernel_ns = 0;
@@ -26,13 +26,13 @@ struct StepFigures {
   std::uint64_t hint_calls = 0;
   std::uint64_t copied_bytes = 0;  // by explicit copies
   std::size_t repairs = 0;         // of the whole run
-  std::string failure;             // empty, or why it does not run
+  std::string failure;             // empty, or the reason why it does not run
 };
 
 class WhatIf {
  public:
-  // Steps before the measured ones, and measured ones. The last of all is left out: nothing follows
-  // it that would have to be prefetched.
+  // The number of steps before the measured ones, and of measured steps. The very last step is not
+  // measured, because there is nothing to prefetch for a next one.
   static constexpr std::size_t kWarmUpSteps = 6;
   static constexpr std::size_t kMeasuredSteps = 4;
 
@@ -43,24 +43,24 @@ class WhatIf {
   const Footprint& footprint() const { return footprint_; }
   std::size_t block_bytes() const;  // of all blocks of the recording
 
-  // Memory that programs have; the machine's context takes its part besides.
+  // `memory_bytes` is for programs; the context's memory comes on top.
   StepFigures step(std::string_view policy, std::size_t memory_bytes) const;
-  // Of each kernel and copy of one step, in their order, with all memory resident.
+  // The durations of the kernels and copies of one step, in order, with all memory resident.
   std::vector<std::uint64_t> kernel_ns() const;
   StepFigures all_resident() const { return step("driver", block_bytes()); }
 
-  // The same where each step runs its kernels in another order. The policy knows the recorded one.
+  // The same if each step runs its kernels in another order. The policy knows the recorded order.
   StepFigures shuffled_step(std::string_view policy, std::size_t memory_bytes) const;
 
-  // A way to move memory by hand (offload.hpp), with the least memory that it needs, in blocks.
+  // A method of explicit moves (offload.hpp), with the least memory that it needs, in whole blocks.
   struct ByHand {
     std::size_t memory_bytes = 0;
     StepFigures figures;
   };
   ByHand by_hand(std::string_view name) const;
 
-  // The least with which a step takes at most `ratio` of the all-resident time; whole blocks. More
-  // memory is taken to be no slower.
+  // The least memory, in whole blocks, with which a step takes at most `ratio` times the
+  // all-resident time. Assumes that more memory is never slower.
   std::size_t smallest_memory(std::string_view policy, double ratio) const;
 
  private:
@@ -75,7 +75,7 @@ class WhatIf {
   uvmsim::MachineProfile profile_;
 };
 
-// The capacity of a device of which the context leaves that much.
+// The capacity of a device that has `memory_bytes` beside its context.
 std::size_t capacity_with(std::size_t memory_bytes);
 
 }  // namespace uvm::oversubscription

@@ -1,5 +1,4 @@
-// The address ranges that an allocator has handed out: an independent model of what it may hand out
-// next. No lock.
+// The live address ranges of an allocator: an independent model that detects overlaps. No lock.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +15,10 @@ class LiveRanges {
     std::size_t size_bytes = 0;
   };
 
-  // Adds a range, of at least one byte. Returns one that it overlaps, if any; then nothing is
-  // added.
+  // Adds a range of at least one byte. If it overlaps another, returns that one and adds nothing.
   std::optional<Range> add(std::uintptr_t begin, std::size_t size_bytes);
 
-  // False: no range starts there.
+  // Returns false if no range starts there.
   bool remove(std::uintptr_t begin) { return ranges_.erase(begin) != 0; }
 
   std::size_t size() const { return ranges_.size(); }

@@ -29,7 +29,7 @@ class Planner {
         push(allocation(event, ReplayKind::kAllocate), take_slot(event.address));
         break;
       case TraceKind::kFailure:
-        // Others are the driver's: they follow from what the target does.
+        // Failures without a facade are the driver's, and depend on the target.
         if (event.facade != kNoFacade) push(allocation(event, ReplayKind::kAllocateFailed), 0);
         break;
       case TraceKind::kFree:
@@ -78,7 +78,7 @@ class Planner {
     } else {
       operation.device = event.device;
       operation.place = event.place;
-      // A move's stream is of the device it comes from or goes to.
+      // A move's stream belongs to its source or destination device.
       const int device = kind == ReplayKind::kMove && event.place >= 0 ? event.place : event.device;
       operation.stream = stream_number(device < 0 ? 0 : device, event.stream);
     }

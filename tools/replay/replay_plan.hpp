@@ -1,5 +1,5 @@
-// A trace as a flat list of operations: blocks are slots of an array, streams are numbers. So the
-// loop that replays it looks nothing up. It is made once from a trace, and is a plain value.
+// A trace as a flat list of operations: blocks are slots of an array, streams are numbers, so the
+// loop that replays it needs no lookups. A plain value, made once from a trace.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace uvm::replay {
 
 enum class ReplayKind : std::uint8_t {
   kAllocate,
-  kAllocateFailed,  // the trace's allocator had no memory for it
+  kAllocateFailed,  // the traced allocator had no memory for it
   kFree,
   kUse,
   kMove,
@@ -36,18 +36,17 @@ struct ReplayStream {
 
 struct ReplayPlan {
   std::vector<ReplayOperation> operations;
-  std::vector<std::size_t> events;  // of each operation: the event's number in the trace
+  std::vector<std::size_t> events;  // by operation: the event's number in the trace
   std::vector<ReplayStream> streams;
-  std::vector<std::size_t> marks;  // of each mark, in order: the number of operations before it
-  std::size_t slots = 0;           // most blocks live at the same time
-  int devices = 0;                 // of the traced machine
-  // Frees, uses and moves of blocks that the trace does not know: they were made before it began.
+  std::vector<std::size_t> marks;  // by mark: the number of operations before it
+  std::size_t slots = 0;           // the most blocks live at once
+  int devices = 0;                 // number in the traced machine
+  // Frees, uses and moves of blocks that were allocated before the trace began.
   std::size_t unknown_blocks = 0;
 };
 
-// A block whose address is allocated again without a free in between (its free is missing from the
-// trace) is freed first. Throws std::invalid_argument for an allocation without facade, or without
-// a device.
+// If an address is allocated again although its free is missing from the trace, the plan frees it
+// first. Throws std::invalid_argument for an allocation without facade or device.
 ReplayPlan make_plan(const Trace& trace);
 
 }  // namespace uvm::replay

@@ -1,5 +1,5 @@
-// What a replay needs of an allocator. Derive from it to measure or check another one. Calls come
-// from one thread, in the trace's order. Streams are numbered from 0 as the plan lists them.
+// The allocator under replay. Derive from this class to measure or check another allocator. All
+// calls come from one thread, in the trace's order. Stream numbers are indices of the plan's list.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ class ReplayTarget {
  public:
   virtual ~ReplayTarget() = default;
 
-  // Once, before the first call below.
+  // Called once, before the first call below.
   virtual void prepare(std::span<const ReplayStream> streams) = 0;
-  // nullptr: out of memory.
+  // Returns nullptr if memory runs out.
   virtual void* allocate(Facade facade, int device, std::size_t size_bytes, int stream) = 0;
-  // The others get the address of a block that is live. False: the target refuses.
+  // The next three get the address of a live block. They return false if the target refuses.
   virtual bool free(void* address) = 0;
   // `stream` works on the block.
   virtual bool use(void* address, int stream) = 0;
-  // A target that moves nothing ignores it.
+  // The default ignores moves.
   virtual bool move(void* /*address*/, Place /*source*/, Place /*destination*/, int /*stream*/) {
     return true;
   }

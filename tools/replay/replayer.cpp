@@ -39,7 +39,7 @@ ReplayOutcome Replayer::run(const ReplayOptions& options) {
   outcome_ = {};
   outcome_.operations = plan_.operations.size();
   live_ = {};
-  blocks_.assign(plan_.slots + 1, nullptr);  // slot 0 is there also where no request succeeded
+  blocks_.assign(plan_.slots + 1, nullptr);  // slot 0 exists even if no request succeeded
   const auto start = std::chrono::steady_clock::now();
   if (options.check || options.compare_failures) {
     replay<true>();

@@ -1,6 +1,6 @@
-// Drives an allocator with the operations of a plan. It either goes as fast as it can, to measure,
-// or compares every block with a model of live blocks. One thread replays the calls of all threads,
-// in the trace's order. It owns the blocks that it holds, and frees those that the trace leaves.
+// Drives an allocator with the operations of a plan: as fast as possible, to measure, or comparing
+// every block with a model of live blocks. One thread replays the calls of all threads, in the
+// trace's order. The replayer owns its blocks and frees those that the trace does not free.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@ struct Mismatch {
 };
 
 struct ReplayOptions {
-  // Compares each block with all live ones, and takes no refusal of a free, a use or a move.
+  // Compares each block with all live ones, and counts a refused free, use or move as a mismatch.
   bool check = false;
-  // The target has the memory of the traced machine: a request must fail where it failed in the
-  // trace, and only there.
+  // For a target with the memory of the traced machine: a request must fail exactly if it failed in
+  // the trace.
   bool compare_failures = false;
 };
 
@@ -39,12 +39,12 @@ inline constexpr std::size_t kMostMismatches = 100;
 
 class Replayer {
  public:
-  // Both outlive the replayer. prepare() of the target is called at once.
+  // Both must outlive the replayer. Calls the target's prepare().
   Replayer(const ReplayPlan& plan, ReplayTarget& target);
 
-  // From the first operation to the last; then frees what is left, outside of the duration. A
-  // refusal there is a mismatch of the last operation's event.
-  // Repeatable. A block whose allocation failed is left out of what follows.
+  // Runs all operations; then frees the remaining blocks, which does not count in the duration. A
+  // refusal of such a free is a mismatch of the last operation's event. Skips operations on a block
+  // whose allocation failed. May be called again.
   ReplayOutcome run(const ReplayOptions& options);
 
  private:

@@ -1,7 +1,7 @@
-// uvmalloc_replay TRACE [OPTION...]: replays a trace on uvmalloc and prints how long it took.
-// kUsage has the options. The machine is what UVMALLOC_RUNTIME names; for the simulated one,
-// LD_LIBRARY_PATH names the stand-ins. Exit code 0, 1 where something differs, 2 where the command,
-// the trace or the machine is of no use.
+// uvmalloc_replay TRACE [OPTION...]: replays a trace on uvmalloc and prints the duration. kUsage
+// has the options. UVMALLOC_RUNTIME selects the machine; for the simulated one, LD_LIBRARY_PATH
+// must have the stand-ins. Exit code 0; 1 if something differs; 2 if the command, the trace or the
+// machine is invalid.
 #include <cstdio>
 #include <exception>
 #include <optional>

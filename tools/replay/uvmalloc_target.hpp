@@ -1,5 +1,5 @@
-// uvmalloc through its public interface, on the runtime that UVMALLOC_RUNTIME names. Owns the
-// allocator and one stream of the machine for each that the trace used.
+// uvmalloc through its public interface, on the runtime selected by UVMALLOC_RUNTIME. Owns the
+// allocator, and a stream of the machine for each stream of the trace.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace uvm::replay {
 
 class UvmallocTarget final : public ReplayTarget {
  public:
-  // Throws std::runtime_error, in one line, where the machine cannot be used or has fewer than
-  // `devices` devices.
+  // Throws std::runtime_error, with one line of text, if the machine cannot be used or has fewer
+  // than `devices` devices.
   UvmallocTarget(const Configuration& configuration, int devices);
   ~UvmallocTarget() override;
 
