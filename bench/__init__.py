@@ -1,1 +1,1 @@
-"""The benchmarks: `scripts/bench` builds and runs them, docs/benchmarks.md tells how."""
+"""The benchmarks: `scripts/bench` builds and runs them, docs/benchmarks.md describes them."""

@@ -5,8 +5,7 @@ below it (build/bench/engine.json); CUDA programs without it (build/any_program.
 credits and tensors on devices, with --pipelines alone (build/bench/pipelines.json); the simulated
 machine beside published figures of real ones, with --machine alone (build/bench/machine.json);
 training steps with too little memory, with --oversubscription alone
-(build/bench/oversubscription.json).
-docs/benchmarks.md says how, and how fairly. A missed target is
+(build/bench/oversubscription.json). docs/benchmarks.md describes the methods. A missed target is
 printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
 or the same memory twice, in a replay.
 """
@@ -41,7 +40,7 @@ _ANY_PROGRAM = {
 }
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine", "any-program")
-_ALONE = ("pipelines", "machine", "oversubscription")  # of no other part
+_ALONE = ("pipelines", "machine", "oversubscription")  # run only by their own option
 
 
 def _replay(text: str) -> tuple[str, Path]:

@@ -1,4 +1,4 @@
-"""The environment of programs that are compared."""
+"""The environment of compared programs."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from uvmalloc.environment import without_settings
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without a developer's settings, which would favour a program."""
+    """This process's environment without a developer's settings, which could favour a program."""
     return without_settings(os.environ, "CUDA_", "LD_")

@@ -35,7 +35,7 @@ WAYS = {
     "load_state_dict, assign, to": 'load_state_dict(...,\nassign=True).to("cuda")',
     "load_file on device": 'safetensors\nload_file(f, "cuda")',
 }
-# Of a palette that people with any colour vision can tell apart.
+# From a palette that is distinguishable with any colour vision.
 OURS, NATIVE = "#0072b2", "#d55e00"
 
 
@@ -47,7 +47,9 @@ class Outcome:
 
 
 def train(capacity_mib: int, native: bool, folder: Path) -> Outcome:
-    """Bytes that went between host and device by page faults, prefetches and evictions."""
+    """Runs the training. Counts bytes moved between host and device by page faults, prefetches and
+    evictions.
+    """
     report = folder / "report.json"
     command = [str(Path(sys.executable).with_name("uvmalloc")), "sim", "--no-report"]
     command += ["--report", str(report), "--capacity", f"{capacity_mib}MiB"]
@@ -96,7 +98,7 @@ def draw_loading(axes: plt.Axes, ratios: dict[str, list[float]]) -> None:
 
 
 def draw(training: dict[str, list[Outcome]], loading: dict[str, list[float]], file: Path) -> None:
-    """The same figures make the same file. Its text stays text."""
+    """Equal figures give equal files. Text stays text in the SVG."""
     settings = {"svg.fonttype": "none", "svg.hashsalt": "uvmalloc"}
     with plt.rc_context(settings):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")

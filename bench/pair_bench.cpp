@@ -1,6 +1,6 @@
 // Allocate and free of one size, served by the cache, through the public entry points. Statistics,
-// page map and storage records are on. The free gets the pointer alone. Runs on whatever CUDA
-// device is visible; on the simulated one, LD_LIBRARY_PATH names the stand-ins.
+// page map and storage records are on. The free gets the pointer alone. Runs on the visible CUDA
+// device; for the simulated one, LD_LIBRARY_PATH must have the stand-ins.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -12,8 +12,8 @@
 
 namespace {
 
-// Never destroyed: at the exit of a process, what the driver's library holds for this thread is
-// gone before static objects are.
+// Never destroyed: at process exit, the driver library's data of this thread is destroyed before
+// static objects are.
 uvm::CachingManagedAllocator& allocator() {
   static auto& instance = *[] {
     uvm::RuntimeChoice choice = uvm::open_runtime("auto");

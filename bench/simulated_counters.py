@@ -43,7 +43,7 @@ def read_machine(simulator: ctypes.CDLL) -> dict[str, int]:
 
 
 def read_managed_bytes(simulator: ctypes.CDLL, device: int = 0) -> int:
-    """The device's memory that pages of managed memory hold."""
+    """Device memory held by pages of managed memory."""
     used, managed = ctypes.c_size_t(), ctypes.c_size_t()
     if simulator.uvmsim_used(device, ctypes.byref(used), ctypes.byref(managed)) != 0:
         raise RuntimeError(f"the simulated machine has no device {device}")

@@ -1,6 +1,5 @@
-// The cost of recording: an event while tracing is off, an event with its time while it is on, an
-// allocation and a free in a quick loop, and the readings of the clocks. The file lies in the
-// folder of temporary files.
+// The cost of recording: an event while tracing is off, an event with its time while tracing is on,
+// an allocation and a free in a tight loop, and clock reads. The trace is a temporary file.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 

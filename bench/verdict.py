@@ -1,4 +1,4 @@
-"""What a benchmark is meant to reach, and whether it did."""
+"""The targets of a benchmark, and whether they are met."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Target:
-    """One line of a verdict. `met` is None where nothing was measured."""
+    """One line of a verdict. `met` is None if nothing was measured."""
 
     name: str
     case: str
@@ -28,7 +28,7 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     if value < 10:
-        return f"{value:.4g}"  # 1.0346 is more than 1.03
+        return f"{value:.4g}"  # enough digits to show that 1.0346 exceeds 1.03
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

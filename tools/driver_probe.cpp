@@ -37,7 +37,6 @@ constexpr std::size_t kMiB = 1u << 20;
 constexpr std::size_t kGiB = 1u << 30;
 
 // ---- the limit
-// -----------------------------------------------------------------------------------
 
 // The limit of all managed allocations together. Oversubscribed managed memory on a card can crash
 // the machine, so the limit stays far below the card's memory; no measurement needs more. Only this
@@ -47,7 +46,6 @@ std::size_t managed_limit_bytes(std::size_t free_bytes) {
 }
 
 // ---- the driver
-// ----------------------------------------------------------------------------------
 
 // Entry points that uvmalloc itself does not use.
 struct MoreCalls {
@@ -232,7 +230,6 @@ class Buffer {
 };
 
 // ---- measuring
-// -----------------------------------------------------------------------------------
 
 double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -351,8 +348,7 @@ Json Probe::device() const {
   };
 }
 
-// ---- what is asked
-// -------------------------------------------------------------------------------
+// ---- queries
 
 // The largest power of two, up to 1 GiB, that divides every address.
 Json Probe::alignment() {
@@ -525,7 +521,6 @@ Json Probe::default_stream_event() {
 }
 
 // ---- capture
-// -------------------------------------------------------------------------------------
 
 Json Probe::capture() {
   Json out = Json::object();
@@ -616,7 +611,6 @@ Json Probe::captured(CUstreamCaptureMode mode, bool other_thread) {
 }
 
 // ---- costs
-// ---------------------------------------------------------------------------------------
 
 double Probe::cost_ns(const std::function<CUresult()>& call) const {
   constexpr int kCalls = 20000;

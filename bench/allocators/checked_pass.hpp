@@ -1,6 +1,6 @@
-// A pass through a sequence without a clock. It counts requests that fail, and blocks that overlap
-// live ones. The time of an allocator that hands out too little, or the same memory twice, says
-// nothing. So every allocator makes this pass of each replay first.
+// A pass through a sequence without a clock. It counts failed requests, and blocks that overlap
+// live ones. If an allocator hands out too little memory, or the same memory twice, its times are
+// meaningless. So every allocator first makes this pass of each replay.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class PassChecker {
               const std::vector<Stream>& streams)
       : allocator_(allocator), sequence_(sequence), streams_(streams), held_(sequence.slots) {}
 
-  // Frees what the sequence leaves. A request that has failed is left out of what follows.
+  // Frees the blocks that the sequence leaves. Skips operations on a block whose request failed.
   CheckedPass run() {
     for (const Operation& operation : sequence_.operations) {
       if (operation.kind == OperationKind::kAllocate) {
@@ -49,7 +49,7 @@ class PassChecker {
     Held& held = held_[operation.slot];
     try {
       held = {allocator_.allocate(operation.size_bytes, streams_[operation.stream]), &operation};
-    } catch (const std::exception&) {  // torch's says out of memory with one of its own
+    } catch (const std::exception&) {  // torch's allocator has its own exception for this
     }
     if (held.block == nullptr) {
       ++pass_.failed_requests;

@@ -36,8 +36,8 @@ def compare(
     console: Console,
 ) -> list[str]:
     """One run of `level` for the allocators of `wanted` that this build has; writes `file` and
-    charts beside it. Whoever calls decides what a missed target means: nothing fails here. Returns
-    what was handed out wrongly, a line for each allocator and replay.
+    charts beside it. A missed target is no failure here; the caller decides. Returns a line for
+    each allocator and replay with wrong allocations.
     """
     found, not_built = find_programs(libraries)
     programs = {name: program for name, program in found.items() if name in wanted}

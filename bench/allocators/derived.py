@@ -9,8 +9,8 @@ from bench.allocators.plan import LIVE_SIZES, TRACE_EVENTS, TRACED, UNTRACED, Le
 
 
 def add_derived(results: Results, gaps: list[Absent], level: Level) -> None:
-    """Values under keys of their own: `live_scaling`, `trace_cost` and `trace_event_ns`. One whose
-    parts are missing is None, with the part's reason in `gaps`.
+    """Adds the keys `live_scaling`, `trace_cost` and `trace_event_ns`. If a value's inputs are
+    missing, the value is None, and `gaps` has the input's reason.
     """
     for allocator in list(results.get("live_pair_ns", {})):
         for size in (size for size in level.sizes if size in LIVE_SIZES):

@@ -1,5 +1,5 @@
-// What an allocator asked of the driver so far, and what it holds of it; seen from the stand-in,
-// the same way for all. No driver calls of their own.
+// The driver calls of an allocator so far, and the memory that it holds, as counted by the stand-in
+// for every allocator alike. Reading them makes no driver calls.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-"""Which allocators can be measured in this build, and how their programs are started.
+"""Finds the allocators that this build can measure, and starts their programs.
 
 To add one: an adapter and an `engine_NAME.cpp` beside this file, and its name in DRIVEN.
 """
@@ -18,7 +18,7 @@ OURS = "uvmalloc"
 TORCH = "pytorch"
 JEMALLOC = "jemalloc"
 DRIVEN = (OURS, TORCH, "cub", "rmm", "umpire")
-# jemalloc is a reference for pairs of small blocks: it is no allocator of device memory.
+# jemalloc is a reference for pairs of small blocks, not an allocator of device memory.
 NAMES = (*DRIVEN, JEMALLOC)
 
 # Virtual: the stand-in's memory costs nothing until it is touched, and no workload touches it. Has
@@ -38,7 +38,7 @@ _TORCH_SERVER = Path(__file__).resolve().parent / "torch_server.py"
 
 @dataclass(frozen=True)
 class Program:
-    """What answers for an allocator."""
+    """The program or module that measures an allocator."""
 
     allocator: str
     command: tuple[str, ...]
@@ -46,7 +46,7 @@ class Program:
 
 
 def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, str]]:
-    """The programs that are there by allocator, and why the others are not."""
+    """The available programs by allocator, and the reasons why others are missing."""
     environment = engine_environment(libraries)
     found: dict[str, Program] = {}
     for allocator in NAMES:
@@ -62,9 +62,11 @@ def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, s
 
 
 def engine_environment(libraries: Libraries) -> dict[str, str]:
-    """That of `uvmalloc sim --native`, less what the developer has set, the same for all."""
+    """The environment of `uvmalloc sim --native` without the developer's settings, the same for
+    all.
+    """
     machine = Machine(devices=1, capacity_bytes=CAPACITY_BYTES)
     simulated = on_simulated_device(clean_environment(), libraries, machine, None)
     environment = without_uvmalloc(simulated)
-    environment.pop("UVMSIM_KERNELS", None)  # no kernel runs
+    environment.pop("UVMSIM_KERNELS", None)  # no kernels run
     return environment

@@ -1,4 +1,4 @@
-"""What allocators hand out wrongly: times of such a replay mean nothing."""
+"""Wrong allocations: the times of a replay with any are meaningless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAID = {
 
 
 def faults(results: Results) -> list[str]:
-    """A line for each allocator and replay that has one; or that could not be checked."""
+    """A line for each allocator and replay with a wrong allocation, or without a check."""
     return list(_lines(results))
 
 

@@ -1,4 +1,4 @@
-"""Asks all questions of all allocators, in turns, and takes medians."""
+"""Measures all questions on all allocators, in turns, and takes medians."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Results = dict[str, dict[str, dict[str, float | None]]]  # key -> allocator -> c
 
 @dataclass(frozen=True)
 class Absent:
-    """A value that is not there."""
+    """A missing value."""
 
     key: str
     allocator: str
@@ -27,7 +27,7 @@ class Absent:
 
 @dataclass
 class Measured:
-    """Of a whole run."""
+    """The measurements of a whole run."""
 
     versions: dict[str, str] = field(default_factory=dict)
     not_started: dict[str, str] = field(default_factory=dict)  # and why
@@ -35,7 +35,7 @@ class Measured:
     absent: list[Absent] = field(default_factory=list)
 
     def results(self) -> Results:
-        """Medians; None for what is absent."""
+        """Medians; None for absent values."""
         values: Results = {
             key: {
                 allocator: {case: statistics.median(taken) for case, taken in cases.items()}
@@ -48,7 +48,7 @@ class Measured:
         return values
 
     def gaps(self) -> list[Absent]:
-        """What no round has a value for."""
+        """Values that no round has measured."""
         values = self.results()
         return [gap for gap in self.absent if values[gap.key][gap.allocator][gap.case] is None]
 
@@ -71,7 +71,7 @@ def measure(
 ) -> Measured:
     """Asks every allocator a question before the next question.
 
-    So other work of the machine disturbs all of them alike. Each question, and each round, begins
+    So other load on the machine disturbs all of them alike. Each question, and each round, begins
     with another allocator.
     """
     measured = Measured()

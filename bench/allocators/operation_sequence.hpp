@@ -1,6 +1,6 @@
-// A flat list of allocations and frees of numbered slots. Every workload of many blocks, and every
-// replay, runs one. It is made before the clock starts: all allocators get the same calls, and none
-// pays for making them. Plain values, no locks.
+// A flat list of allocations and frees of numbered slots, for replays and all workloads of many
+// blocks. It is made before the clock starts: all allocators get the same calls, and making the
+// calls costs no measured time. Plain values, no locks.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace uvm::bench {
 enum class OperationKind : std::uint8_t { kAllocate, kFree };
 
 struct Operation {
-  std::uint64_t size_bytes = 0;  // of the block; also of the one that is freed
+  std::uint64_t size_bytes = 0;  // of the allocated or freed block
   std::uint32_t slot = 0;
-  std::uint16_t stream = 0;  // 0: the default stream; n: the n-th other one
+  std::uint16_t stream = 0;  // 0: the default stream; n: the n-th other stream
   OperationKind kind = OperationKind::kAllocate;
 };
 
@@ -25,10 +25,10 @@ struct OperationSequence {
   std::uint16_t streams = 1;
 
   void allocate(std::uint32_t slot, std::uint64_t size_bytes, std::uint16_t stream = 0);
-  // The free of what `slot` holds, on the stream of its allocation. Throws std::invalid_argument
-  // where it holds nothing.
+  // Appends the free of the block in `slot`, on the stream of its allocation. Throws
+  // std::invalid_argument if the slot is empty.
   void free(std::uint32_t slot);
-  // A step without operations is none.
+  // A step without operations does not count.
   void begin_step() {
     if (step_begins.empty() || step_begins.back() != operations.size()) {
       step_begins.push_back(operations.size());

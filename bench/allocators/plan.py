@@ -1,4 +1,4 @@
-"""What is asked, of whom, and under which keys the answers are kept."""
+"""The questions, the allocators that get them, and the keys of the answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = {
 }
 THREAD_SIZES = ("512 B", "64 KiB", "2 MiB", "20 MiB")
 MOVE_SIZES = ("64 KiB", "2 MiB", "20 MiB", "256 MiB")
-MOST_JEMALLOC_BYTES = 4 * KIB  # what is larger, it was not made for
+MOST_JEMALLOC_BYTES = 4 * KIB  # it is not made for larger blocks
 LIVE_SIZES = ("512 B", "4 KiB")
 METADATA_BLOCKS = {
     ("512 B", 512): 1_000_000,
@@ -33,27 +33,27 @@ METADATA_BLOCKS = {
     ("2 MiB", 2 * MIB): 10_000,
 }
 STAND_IN_CALLS = ("cudaGetDevice", "cudaEventRecord", "cudaEventQuery", "cudaMalloc and cudaFree")
-TIGHT_PERCENT = 102  # of the peak of live bytes: what a program has to run through with
-MOST_TIGHT_PERCENT = 110  # or else the least up to here
+TIGHT_PERCENT = 102  # budget of the tight replays, as a part of the peak of live bytes
+MOST_TIGHT_PERCENT = 110  # else the smallest budget up to this that suffices
 ORDERS = ("lifo", "fifo", "random")
-# With a trace and without. By case: events of what the case's time is of, a pair or an operation.
+# Measured with and without a trace. By case: trace events per timed unit, a pair or an operation.
 TRACED_PAIR, TRACED_SIZES, TRACED_CHURN = "64 KiB", "random64", "churn, 2,000 live"
 TRACE_EVENTS = {TRACED_PAIR: 2, TRACED_SIZES: 2, TRACED_CHURN: 1}
 TRACED, UNTRACED = "traced", "not traced"
-# Keys of what must be 0 for the times of a replay to mean anything.
+# Keys of counts that must be 0, or the times of a replay are meaningless.
 REPLAY_FAILURES = "replay_failures"
 REPLAY_OVERLAPS = "replay_overlaps"
 
 
 @dataclass(frozen=True)
 class LargeChurn:
-    """One of more live blocks than fit the device at all sizes, and so long that it is run once."""
+    """A churn with more live blocks than fit at all sizes, and so long that it runs once."""
 
     live: int
-    most_bytes: int  # so that they fit
-    warm: int  # replacements before those that are timed
+    most_bytes: int  # a limit on sizes, so that the blocks fit
+    warm: int  # replacements before the timed ones
     replacements: int
-    left_out: Mapping[str, str]  # allocators, and why they are not asked
+    left_out: Mapping[str, str]  # allocators that are left out, and why
 
     @property
     def case(self) -> str:
@@ -76,7 +76,7 @@ LARGE_CHURNS = (
 
 @dataclass(frozen=True)
 class Level:
-    """How much is measured."""
+    """The extent of the measurements."""
 
     name: str
     rounds: int
@@ -91,8 +91,8 @@ class Level:
     grid_allocations: tuple[int, ...]
     grid_most: tuple[str, ...]
     replay_runs: int
-    more_steps: int  # of a replay that goes on
-    beginnings: int  # random ones of a replay
+    more_steps: int  # added to a long replay
+    beginnings: int  # random beginnings of a replay
     metadata_divisor: int = 1
 
 
@@ -112,7 +112,7 @@ SMOKE = Level(
 
 @dataclass(frozen=True)
 class Figure:
-    """Where one value of an answer goes: results[key][allocator][case]."""
+    """The place of one value of an answer: results[key][allocator][case]."""
 
     key: str
     case: str
@@ -123,18 +123,19 @@ class Figure:
 class Question:
     request: str
     figures: tuple[Figure, ...]
-    allocators: tuple[str, ...] = DRIVEN  # who is asked
-    # Of a process of its own: the answer depends on what it did before, or others' depend on this.
-    # Umpire, for one, takes half as long again for a churn where its process has done other things.
+    allocators: tuple[str, ...] = DRIVEN  # the measured allocators
+    # Needs its own process: the answer depends on earlier questions, or later answers on this one.
+    # Umpire, for one, takes half as long again for a churn if its process has done other work.
     alone: bool = False
-    once: bool = False  # in the first round only: it is a count, which does not vary
-    environment: Mapping[str, str] | None = None  # of a process of its own
+    once: bool = False  # only in the first round, because it is a count that does not vary
+    environment: Mapping[str, str] | None = None  # of its own process
     timeout_seconds: float = 60
-    left_out: Mapping[str, str] = field(default_factory=dict)  # others, and why they are not asked
+    left_out: Mapping[str, str] = field(default_factory=dict)  # allocators that are left out, and
+                                                               # why
 
 
 def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Question]:
-    """All of a run, in order. `traces` are files by name, not compressed."""
+    """All questions of a run, in order. `traces` are uncompressed files by name."""
     timing = f"milliseconds={level.milliseconds} samples={level.samples}"
     asked = [
         Question(
@@ -219,7 +220,7 @@ def _large_churn(level: Level, churn: LargeChurn) -> Question:
 
 
 def _check(case: str, request: str, allocators: tuple[str, ...] = DRIVEN) -> Question:
-    """What the replay of `request` hands out, in a pass before those that are timed."""
+    """Checks the allocations of the replay of `request`, in a pass before the timed ones."""
     return Question(
         f"check {request}",
         (
@@ -253,7 +254,7 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
         timeout_seconds=120,
     )
     on = f"{name}, {level.more_steps:,} steps more"
-    # A second long pass takes a while; those of the others show no more than their short ones do.
+    # A second long pass takes a while, and for other allocators shows no more than the short one.
     yield _check(on, f"trace={trace} more_steps={level.more_steps}", (OURS,))
     yield Question(
         f"replay trace={trace} more_steps={level.more_steps}",

@@ -1,6 +1,6 @@
-// Memory that belongs to this process alone: resident anonymous pages, as the kernel counts them,
-// and what malloc has handed out. Shared mappings, among them the bytes of managed memory on the
-// simulated machine, are in neither. Signed: memory may shrink.
+// Memory of this process alone: resident anonymous pages, as the kernel counts them, and live bytes
+// of malloc. Shared mappings, such as managed memory on the simulated machine, count in neither.
+// Signed, because memory may shrink.
 #pragma once
 
 #include <malloc.h>

@@ -1,6 +1,6 @@
 // Random numbers that are the same with every standard library, in the distributions that the
 // workloads need. The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-// number generators", OOPSLA 2014). Each sequence has its own; threads do not share one.
+// number generators", OOPSLA 2014). Each sequence has its own source; threads do not share one.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ class RandomSource {
   std::uint64_t below(std::uint64_t bound) {
     return static_cast<std::uint64_t>(fraction() * static_cast<double>(bound));
   }
-  // Equally likely in every octave of [least, most].
+  // Log-uniform in [least, most].
   std::uint64_t log_uniform(std::uint64_t least, std::uint64_t most) {
     const double octaves = std::log2(static_cast<double>(most) / static_cast<double>(least));
     return static_cast<std::uint64_t>(static_cast<double>(least) * std::exp2(octaves * fraction()));

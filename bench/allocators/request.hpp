@@ -1,6 +1,6 @@
-// One line that a measuring program is asked: the workload's name and its parameters, for example
-// "pair size=512 milliseconds=20". Values are numbers or paths; none holds a blank. Throws
-// std::invalid_argument that names what is wrong.
+// One request to a measuring program: the workload's name and its parameters, for example "pair
+// size=512 milliseconds=20". Values are numbers or paths without blanks. Throws
+// std::invalid_argument, which names the error.
 #pragma once
 
 #include <cstdint>

@@ -71,7 +71,7 @@ RuntimeStatus ReservingRuntime::allocate_managed(int, std::size_t size_bytes, vo
 }
 
 RuntimeStatus ReservingRuntime::handle(void** out) {
-  static char distinct;  // handles are compared with nullptr, never followed
+  static char distinct;  // handles are compared with nullptr, never dereferenced
   *out = &distinct;
   return {};
 }

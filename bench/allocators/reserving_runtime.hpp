@@ -1,7 +1,6 @@
-// A DeviceRuntime whose managed memory is address space alone. Allocations are cut off one reserved
-// range in turn, and every other call succeeds at once. With it, private memory and
-// instructions are the allocator's own, without a machine's beneath it. Owns the range. Nothing may
-// touch what it hands out.
+// A DeviceRuntime whose managed memory is only address space. Allocations are consecutive parts of
+// one reserved range, and every other call succeeds at once. So private memory and instructions are
+// the allocator's own, without those of a machine. Owns the range. Its memory must not be touched.
 #pragma once
 
 #include <atomic>
@@ -47,7 +46,7 @@ class ReservingRuntime final : public DeviceRuntime {
   RuntimeStatus synchronize_device(int) const override { return {}; }
 
  private:
-  // Tools such as valgrind leave less address space than a process has by itself.
+  // Tools such as valgrind leave the process less address space.
   static constexpr std::size_t kMostBytes = std::size_t{64} << 30;
   static constexpr std::size_t kLeastBytes = std::size_t{1} << 30;
 

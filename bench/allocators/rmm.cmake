@@ -1,5 +1,5 @@
-# RMM, from a source tree: the few of its sources that a pool needs, compiled here. Its logger, which would need
-# another library, is replaced by one that logs nothing; NVTX ranges are off, as is usual.
+# RMM, from a source tree: compiles the few sources that a pool needs. A stub replaces its logger,
+# which would need another library; NVTX ranges are off, as usual.
 if(NOT UVMALLOC_BENCH_RMM_DIR)
   file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_rmm") # of an earlier configuration
   return()

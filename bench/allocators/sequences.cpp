@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-// Hands out slot numbers, lowest free one first in, last out.
+// Hands out slot numbers; reuses the slot that was freed last.
 class Slots {
  public:
   explicit Slots(std::uint32_t first = 0) : next_(first) {}
@@ -35,7 +35,7 @@ class Slots {
   std::uint32_t next_;
 };
 
-// By slot, of what is live before operation `end`: which operation allocated it.
+// By slot, for the blocks that are live before operation `end`: the allocating operation.
 std::map<std::uint32_t, std::size_t> live_before(const OperationSequence& sequence,
                                                  std::size_t end) {
   std::map<std::uint32_t, std::size_t> live;
@@ -54,7 +54,7 @@ bool is_device_facade(const replay::ReplayOperation& operation) {
   return operation.facade == static_cast<std::uint8_t>(Facade::kDevice);
 }
 
-// Of each stream of a plan, our number: 0 for the default stream of any device.
+// By stream of a plan: its number here, 0 for the default stream of any device.
 std::vector<std::uint16_t> stream_numbers(const replay::ReplayPlan& plan) {
   std::vector<std::uint16_t> numbers;
   std::uint16_t others = 0;
@@ -127,7 +127,7 @@ OperationSequence traced_steps(const std::string& trace) {
   if (plan.marks.size() < 2) throw std::runtime_error(trace + ": fewer than two marks: no step");
   const std::vector<std::uint16_t> streams = stream_numbers(plan);
   OperationSequence sequence;
-  std::vector<bool> held(plan.slots);  // by a block of the device facade
+  std::vector<bool> held(plan.slots);  // whether a block of the device facade is in the slot
   auto mark = plan.marks.begin();
   for (std::size_t i = 0; i < plan.marks.back(); ++i) {
     for (; *mark == i; ++mark) sequence.begin_step();
@@ -149,10 +149,10 @@ OperationSequence traced_steps(const std::string& trace) {
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times) {
   const std::vector<std::size_t> begins(sequence.step_begins.begin() + static_cast<long>(first),
                                         sequence.step_begins.end());
-  // By slot, what is allocated before the steps and after them.
+  // By slot, the blocks that are live before the steps and after them.
   const auto before = live_before(sequence, begins.front());
   const auto after = live_before(sequence, sequence.operations.size());
-  std::vector<std::size_t> consumed, left;  // the operations that allocated them, in order
+  std::vector<std::size_t> consumed, left;  // the allocating operations, in order
   for (const auto& [slot, at] : before) {
     if (auto still = after.find(slot); still == after.end() || still->second != at) {
       consumed.push_back(at);
@@ -166,7 +166,7 @@ void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t ti
 
   const std::vector<Operation> all = sequence.operations;
   Slots slots(sequence.slots);
-  std::vector<std::uint32_t> actual(sequence.slots);  // where a block of that slot is
+  std::vector<std::uint32_t> actual(sequence.slots);  // the current slot of that slot's block
   for (std::uint32_t slot = 0; slot < sequence.slots; ++slot) actual[slot] = slot;
   for (std::size_t time = 0; time < times; ++time) {
     sequence.begin_step();
@@ -219,7 +219,8 @@ OperationSequence with_random_beginning(const OperationSequence& sequence, std::
   RandomSource random(seed);
   const std::size_t first_step =
       sequence.step_begins.size() > 1 ? sequence.step_begins[1] : sequence.operations.size();
-  std::multimap<std::size_t, std::uint64_t> more;  // sizes, by the operation that they precede
+  std::multimap<std::size_t, std::uint64_t> more;  // sizes, by the operation before which they are
+                                                   // allocated
   for (std::uint64_t blocks = 1 + random.below(kMostBlocks); blocks != 0; --blocks) {
     const std::size_t place = random.below(3) == 0 ? random.below(first_step) : 0;
     more.emplace(place, random.log_uniform(kLeastBytes, kMostBytes));

@@ -1,5 +1,5 @@
-// Makers of operation sequences: seeded, so that each call with the same arguments gives the same
-// list. Pure functions.
+// Makes operation sequences. Random numbers are seeded, so equal arguments give equal sequences.
+// Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ struct ChurnShape {
   std::size_t timed_steps = 5;
   std::uint64_t seed = 1;
 };
-// `live` blocks of log-uniform sizes; then a random one is freed and another allocated, over and
-// over.
+// Allocates `live` blocks of log-uniform sizes; then again and again frees a random one and
+// allocates another.
 OperationSequence churn(const ChurnShape& shape);
 
 // After RMM's random_allocations benchmark. With an even chance it allocates (1 byte to
@@ -32,21 +32,21 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
                               std::uint64_t live_limit_bytes, std::size_t steps,
                               std::uint64_t seed);
 
-// What the device facade of a traced program was asked for (docs/trace.md), on one device. Its
-// marks bound the steps: what precedes the first one belongs to no step, what follows the last one
-// is left out. Throws TraceFormatError, or std::runtime_error where the trace has fewer than two
-// marks or nothing of the device facade.
+// The requests of a traced program to the device facade (docs/trace.md), on one device. Its marks
+// bound the steps: operations before the first mark belong to no step, operations after the last
+// mark are left out. Throws TraceFormatError, or std::runtime_error if the trace has fewer than two
+// marks or no request to the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
-// Appends the steps from number `first` on `times` times more, like a program that goes on. Blocks
-// that were live at their beginning need a substitute: a live block of the same size at their end,
+// Appends the steps from number `first` on `times` more times, like a program that continues. A
+// block that was live at their beginning is replaced by a live block of the same size at their end,
 // the oldest first. If there are too many or too few of a size, the next step begins with frees and
 // allocations.
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times);
 
-// The same with one to eight more blocks of 512 B to 8 MiB, which stay to the end. One in three is
-// allocated somewhere in the first step, the others at the beginning. The places of all blocks
-// depend on these few.
+// The same with one to eight more blocks of 512 B to 8 MiB, which are never freed. One in three is
+// allocated somewhere in the first step, the others at the beginning. These few change the
+// addresses of all blocks.
 OperationSequence with_random_beginning(const OperationSequence& sequence, std::uint64_t seed);
 
 // `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that

@@ -1,7 +1,6 @@
-// The conversation of a measuring program: a request per line on standard input, an answer per line
-// on standard output, until the input ends. That way one program per allocator stays open, and who
-// asks can let them take turns at every measurement. An answer is {"values": {...}} or
-// {"error": "..."}.
+// The protocol of a measuring program: a request per line on standard input, an answer per line on
+// standard output, until the input ends. So one program per allocator stays open, and the driver
+// alternates between them at every measurement. An answer is {"values": {...}} or {"error": "..."}.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""A measuring program that stays open and answers one request at a time."""
+"""A measuring program that keeps running and answers one request at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Figures = dict[str, float | str]
 
 
 class RequestError(Exception):
-    """The allocator could not do what was asked; the text says why."""
+    """The allocator could not run the request; the text gives the reason."""
 
 
 class Server:
-    """Owns the process: started by the first request, and by the next after one that failed to end.
+    """Owns the process, which the first request starts, and the next one after a timeout starts
+    again.
 
     Not thread-safe. Use it in a `with` statement, so that the process ends.
     """
@@ -36,7 +37,7 @@ class Server:
         self.close()
 
     def ask(self, request: str, timeout_seconds: float) -> Figures:
-        """Sends one request and waits for its answer; RequestError where there is none."""
+        """Sends one request and waits for its answer. Raises RequestError if there is none."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -76,7 +77,7 @@ class Server:
         return self._process
 
     def _end(self, kill: bool = False) -> str:
-        """How it ended, and the last line that it said."""
+        """The exit status, and the last line of its output."""
         process, self._process = self._process, None
         assert process is not None
         if kill:

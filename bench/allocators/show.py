@@ -37,7 +37,7 @@ _TITLES = {
 
 
 def show(results: Results, verdict: list[Target], gaps: list[Absent], console: Console) -> None:
-    """Everything that has a title, then the targets, then why values are missing."""
+    """Prints all titled tables, the targets, and the reasons for missing values."""
     for key, title in _TITLES.items():
         if key in results:
             console.print(_table(title, results[key]))
@@ -49,7 +49,7 @@ def show(results: Results, verdict: list[Target], gaps: list[Absent], console: C
 
 
 def _name(gap: Absent, results: Results) -> str:
-    """The key, and the case where others of it have a value."""
+    """The key, with the case if other cases of the key have values."""
     values = results.get(gap.key, {}).get(gap.allocator, {}).values()
     is_whole = all(value is None for value in values)
     return gap.key if is_whole else f"{gap.key} ({gap.case})"

@@ -1,6 +1,6 @@
 // Streams of device 0 for the workloads. Number 0 is the default stream; the others are
-// non-blocking and made on demand. They are never destroyed, so they outlive every allocator of the
-// process. Not thread-safe: ask before threads start.
+// non-blocking and created on demand. They are never destroyed, so they outlive every allocator of
+// the process. Not thread-safe: call it before threads start.
 #pragma once
 
 #include <cuda_runtime_api.h>

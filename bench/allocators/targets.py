@@ -1,4 +1,4 @@
-"""What uvmalloc is meant to reach, and whether it did."""
+"""The targets of uvmalloc, and whether they are met."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEVICE_PEERS = tuple(name for name in _OTHERS if name != TORCH)
 
 
 def targets(results: Results) -> list[Target]:
-    """All of them, in a fixed order."""
+    """All targets, in a fixed order."""
     return [
         *_at_most(results, "pair_ns", "pair, ns", 25),
         *_times(results, "pair_ns", "pair, native PyTorch over uvmalloc", 10, [TORCH]),
@@ -63,7 +63,7 @@ def _not_large(case: str) -> bool:
 
 
 def _in_one_piece(case: str) -> bool:
-    """Copies from 64 MiB on are sent in pieces (hints/hint_sender.hpp)."""
+    """Whether the copy is sent in one piece: from 64 MiB on it is not (hints/hint_sender.hpp)."""
     return not case.startswith("256 MiB")
 
 
@@ -96,7 +96,7 @@ def _times(
     others: Sequence[str],
     wanted: Callable[[str], bool] = lambda case: True,
 ) -> Iterator[Target]:
-    """How many times ours fits into the best of `others` that have a value."""
+    """The ratio of the best value of `others` to ours."""
     for case, ours in _ours(results, key).items():
         if not wanted(case):
             continue
@@ -107,7 +107,7 @@ def _times(
 
 
 def _over_jemalloc(results: Results) -> Iterator[Target]:
-    """Small pairs, for which jemalloc alone says what is possible."""
+    """Small pairs, compared with jemalloc."""
     alone = results.get("pair_ns", {}).get(JEMALLOC, {})
     for case, ours in _ours(results, "pair_ns").items():
         if SIZES.get(case, MOST_JEMALLOC_BYTES + 1) > MOST_JEMALLOC_BYTES:

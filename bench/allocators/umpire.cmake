@@ -1,5 +1,5 @@
-# Umpire, from a source tree with its submodules, built by its own CMake for the host alone: QuickPool is host code,
-# and the device memory under it comes from our adapter.
+# Umpire, from a source tree with submodules, built by its own CMake for the host alone: QuickPool
+# is host code, and our adapter provides its device memory.
 if(NOT UVMALLOC_BENCH_UMPIRE_DIR)
   file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_umpire") # of an earlier configuration
   return()

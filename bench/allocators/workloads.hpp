@@ -1,7 +1,7 @@
-// The measurements, with the same code for every allocator: a template on the adapter. So only a
-// loop lies between the clock and the allocator's call. Each makes its own adapter, with an empty
-// cache, and returns plain figures, which Python compares (measure.py). A workload that an
-// allocator cannot run throws.
+// The measurements: a template on the adapter, so that all allocators run the same code, with only
+// a loop between the clock and the allocator's call. Each workload makes its own adapter, with an
+// empty cache, and returns plain figures, which Python compares (measure.py). It throws if an
+// allocator cannot run it.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,7 @@ using Json = nlohmann::json;
 template <class Adapter>
 class Workloads {
  public:
-  // Throws std::invalid_argument for a workload that does not exist, and whatever the allocator
-  // throws.
+  // Throws std::invalid_argument for an unknown workload, and the allocator's exceptions.
   static Json run(const Request& request) {
     const std::string& name = request.workload();
     if (name == "about") return {{"name", Adapter::kName}, {"version", Adapter::version()}};
@@ -93,15 +92,15 @@ class Workloads {
     allocator.free(allocator.allocate(size_bytes, stream), size_bytes, stream);
   }
 
-  // size, milliseconds, samples: nanoseconds of an allocation that the cache serves and its free.
+  // size, milliseconds, samples: nanoseconds of an allocation from the cache and its free.
   static Json pair(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
     return {{"ns", time_rounds(request, [&] { one_pair(allocator, size_bytes, nullptr); })}};
   }
 
-  // free=lifo|fifo|random, blocks: all of them are allocated, then all freed in that order.
-  // Nanoseconds per pair.
+  // free=lifo|fifo|random, blocks: allocates all blocks, then frees them in that order. Nanoseconds
+  // per pair.
   static Json order(const Request& request) {
     Adapter allocator(request);
     const std::size_t blocks = request.number("blocks", 64);
@@ -134,13 +133,13 @@ class Workloads {
 
   struct Throughput {
     double pairs_per_second = 0;
-    double delayed = 0;  // part of the time in which not all threads had a processor, at most
+    double delayed = 0;  // upper bound of the part of the time in which a thread had no processor
   };
 
   // size, samples: throughput of two threads with a stream each over that of one. Threads disturb
   // each other only while both run. So it measures many windows, short enough to fit between other
-  // programs' turns. Those count in which every thread had a processor most of the time.
-  // "delayed_percent" says how long threads waited for one.
+  // programs' time slices, and counts those in which every thread had a processor most of the time.
+  // "delayed_percent" is the time that threads waited for a processor.
   static Json threads(const Request& request) {
     constexpr std::size_t kCandidates = 64;
     Adapter allocator(request);
@@ -225,7 +224,7 @@ class Workloads {
     return all;
   }
 
-  // size, live: nanoseconds per pair with that many other blocks of the size alive.
+  // size, live: nanoseconds per pair beside `live` other live blocks of that size.
   static Json live(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -260,9 +259,9 @@ class Workloads {
 
   static constexpr std::size_t kWarmSteps = 2;  // of a replay
 
-  // trace=FILE, more_steps: a traced program's steps; at least so many more, where its own are
-  // repeated. "replay" (runs, budget_percent, most_percent) takes nanoseconds per operation of
-  // them, "check" (budget_percent, most_percent) looks at what the allocator gives.
+  // trace=FILE, more_steps: a traced program's steps, repeated for at least `more_steps` more.
+  // "replay" (runs, budget_percent, most_percent) measures nanoseconds per operation, "check"
+  // (budget_percent, most_percent) checks the allocator's blocks.
   static OperationSequence replayed(const Request& request) {
     OperationSequence sequence = traced_steps(request.text("trace", ""));
     const std::size_t more_steps = request.number("more_steps", 0);
@@ -274,22 +273,22 @@ class Workloads {
     return sequence;
   }
 
-  // beginnings: the memory taken over live bytes, with so many random beginnings.
+  // beginnings: memory taken over live bytes, with this number of random beginnings.
   static Json beginnings(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return run_once(request, other, kWarmSteps).reserved_bytes;
     });
   }
 
-  // beginnings: the least budget over live bytes with which no request fails, with so many random
-  // beginnings.
+  // beginnings: the least budget over live bytes with which no request fails, with this number of
+  // random beginnings.
   static Json least_budgets(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return least_budget(request, other);
     });
   }
 
-  // What is given as bytes of a sequence, over its live bytes: the mean of so many, and the most.
+  // The result of `bytes_of` over live bytes, for each beginning: the mean and the maximum.
   template <class BytesOf>
   static Json with_beginnings(const Request& request, const OperationSequence& sequence,
                               const BytesOf& bytes_of) {
@@ -304,8 +303,8 @@ class Workloads {
             {"most", *std::max_element(ratios.begin(), ratios.end())}};
   }
 
-  // To a page, or to a 500th of the peak of live bytes where that is more. No request fails with
-  // any larger one that was tried; a smaller one may do by chance.
+  // Accurate to a page, or to a 500th of the peak of live bytes if that is more. No request failed
+  // with any larger budget that was tried; a smaller one may suffice by chance.
   static std::uint64_t least_budget(const Request& request, const OperationSequence& sequence) {
     const std::uint64_t peak_pages = round_up(sequence.peak_live_bytes(), kPageBytes) / kPageBytes;
     const std::uint64_t step = std::max<std::uint64_t>(1, peak_pages / 500);
@@ -323,15 +322,15 @@ class Workloads {
     return enough * kPageBytes;
   }
 
-  // The same request with so much of the peak of live bytes as budget; 0: without.
+  // The same request with that part of the peak of live bytes as budget; 0: no budget.
   static Request sized(const Request& request, const OperationSequence& sequence,
                        std::uint64_t percent) {
     if (percent == 0) return request;
     return request.with("budget", sequence.peak_live_bytes() / 100 * percent);
   }
 
-  // Requests that fail and blocks that overlap, in one pass; with a budget, in the one that the
-  // timed passes are made with.
+  // Failed requests and overlapping blocks of one pass, with the budget of the timed passes if they
+  // have one.
   static Json check(const Request& request, const OperationSequence& sequence) {
     std::uint64_t percent = request.number("budget_percent", 0);
     const std::uint64_t most_percent = request.number("most_percent", percent);
@@ -346,16 +345,16 @@ class Workloads {
   }
 
   struct SequenceRun {
-    std::vector<double> step_ns;  // per operation, of each step after the warm ones
+    std::vector<double> step_ns;  // per operation, for each step after the warm-up
     DriverCalls calls;            // of all
-    DriverCalls steady_calls;     // of those steps
+    DriverCalls steady_calls;     // of the steps after the warm-up
     std::size_t reserved_bytes = 0;
   };
 
-  // Runs a sequence `runs` times, each with a fresh allocator. Time is that of the steps after the
-  // first `warm_steps`; memory and driver calls are the last run's. "budget_percent": the allocator
-  // may have so much of the peak of live bytes, or the first percentage above it, up to
-  // "most_percent", with which the whole sequence runs through.
+  // Runs a sequence `runs` times, each with a fresh allocator. Measures the time of the steps after
+  // the first `warm_steps`; memory and driver calls are the last run's. The allocator's budget is
+  // "budget_percent" of the peak of live bytes, or the first larger percentage, up to
+  // "most_percent", with which the whole sequence succeeds.
   static Json run_sequence(const Request& request, const OperationSequence& sequence,
                            std::size_t warm_steps) {
     if (sequence.step_begins.size() <= warm_steps) {
@@ -447,7 +446,7 @@ class Workloads {
     }
   }
 
-  // size, pairs: runs exactly so many pairs, for whoever counts instructions from outside.
+  // size, pairs: runs exactly `pairs` pairs, for instruction counts from outside.
   static Json count(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -456,8 +455,8 @@ class Workloads {
     return {{"pairs", pairs}};
   }
 
-  // size (without: 64 sizes from 512 B to 32 MiB), blocks, rounds: blocks of the host move to the
-  // device and back, each in turn. The driver's prefetches for one move, each way.
+  // size (default: 64 sizes from 512 B to 32 MiB), blocks, rounds: moves blocks of the host to the
+  // device and back, one after another. Prefetches per move, in each direction.
   static Json moves(const Request& request) {
     if constexpr (!requires(Adapter & allocator, void* block) {
                     allocator.move_to_device(block);
@@ -495,7 +494,7 @@ class Workloads {
     return DriverCalls::so_far().since(before).prefetches;
   }
 
-  // What calls of the stand-in cost that some allocators make in every pair and others never.
+  // The cost of stand-in calls that some allocators make in every pair and others never.
   static Json calls(const Request& request) {
     int device = 0;
     cudaEvent_t event = nullptr;
@@ -517,8 +516,8 @@ class Workloads {
             {"cudaMalloc and cudaFree", allocate}};
   }
 
-  // size, live: growth of this process's private memory per live block. One per process: memory
-  // that an earlier workload freed would be used again and not be seen.
+  // size, live: growth of this process's private memory per live block. Run it once per process: it
+  // would reuse memory freed by an earlier workload and not count it.
   static Json metadata(const Request& request) {
     if constexpr (!Adapter::kMeasuresMetadata) {
       throw std::invalid_argument("not separable from the machine's own memory");
@@ -526,7 +525,7 @@ class Workloads {
       Adapter allocator(request);
       const std::size_t size_bytes = request.number("size");
       std::vector<void*> held(request.number("live"));
-      for (void*& block : held) block = &block;  // its pages are here before the baseline
+      for (void*& block : held) block = &block;  // touch its pages before the baseline
       one_pair(allocator, size_bytes, nullptr);
       const PrivateMemory before = PrivateMemory::now();
       for (void*& block : held) block = allocator.allocate(size_bytes, nullptr);

@@ -1,8 +1,8 @@
 """Measures CUDA programs without PyTorch, with libuvmalloc.so preloaded and without, in one run.
 
-`pair_ns` and `driver_allocations_per_step` are of a program of CUDA's runtime on the simulated
-device. `startup_ms` is of programs that never use CUDA. `fork_runs_failed` is of a program that
-forks, starts other programs and exits at moments that a seed decides.
+`pair_ns` and `driver_allocations_per_step` come from a program of CUDA's runtime on the simulated
+device, `startup_ms` from programs that never use CUDA, and `fork_runs_failed` from a program that
+forks, starts other programs and exits at moments chosen by a seed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ STARTED = {
     "python": (sys.executable, "-c", "pass"),
     "gcc": ("gcc", "--version"),
 }
-ROUND_SECONDS = 120  # a program that takes longer hangs
+ROUND_SECONDS = 120  # a program that takes longer counts as hanging
 
 
 @dataclass(frozen=True)
 class Level:
     rounds: int  # of each timed program
-    starts: int  # of each program whose start is timed
+    starts: int  # of each program with a timed start
     restless: int  # runs of the program that forks
 
 
@@ -76,7 +76,7 @@ def pair_ns(libraries: Libraries, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def driver_allocations_per_step(libraries: Libraries) -> dict[str, list[int]]:
-    """Allocations that reached the driver, step by step."""
+    """Allocations that reach the driver, by step."""
     plain = on_device(libraries)
     return {
         "driver": run_program(libraries, "steps", plain),
@@ -87,7 +87,9 @@ def driver_allocations_per_step(libraries: Libraries) -> dict[str, list[int]]:
 
 
 def startup_ms(libraries: Libraries, starts: int) -> dict[str, float]:
-    """What the preloaded library adds to the start of programs that do not use CUDA: medians."""
+    """Time that the preloaded library adds to the start of programs that do not use CUDA:
+    medians.
+    """
     plain = clean_environment()
     ours = with_cuda_calls_served(plain, libraries.require_uvmalloc())
 

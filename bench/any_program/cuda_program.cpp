@@ -1,4 +1,4 @@
-// A program of CUDA's runtime alone, whose allocations are measured. Prints one line of JSON:
+// A program of CUDA's runtime alone, with measured allocations. Prints one line of JSON:
 //   cuda_program pairs   ns of a cudaMalloc and its cudaFree, by size, in steady state
 //   cuda_program steps   allocations that reached the driver in each of ten equal steps
 #include <cuda_runtime_api.h>
@@ -42,8 +42,8 @@ double pair_ns(std::size_t size_bytes) {
   return best;
 }
 
-// As a training step: buffers of many sizes, in the order of a stream and not, pinned ones too, of
-// which some outlive the step.
+// Like a training step: buffers of many sizes, stream-ordered, synchronous and pinned; some outlive
+// the step.
 void step(cudaStream_t stream, std::vector<void*>* kept) {
   for (void* block : *kept) check(cudaFree(block));
   kept->clear();
@@ -69,7 +69,7 @@ void step(cudaStream_t stream, std::vector<void*>* kept) {
 
 std::uint64_t driver_allocations() {
   using Read = void (*)(uvmsim_counters*);
-  // The simulated driver alone can be asked.
+  // Only the simulated driver counts allocations.
   void* simulator = dlopen("libuvmsim.so", RTLD_NOW | RTLD_NOLOAD);
   const auto read = simulator != nullptr
                         ? reinterpret_cast<Read>(dlsym(simulator, "uvmsim_get_counters"))

@@ -1,9 +1,9 @@
-"""Figures about HIP: how much of the conformance suite passes, and what its translation leaves.
+"""Figures about HIP: passed conformance tests, and CUDA names left after translation.
 
-`python -m bench.any_program.hip` writes them to build/any_program.json, beside what others have
-written there: hip_conformance and cuda_conformance (passed and total, tests of the suite on the
-vendor's stand-in) and cuda_names_left (in files that the build has translated). It needs a release
-build. The exit code is 1 where a test fails, the counts of the vendors differ, or a name is left.
+`python -m bench.any_program.hip` adds them to build/any_program.json: hip_conformance and
+cuda_conformance (passed and total tests of the suite on the vendor's stand-in) and cuda_names_left
+(in translated files of the build). It needs a release build. The exit code is 1 if a test fails,
+the counts of the vendors differ, or a name is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.any_program.figures import write_figures
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
 CUDA_NAME = re.compile(r"\bcu[A-Z]|\bcuda[A-Z]|\bCU(?:DA)?_")
-# As tests/conformance/CMakeLists.txt has them: the devices of the first are two.
+# As in tests/conformance/CMakeLists.txt: the first program needs two devices.
 PROGRAMS = {"conformance_test": "2", "process_allocator_test": "1", "resident_memory_test": "1"}
 
 
@@ -34,7 +34,7 @@ class Conformance:
 
 
 def conformance(vendor: str, build: Path = BUILD) -> Conformance:
-    """Each test of the suite once, in a process of its own, on the vendor's stand-in."""
+    """Runs each test of the suite once, in its own process, on the vendor's stand-in."""
     outcomes = [
         _passes(program, test, _environment(vendor, devices, build))
         for program, devices in _programs(vendor, build)
@@ -44,7 +44,7 @@ def conformance(vendor: str, build: Path = BUILD) -> Conformance:
 
 
 def cuda_names_left(build: Path = BUILD) -> int:
-    """Names of CUDA in the translated files of the build."""
+    """The number of CUDA names in the translated files of the build."""
     files = [file for file in (build / "hip").rglob("*") if file.is_file()]
     if not files:
         raise FileNotFoundError(

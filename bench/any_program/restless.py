@@ -1,7 +1,7 @@
-"""Forks, starts programs, frees and exits at moments that a seed decides; uses the device between.
+"""Forks, starts programs, frees and exits at moments chosen by a seed; uses the device between.
 
-The driver cannot be used in a child that was forked after its first use, so children use memory of
-the host only, or start another program.
+A child forked after the driver's first use cannot use the driver, so children only use host memory
+or start another program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Device:
-    """The runtime's calls; made at the first use."""
+    """The runtime's calls, loaded at the first use."""
 
     def __init__(self) -> None:
         self._runtime = ctypes.CDLL("libcudart.so.13")
@@ -38,7 +38,7 @@ class Device:
 
 
 def child(choice: random.Random) -> None:
-    """Ends the process, in one of the ways in which programs end."""
+    """Ends the process in one of several ways."""
     end = choice.randrange(4)
     if end == 0:
         os._exit(0)

@@ -40,7 +40,7 @@ class Compared:
 
 
 class Runner:
-    """Runs scenarios, each once, in processes of their own."""
+    """Runs each scenario once, in its own process."""
 
     def __init__(self, libraries: Libraries) -> None:
         libraries.require_stand_ins()
@@ -92,7 +92,9 @@ def _worst(compared: Sequence[Compared], group: str) -> float:
 
 
 def _equal_runs(runner: Runner, runs: int) -> int:
-    """Runs with the result of the first, half of them beside a process that keeps a core busy."""
+    """Counts runs with the same result as the first; half of them run beside a process that keeps a
+    core busy.
+    """
     first = runner.run("h100-pcie5", "mixed")
     equal = 0
     for run in range(runs):
@@ -109,7 +111,7 @@ def _equal_runs(runner: Runner, runs: int) -> int:
 
 
 def _cpu_touches(runner: Runner) -> dict[str, float]:
-    """The middle of three runs with touches tracked, and of three without."""
+    """The median of three runs with tracked touches, and of three without."""
     seconds = {}
     for tracked in ("0", "1"):
         runs = [
@@ -117,7 +119,7 @@ def _cpu_touches(runner: Runner) -> dict[str, float]:
             for _ in range(3)
         ]
         seconds[tracked] = statistics.median(run["seconds"] for run in runs)
-    # A kernel that refuses to report touches would make the ratio 1.
+    # If the kernel refused to report touches, the ratio would be 1.
     if runs[-1]["migrated_bytes_to_host"] != _TOUCHED_BYTES:
         raise RuntimeError("touches by the CPU are not tracked here")
     return {
@@ -147,7 +149,7 @@ def _train(trace: Path | None) -> list[float]:
 def _replays(libraries: Libraries) -> dict[str, float]:
     """A step of a training program, run with PyTorch and replayed from its trace.
 
-    The real time of a replay is that of the whole recording, with what comes before the first step.
+    The real time of a replay covers the whole recording, including the part before the first step.
     """
     stepped = statistics.median(_train(None)[_WARM_UP_STEPS:])
     with tempfile.TemporaryDirectory() as scratch:
@@ -180,7 +182,7 @@ def compare(
 ) -> None:
     """Writes `output` (JSON) and, beside it, a chart of model against measurement.
 
-    `earlier` is a checkout whose training step is timed beside that of this one.
+    `earlier` is a checkout whose training step is timed for comparison.
     """
     runner = Runner(libraries)
     compared = [

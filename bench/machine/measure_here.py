@@ -1,4 +1,4 @@
-"""Runs one scenario on the machine that UVMSIM_MACHINE names and prints its figures as JSON.
+"""Runs one scenario on the machine named by UVMSIM_MACHINE and prints its figures as JSON.
 
 `python -m bench.machine.measure_here FOLDER SCENARIO [NUMBER...]`
 """

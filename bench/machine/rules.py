@@ -1,4 +1,4 @@
-"""How many of the rules in docs/simulator.md have a test that exists."""
+"""Counts the rules in docs/simulator.md that have an existing test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tests_of(folder: Path) -> Iterator[str]:
 
 
 def count_rules(root: Path) -> dict[str, object]:
-    """Rules with a test, all rules, those without one, and names of tests that do not exist."""
+    """Rules with a test, all rules, rules without one, and named tests that do not exist."""
     known = set(tests_of(root / "tests" / "sim"))
     rules = rules_of((root / "docs" / "simulator.md").read_text())
     missing = sorted({test for rule in rules for test in rule.tests if test not in known})

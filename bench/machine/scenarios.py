@@ -1,4 +1,4 @@
-"""Programs whose times and traffic on real machines are published, as the machine sees them."""
+"""Programs with published times and traffic on real machines, as work for the simulated machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = dict[str, float]
 
 
 def _timed(machine: SimulatedMachine, work: Callable[[], None]) -> Result:
-    """Runs the work; milliseconds of virtual time and the counters that it moved."""
+    """Runs the work. Returns milliseconds of virtual time and the changes of the counters."""
     machine.wait()
     machine.reset_counters()
     start = machine.now_ns()
@@ -62,7 +62,8 @@ def fir(machine: SimulatedMachine, room_blocks: int, discards: int) -> Result:
 
 def stream(machine: SimulatedMachine, size_bytes: int, room_blocks: int) -> Result:
     """The third pass of a kernel over two managed arrays, half of the bytes each: one read, one
-    written. As `seq_stream` of gpu_ext's microbenchmarks does it."""
+    written. As in `seq_stream` of gpu_ext's microbenchmarks.
+    """
     if room_blocks:
         machine.set_managed_room(room_blocks)
     half = size_bytes // 2
@@ -81,8 +82,9 @@ def stream(machine: SimulatedMachine, size_bytes: int, room_blocks: int) -> Resu
 
 
 def first_touch(machine: SimulatedMachine, size_bytes: int, prefetches: int) -> Result:
-    """A kernel that adds two arrays which the host has written into one of them, the first time
-    that the device touches them; the prefetch before it is not in the time."""
+    """The first device touch of two arrays that the host has written: a kernel adds one to the
+    other. The time excludes the prefetch before it.
+    """
     half = size_bytes // 2
     source, target = machine.allocate(half), machine.allocate(half)
     queue = machine.stream()
@@ -91,14 +93,14 @@ def first_touch(machine: SimulatedMachine, size_bytes: int, prefetches: int) -> 
     if prefetches:
         machine.prefetch(source, half, 0, queue)
         machine.prefetch(target, half, 0, queue)
-    # Read once, and the second one written too.
+    # Both arrays are read, and the second is written too.
     moved = machine.kernel_ns(size_bytes + half)
     ranges = [Touch(source, half, READ), Touch(target, half, READ | WRITE)]
     return _timed(machine, lambda: machine.kernel(ranges, queue, moved))
 
 
 def bandwidth(machine: SimulatedMachine, size_bytes: int) -> Result:
-    """A kernel over memory that is where it should be."""
+    """A kernel over resident memory."""
     memory = machine.allocate(size_bytes)
     queue = machine.stream()
     machine.prefetch(memory, size_bytes, 0, queue)
@@ -107,7 +109,9 @@ def bandwidth(machine: SimulatedMachine, size_bytes: int) -> Result:
 
 
 def mixed(machine: SimulatedMachine) -> Result:
-    """A bit of everything, on a machine with less room than memory where it has its own."""
+    """A mix of all operations, with less device memory than needed if devices have their own
+    memory.
+    """
     size = 256 * _MB
     memory = machine.allocate(size)
     queue, other = machine.stream(), machine.stream()
@@ -125,7 +129,7 @@ def mixed(machine: SimulatedMachine) -> Result:
 
 
 def cpu_touch(machine: SimulatedMachine, size_bytes: int) -> Result:
-    """Real seconds that the host takes to write memory which a kernel has used before."""
+    """Real seconds in which the host writes memory that a kernel has used before."""
     memory = machine.allocate(size_bytes)
     ctypes.memset(memory, 1, size_bytes)
     queue = machine.stream()
@@ -138,7 +142,7 @@ def cpu_touch(machine: SimulatedMachine, size_bytes: int) -> Result:
 
 
 def speed(machine: SimulatedMachine) -> Result:
-    """Block operations a second of real time: blocks of a prefetch to and fro."""
+    """Block operations per second of real time: blocks of prefetches in both directions."""
     blocks, rounds = 4096, 40
     memory = machine.allocate(blocks * BLOCK_BYTES)
     queue = machine.stream()

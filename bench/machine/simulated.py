@@ -39,7 +39,7 @@ class Touch:
 
 
 class SimulatedMachine:
-    """Device 0 of the machine that the environment names."""
+    """Device 0 of the machine named by the environment."""
 
     def __init__(self, stand_ins: Path) -> None:
         ctypes.CDLL(str(stand_ins / "libcuda.so.1"), ctypes.RTLD_GLOBAL)
@@ -64,7 +64,7 @@ class SimulatedMachine:
             raise RuntimeError(f"a call of the simulated machine returned error {error}")
 
     def set_managed_room(self, blocks: int) -> None:
-        """Leaves room for so many 2 MiB blocks beside the device's context."""
+        """Leaves room for `blocks` 2 MiB blocks beside the device's context."""
         wanted = blocks * BLOCK_BYTES
         capacity = wanted
         for _ in range(64):
@@ -114,7 +114,7 @@ class SimulatedMachine:
         )
 
     def kernel(self, touches: list[Touch], stream: int, duration_ns: int | None = None) -> None:
-        """A kernel; without a duration, as long as the cost model says of the bytes it touches."""
+        """Runs a kernel. Without a duration, the cost model computes it from the touched bytes."""
         accesses = (_Access * len(touches))(
             *((each.address, each.size_bytes, each.access) for each in touches)
         )

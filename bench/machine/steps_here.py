@@ -1,5 +1,5 @@
-"""Trains a small GPT for as many steps as the argument says, each with a mark, and prints as JSON
-the real seconds of each step, and the seconds that its threads computed in user mode.
+"""Trains a small GPT for STEPS steps, each with a mark. Prints as JSON the real seconds of each
+step, and the seconds of its threads in user mode.
 
 `python -m bench.machine.steps_here STEPS`
 """

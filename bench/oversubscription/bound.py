@@ -1,11 +1,11 @@
 """The fewest bytes that a recorded step can move on a device with less memory than it needs.
 
-A step that is repeated for ever, with 2 MiB blocks: a kernel's blocks are on the device together,
-and each other block of the step is either there too or away until its next use. A block that is
-away costs its live bytes on the way back. It costs them on the way out too, but only once between
-two kernels that write it: the host's copy is then still right. A page that is freed or allocated
-again before its next use is dead and costs nothing. That is a linear program; its least value is a
-bound, which no order of evictions goes below. It shares no code with the planner.
+The model repeats the step for ever, with 2 MiB blocks: a kernel's blocks are on the device
+together, and each other block is either on the device too or away until its next use. An absent
+block costs its live bytes on the way back. It also costs them on the way out, but only once between
+two kernels that write it, because the host's copy stays valid. A page that is freed or allocated
+again before its next use is dead and costs nothing. The minimum of this linear program is a lower
+bound for every order of evictions. The code is independent of the planner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.oversubscription.linear_program import LinearProgram
 _TOUCH = 12
 _PAGE, _BLOCK = 4096, 2 << 20
 _PAGES_PER_BLOCK = _BLOCK // _PAGE
-_COPIES = range(252, 255)  # details of copies and fills, which use memory where it is
+_COPIES = range(252, 255)  # details of copies and fills, which use memory in place
 _WRITES = 2
 
 
@@ -39,26 +39,27 @@ def _pieces(first: int, last: int) -> Iterator[tuple[int, int]]:
 class Kernel:
     pages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # bits, by block
     written: set[int] = field(default_factory=set)  # blocks
-    number: int = 0  # among the kernels and copies of the step
+    number: int = 0  # its index among the kernels and copies of the step
 
 
 @dataclass
 class End:
-    """An allocation begins or ends: its pages hold nothing."""
+    """The begin or end of an allocation: its pages have no contents."""
 
     pages: dict[int, int]
 
 
 @dataclass(frozen=True)
 class Gap:
-    """From one use of a block to the next, which may be in the next round. Blocks that are used
-    alike count as one."""
+    """The gap from one use of a block to the next, possibly in the next round. Blocks with equal
+    uses share a gap.
+    """
 
     block: int
     use: int  # a kernel
-    next_use: int  # a kernel; not above `use` where it is in the next round
+    next_use: int  # a kernel; at most `use` if it is in the next round
     live_bytes: int
-    epoch: int  # equal for gaps with no write between them
+    epoch: int  # equal for gaps without a write between them
     count: int = 1  # of blocks
 
     def spans(self, kernel: int) -> bool:
@@ -68,8 +69,9 @@ class Gap:
 
 
 def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
-    """The kernels of the step and the ends of allocations, in its order. An empty mark is the last
-    whole step."""
+    """The kernels of the step and the ends of allocations, in order. An empty mark selects the last
+    whole step.
+    """
     events = trace.events
     marks = [i for i in range(len(events)) if events["kind"][i] == MARK]
     texts = [trace.text(MARK, int(events["extra"][i])) for i in marks]
@@ -78,8 +80,8 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
         raise SystemExit(f"no whole step begins at the mark '{mark}'")
     first, last = marks[steps[-1]], marks[steps[-1] + 1]
     sizes: dict[int, int] = {}  # of live allocations, by address
-    made: dict[int, int] = {}  # likewise: the event
-    of_the_step_before: list[tuple[int, int, End]] = []  # frees: event of the allocation, and size
+    made: dict[int, int] = {}  # likewise: the allocating event
+    of_the_step_before: list[tuple[int, int, End]] = []  # frees: allocating event, and size
     addresses: list[int] = []
     open_kernels: dict[int, Kernel | None] = {}  # by thread
     result: list[Kernel | End] = []
@@ -140,8 +142,9 @@ def _own_pages(address: int, size: int) -> dict[int, int]:
 def free_what_the_step_leaves(
     frees: list[tuple[int, int, End]], left: list[tuple[int, int, int]]
 ) -> None:
-    """A repeated step frees the blocks that its last round has left, in the place of those that the
-    step before has left: of the same size, in the order of their allocation."""
+    """A repeated step frees the blocks that its previous round left, instead of those that the step
+    before left: of the same size, in the order of their allocation.
+    """
     by_size: dict[int, list[int]] = defaultdict(list)
     for _, size, address in sorted(left):
         by_size[size].append(address)
@@ -151,8 +154,9 @@ def free_what_the_step_leaves(
 
 
 def live_pages(step: list[Kernel | End]) -> list[dict[int, int]]:
-    """For each kernel, by block: the bits of pages that are live before it. Two rounds are looked
-    at, because what one leaves is there in the next."""
+    """For each kernel, by block: bits of the pages that are live before it. Looks at two rounds,
+    because the next round finds the pages that one leaves.
+    """
     held: dict[int, int] = defaultdict(int)
     before: list[dict[int, int]] = []
     for each in step * 2:
@@ -195,7 +199,7 @@ def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
     for blocks in alike.values():
         block, at = blocks[0], uses[blocks[0]]
         writes = [block in kernels[use].written for use in at]
-        # The gaps before the first write go on from the last ones of the round before.
+        # The gaps before the first write continue the last gaps of the previous round.
         epoch = first_epoch = epochs
         own = []
         for place, use in enumerate(at):
@@ -205,11 +209,11 @@ def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
             own.append((use, next_use, live[next_use].get(block, 0).bit_count() * _PAGE, epoch))
         if any(writes):
             own = [(u, n, b, epoch if e == first_epoch else e) for u, n, b, e in own]
-            # So that the gaps between two writes follow one another.
+            # Rotate, so that the gaps between two writes are adjacent.
             first_write = writes.index(True)
             own = own[first_write:] + own[:first_write]
         else:
-            own = [(u, n, b, -1) for u, n, b, _ in own]  # the host's copy is always right
+            own = [(u, n, b, -1) for u, n, b, _ in own]  # the host's copy is always valid
         gaps += [Gap(block, *each, count=len(blocks)) for each in own]
         epochs = epoch + 1
     return gaps
@@ -217,15 +221,16 @@ def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
 
 @dataclass(frozen=True)
 class Level:
-    """Bytes that are copied back if a block is away in any of these gaps."""
+    """Bytes copied back if a block is away in any of these gaps."""
 
     bytes: int
-    gaps: list[int]  # by their place
+    gaps: list[int]  # by index
 
 
 def levels_of(gaps: Sequence[Gap]) -> list[Level]:
-    """Between two writes a block is copied back once: as much as the largest gap needs in which it
-    is away."""
+    """Between two writes a block is copied back once: the bytes of the largest gap in which it is
+    away.
+    """
     epochs: dict[int, list[int]] = defaultdict(list)
     for i, gap in enumerate(gaps):
         if gap.epoch >= 0:

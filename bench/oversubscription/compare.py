@@ -1,7 +1,7 @@
 """Recorded training steps on machines with less memory than they need, under each policy.
 
-Each workload is recorded once on the simulated device. Its last whole step is replayed again and
-again by uvmalloc_plan, in virtual time, so that the figures are the same on every run.
+Each workload is recorded once on the simulated device. uvmalloc_plan repeats its last whole step in
+virtual time, so a recording always gives the same figures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MACHINES = ("h100-pcie5", "rtx4090-pcie4")
 TIMES = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _SHORT = (1.25, 1.5, 2.0)  # of memory
 _POLICIES = ("off", "driver", "lru", "auto", "planned")
-# What a program gets without a setting: it learns the step. `planned` is told the order.
+# The default policy of programs, which learns the step. `planned` knows the order.
 _LIVE = "auto"
 _RECORDED_STEPS = 2
 _RECORDED_ON = "h100-pcie5"
@@ -44,7 +44,7 @@ _BLOCK_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class Point:
-    """A workload on a machine of which it needs `times` the memory."""
+    """A workload on a machine with 1 / `times` of the memory that it needs."""
 
     workload: str
     machine: str
@@ -65,12 +65,12 @@ class Point:
         return float(self.policies["planned"][name])
 
     def _copy_ns(self, to_device: float, to_host: float) -> float:
-        """The longer of both lanes."""
+        """The time of the busier lane."""
         return max(to_device / self.to_device_bytes_per_ns, to_host / self.to_host_bytes_per_ns)
 
     @property
     def runs(self) -> bool:
-        """Whether the step gets to its end under each policy that the figures compare."""
+        """Whether the step completes under each compared policy."""
         return None not in map(self.step_ns, ("driver", _LIVE, "planned"))
 
     def speedup(self, policy: str = _LIVE) -> float:
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def unlearnable_ratio(self) -> float | None:
-        """Time against that of the driver, where no step has the order of the one before."""
+        """Time relative to the driver's, if no step has the order of the one before."""
         steps = [self.shuffled.get(policy, {}).get("step_ns") for policy in (_LIVE, "driver")]
         return None if None in steps else float(steps[0]) / float(steps[1])
 
@@ -108,7 +108,7 @@ class Point:
 
     @property
     def hidden_share(self) -> float | None:
-        """Of the busier copy lane's time, what does not make the step longer."""
+        """The part of the busier copy lane's time that does not lengthen the step."""
         copies = self._copy_ns(self.figure("to_device_bytes"), self.figure("to_host_bytes"))
         if copies == 0:
             return None
@@ -116,14 +116,14 @@ class Point:
 
     @property
     def could_hide(self) -> bool:
-        """Whether a schedule could hide all copies, by the bound of time."""
+        """Whether a schedule could hide all copies, by the time bound."""
         return self.least_ns is not None and self.least_ns <= self.resident_ns
 
     @property
     def step_over_timed_bound(self) -> float | None:
         if self.least_ns is None:
             return None
-        # In each slot one kernel is looked at, so that a lane's bound of bytes may be larger.
+        # The time bound checks one kernel per slot, so a lane's bound of bytes may be larger.
         return self.figure("step_ns") / max(self.least_ns, self.bound_ns)
 
     def as_json(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def record(workload: str, trace: Path) -> None:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A way to move memory by hand, and two policies with the memory that this way needs."""
+    """A method of explicit moves, and two policies with the memory that it needs."""
 
     workload: str
     machine: str
@@ -231,7 +231,9 @@ def _measure(
 
 @dataclass(frozen=True)
 class TwoPrograms:
-    """A program twice on one device, of which each needs three quarters; times of a round."""
+    """Two instances of a program on one device, of which each needs three quarters; times per
+    round.
+    """
 
     workload: str
     machine: str
@@ -256,7 +258,7 @@ def _two_programs(program: Path, workload: str, machine: str, trace: Path) -> Tw
 def _geometric_means(
     points: Sequence[Point], times: Sequence[float], policy: str = _LIVE
 ) -> Iterator[float]:
-    """Of the speed-ups of the workloads, for each machine and memory."""
+    """The means of the workloads' speed-ups, for each machine and memory."""
     for machine in MACHINES:
         for each in times:
             speedups = [
@@ -274,7 +276,7 @@ def _worst(
 
 
 def keys_of(points: Sequence[Point], by_hand: Sequence[ByHand]) -> dict[str, float | int | None]:
-    """The worst of each measure. None where no point has it."""
+    """The worst value of each measure. None if no point has the measure."""
     run = [point for point in points if point.runs]
     short = [point for point in run if point.times in _SHORT]
     return {
@@ -344,7 +346,8 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
     result = {
         **keys,
         **moved,
-        # Of speed-ups, and where there is no step to learn. The other measures are of `planned`.
+        # The policy of the speed-ups and of steps without a fixed order. Other measures use
+        # `planned`.
         "policy": _LIVE,
         "detail": [point.as_json() for point in points],
         "by_hand": [dataclasses.asdict(each) | {"speedup": each.speedup} for each in by_hand],

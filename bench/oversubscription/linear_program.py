@@ -1,4 +1,4 @@
-"""A linear program that is built row by row."""
+"""A linear program, built row by row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 
 class LinearProgram:
-    """The least cost of variables from 0 on, with rows of `values * variables <= limit`."""
+    """Minimizes the cost of non-negative variables, with rows of `values * variables <= limit`."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -30,7 +30,9 @@ class LinearProgram:
         self._limits.append(limit)
 
     def least(self, name: str, largest: float | None = None) -> float:
-        """RuntimeError names the bound if there is none. `largest` is that of each variable."""
+        """The minimum. RuntimeError, with the bound's name, if there is none. `largest` bounds each
+        variable.
+        """
         if not self._limits:
             return 0.0
         shape = (len(self._limits), len(self._costs))

@@ -1,12 +1,12 @@
 """Programs that run with less device memory than they need, under each policy.
 
-The workloads of steps_here.py run on the simulated device, unmodified. Nothing is recorded before:
-uvmalloc learns the step while it runs. A workload needs the pages that it holds at the end of a run
-with memory enough. Figures are of the last steps, in virtual time. A program runs as it does on a
-card, so that two runs may differ in the order of the host's calls, and not in their results.
+The workloads of steps_here.py run on the simulated device, unmodified. uvmalloc learns the step
+while it runs, without a recording. The memory that a workload needs is the pages it holds at the
+end of a run with enough memory. Figures are those of the last steps, in virtual time. As on a card,
+two runs may differ in the order of the host's calls, but not in their results.
 
-`python -m bench.oversubscription.live [WORKLOAD...] [--times N] [--policy NAME]` prints the table
-alone, of these workloads, memories and policies, and writes build/bench/live.json.
+`python -m bench.oversubscription.live [WORKLOAD...] [--times N] [--policy NAME]` prints only the
+table of these workloads, memories and policies, and writes build/bench/live.json.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _OUTPUT = _ROOT / "build" / "bench" / "live.json"
 _MIB = 1 << 20
 WORKLOADS = ("gpt", "cnn", "recommender", "generation")
 TIMES = (1.25, 1.5, 2.0)  # of memory
-# With the steps that are run, so that the last ones are alike: a program begins with steps that
-# allocate, and `auto` and `planned` learn during some more.
+# The number of steps, by policy, until the last ones are alike: the first steps allocate, and
+# `auto` and `planned` learn during some more.
 POLICIES = {"driver": 3, "lru": 3, "auto": 6, "planned": 6}
 _STEADY_STEPS = 2
 _MACHINE = "h100-pcie5"
@@ -43,7 +43,7 @@ _CHUNK_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class LiveRun:
-    """The steps of one run. `times` is the memory needed over the memory there."""
+    """The steps of one run. `times` is needed memory over available memory."""
 
     workload: str
     policy: str
@@ -94,7 +94,7 @@ def run(
     environment = {
         **clean_environment(),
         "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
-        # Of several threads the order of sums is not the same each time.
+        # With several threads the order of sums varies.
         "OMP_NUM_THREADS": "1",
     }
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -109,8 +109,9 @@ def run(
 
 
 def capacity_for(needed_bytes: int, times: float) -> int:
-    """MiB of a device that has room for the part of the pages, beside its context, which takes a
-    64th."""
+    """The capacity, in MiB, of a device with room for that part of the pages beside its context,
+    which takes a 64th.
+    """
     room_bytes = math.ceil(needed_bytes / times / _CHUNK_BYTES) * _CHUNK_BYTES
     return math.ceil(room_bytes * 64 / 63 / _CHUNK_BYTES) * _CHUNK_BYTES // _MIB
 
@@ -118,7 +119,7 @@ def capacity_for(needed_bytes: int, times: float) -> int:
 def runs_of(
     workload: str, all_times: Sequence[float] = TIMES, policies: Sequence[str] = tuple(POLICIES)
 ) -> Iterator[LiveRun]:
-    """The first one has memory enough."""
+    """Yields the runs; the first one has enough memory."""
     enough = run(workload, "auto", max(POLICIES.values()), 0, ENOUGH_MIB)
     yield enough
     for times in all_times:
@@ -129,7 +130,7 @@ def runs_of(
 
 @dataclass(frozen=True)
 class Case:
-    """A workload with too little memory: its runs by policy, and the run with memory enough."""
+    """A workload with too little memory: its runs by policy, and the run with enough memory."""
 
     enough: LiveRun
     by_policy: dict[str, LiveRun]
@@ -153,7 +154,7 @@ class Case:
 
 
 def cases_of(measured: Sequence[LiveRun]) -> list[Case]:
-    """By workload and memory. The runs of a workload follow its run with memory enough."""
+    """Cases by workload and memory. The runs of a workload follow its run with enough memory."""
     cases: dict[tuple[str, float], Case] = {}
     enough = measured[0]
     for each in measured:
@@ -166,8 +167,9 @@ def cases_of(measured: Sequence[LiveRun]) -> list[Case]:
 
 
 def keys_of(cases: Sequence[Case], policy: str = "auto") -> dict[str, Any]:
-    """The speed-up over the driver: the geometric mean of the workloads for each memory, the least
-    of these means, and the least of all."""
+    """Speed-ups over the driver: the geometric mean over workloads for each memory, the least of
+    these means, and the least of all.
+    """
     means: dict[float, float] = {}
     for times in sorted({case.times for case in cases}):
         speedups = [case.speedup(policy) for case in cases if case.times == times]
@@ -181,7 +183,7 @@ def keys_of(cases: Sequence[Case], policy: str = "auto") -> dict[str, Any]:
 
 
 def compare(console: Console) -> dict[str, Any]:
-    """The part of oversubscription.json that is about running programs."""
+    """The part of oversubscription.json about running programs."""
     return _report([each for workload in WORKLOADS for each in runs_of(workload)], console)
 
 

@@ -1,8 +1,8 @@
 """Runs steps of a workload on the device, and prints the figures of each.
 
 `python -m bench.oversubscription.live_steps_here WORKLOAD STEPS` under `uvmalloc sim`. The output
-is JSON: the device memory that pages take at the end, and for each step what it computed, and the
-simulated machine's virtual time and counters after it.
+is JSON: the device memory of pages at the end, and for each step its result, and the simulated
+machine's virtual time and counters after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     simulator = load_simulator()
     torch.manual_seed(0)
     for device in range(1, torch.cuda.device_count()):
-        torch.zeros(1, device=f"cuda:{device}")  # the process uses it
+        torch.zeros(1, device=f"cuda:{device}")  # a first use of the device by this process
     step = WORKLOADS[sys.argv[1]]()
     steps = []
     for _ in range(int(sys.argv[2])):

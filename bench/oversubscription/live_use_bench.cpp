@@ -61,7 +61,7 @@ void use_event(benchmark::State& state) {
 }
 BENCHMARK(use_event)->ArgName("short")->Arg(0)->Arg(1);
 
-// All that a program pays while memory is not short.
+// The whole cost for a program while memory is not short.
 void not_watching(benchmark::State& state) {
   std::atomic<bool> watches{false};
   for (auto _ : state) benchmark::DoNotOptimize(watches.load(std::memory_order_relaxed));

@@ -1,7 +1,7 @@
-"""Programs whose pages may leave to another device, over a link that is faster than the host's.
+"""Programs whose pages may be evicted to another device, over a faster link than the host's.
 
 The workloads of steps_here.py run as in live.py, on a machine with NVLink: once with one device,
-and once with two, of which they use the first. The other one has as much memory, all of it free.
+and once with two, of which they use the first. The second one has as much memory, all free.
 
 `python -m bench.oversubscription.peers` prints the figures alone.
 """
@@ -21,7 +21,9 @@ _POLICY = "auto"
 
 
 def speedup(alone: live.LiveRun, beside: live.LiveRun) -> float:
-    """Of a step, by the other device. Refuses runs with different results, or without its use."""
+    """The speed-up of a step through the other device. Refuses runs with different results, or that
+    did not use it.
+    """
     if alone.results != beside.results:
         raise RuntimeError(f"{alone.workload} has other results with a second device")
     if beside.of_a_step("migrated_bytes_between_devices") == 0:
@@ -30,7 +32,7 @@ def speedup(alone: live.LiveRun, beside: live.LiveRun) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """The part of oversubscription.json that is about other devices."""
+    """The part of oversubscription.json about other devices."""
     found = {}
     for workload in WORKLOADS:
         steps = live.POLICIES[_POLICY]

@@ -1,4 +1,4 @@
-"""Runs a workload on the device for as many steps as the argument says, each with a mark.
+"""Runs STEPS steps of a workload on the device, each with a mark.
 
 `python -m bench.oversubscription.steps_here WORKLOAD STEPS`
 
@@ -24,20 +24,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from train_gpt import GPT, train_step
 
-# GPT-2 medium has this width, these heads and this context, and 24 layers.
+# The width, heads and context of GPT-2 medium, which has 24 layers.
 EMBEDDING, LAYERS, HEADS, CONTEXT, SEQUENCES = 1024, 2, 16, 1024, 4
 IMAGES, CHANNELS, IMAGE_SIZE, CLASSES = 64, 3, 32, 10
-# Widths of the recommender (DLRM) of MLPerf; it has 26 tables, of up to 40 million rows.
+# Widths of MLPerf's recommender (DLRM), which has 26 tables of up to 40 million rows.
 TABLES, ROWS, FEATURES, DENSE, SAMPLES, LOOKUPS = 8, 100_000, 128, 13, 2048, 4
 PROMPT, TOKENS, PROMPTS = 256, 8, 4
 
 
-# Runs a step and says exactly what it computed.
+# Runs a step and returns its exact result as text.
 Step = Callable[[], str]
 
 
 def gpt() -> Step:
-    """The demo's GPT with layers of GPT-2 medium, with the default AdamW of PyTorch."""
+    """The demo's GPT with layers of GPT-2 medium and PyTorch's default AdamW."""
     model = GPT(EMBEDDING, LAYERS, HEADS, CONTEXT).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 

@@ -1,12 +1,12 @@
 """The least time of a recorded step on a device with less memory than it needs.
 
 The bound of bytes (bound.py) lets copies run at any time of the step. But a block can leave only
-after a use, and it must be back at the next one. Memory is short in parts of the step alone, so
-that copies one way often fall into one half of it. This bound knows that: a linear program over
-slots of time, each with some kernels, and as much waiting as the program adds. In each slot a lane
-copies at most its rate. At the kernel of each slot that needs most memory enough blocks are away.
-Blocks may be away in parts. A copy may use the whole of a slot in which it begins or ends. So no
-schedule takes less time. Kernels take their time with all memory resident; the driver takes none.
+after a use, and must be back at the next one. Memory is short only in parts of the step, so copies
+in one direction often fall into one half of it. This bound takes that into account: a linear
+program over time slots, each with some kernels and a variable wait. In each slot a lane copies at
+most at its rate. At the kernel of each slot that needs most memory, enough blocks are away. Blocks
+may be away in parts, and a copy may use the whole slot in which it begins or ends, so no schedule
+takes less time. Kernels take their time with all memory resident; the driver takes none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Link:
 
 
 def slots_of(kernel_ns: Sequence[float], count: int = _SLOTS) -> list[int]:
-    """By kernel, its slot. Slots take about equal time."""
+    """The slot of each kernel. Slots take about equal time."""
     total = sum(kernel_ns) or 1.0
     slots, so_far = [], 0.0
     for duration in kernel_ns:
@@ -96,7 +96,7 @@ class TimedBound:
         return [*range(first, self._slots), *range(last + 1)]
 
     def _checked_kernels(self) -> list[int]:
-        """Of each slot the kernel during which most blocks are needed or wait for a use."""
+        """The kernel of each slot during which most blocks are needed or wait for a use."""
         change = [0] * (len(self._slot) + 1)
         for gap in self._bound.gaps:
             if gap.use < gap.next_use:
@@ -121,7 +121,7 @@ class TimedBound:
         for kernel in checked:
             if not gap.spans(kernel):
                 continue
-            # Only a gap of a whole round meets a slot twice: before its use, and after it.
+            # Only a gap of a whole round meets a slot twice: before the use, and after it.
             place = path.index(self._slot[kernel])
             if kernel < gap.use and path.count(self._slot[kernel]) > 1:
                 place = len(path) - 1
@@ -132,7 +132,7 @@ class TimedBound:
         self, program: LinearProgram, level: Level, leaving: dict[int, list[tuple[int, int]]],
         to_host: list[list[tuple[int, float]]],
     ) -> None:  # fmt: skip
-        """A part that is away in one of the gaps has been copied back, at the latest as it left."""
+        """A part that is away in one of the gaps was copied out, at the latest when it left."""
         gaps = [self._bound.gaps[number] for number in level.gaps]
         copies: list[tuple[int, int]] = []  # slot and variable, in the order of time
         ends: list[int] = []  # by gap, how many of `copies` come before its end

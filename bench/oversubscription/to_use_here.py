@@ -1,8 +1,8 @@
-"""Moves a fresh tensor to the device, reads it there, and prints how long that took.
+"""Moves a fresh tensor to the device, reads it there, and prints the time.
 
 `python -m bench.oversubscription.to_use_here BYTES ROUNDS` under `uvmalloc sim`. The output is
-JSON: for each round the virtual time from the move to the end of the kernel, and the bytes that
-were copied meanwhile.
+JSON: for each round the virtual time from the move to the end of the kernel, and the bytes copied
+in that time.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Storage plans, credits and tensors on devices: what docs/pipelines.md promises, measured."""
+"""Storage plans, credits and tensors on devices: measures the promises of docs/pipelines.md."""

@@ -2,7 +2,7 @@
 
     build/venv/bin/python -m bench.pipelines.chart [PIPELINES.json [FILE.svg]]
 
-Draws the figures that scripts/bench --pipelines has written, and prints them as rows of a table.
+Draws the figures written by scripts/bench --pipelines, and prints them as rows of a table.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
-# Of a palette that people with any colour vision can tell apart.
+# From a palette that is distinguishable with any colour vision.
 OURS, NATIVE, ARENA = "#0072b2", "#d55e00", "#56b4e9"
 NAMES = {"resnet18": "ResNet-18", "gpt2": "GPT-2", "llama": "Llama"}
 
 
 def draw_pipelines(results: dict[str, Any], file: Path) -> Path:
     """On the left the memory of real models, on the right the packings of all problems."""
-    plt.rcParams["svg.hashsalt"] = "uvmalloc"  # the same figures give the same file
+    plt.rcParams["svg.hashsalt"] = "uvmalloc"  # equal figures give equal files
     details = results["details"]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 4.2), layout="constrained", width_ratios=(1, 2)

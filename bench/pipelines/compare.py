@@ -27,7 +27,7 @@ DEVICE_BYTES = 64 << 20
 def compare(
     libraries: Libraries, instances: Mapping[str, Path], file: Path, console: Console
 ) -> None:
-    """`instances`: further problems to pack, CSV files by name."""
+    """`instances` are further problems to pack: CSV files by name."""
     programs = libraries.folder.parent / "bin"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,8 +1,8 @@
 """export_here MODEL eager|planned|instance FOLDER: one program of the comparison, in this process.
 
-Prints JSON: the most memory of the device that PyTorch's allocator has held during a run with the
-largest input, without the model's weights. "instance" writes the model's packing problem to FOLDER
-and counts how many of 50 inputs of random sizes give other bits than the model itself.
+Prints JSON: the most device memory that PyTorch's allocator held during a run with the largest
+input, without the model's weights. "instance" writes the model's packing problem to FOLDER and
+counts, of 50 inputs of random sizes, those with other result bits than the model itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHAPES = 50
 
 
 def peak_bytes(run: object, inputs: torch.Tensor) -> dict[str, int]:
-    """Of three runs."""
+    """The peak of three runs."""
     before = torch.cuda.memory_allocated()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

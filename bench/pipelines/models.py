@@ -74,7 +74,7 @@ def export(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
 
 
 def random_input(name: str, random: Random) -> torch.Tensor:
-    """Of a size within the bounds."""
+    """An input of a random size within the bounds."""
     batch = random.randint(1, LARGEST_BATCH)
     if name == "resnet18":
         return torch.randn(batch, *IMAGE)

@@ -1,6 +1,6 @@
 // pipelines_bench [NAME=FILE.csv...]: figures of storage plans and credits, as JSON on standard
-// output. Each FILE is an instance of the packing problem that is packed beside
-// the twenty made here. Times are of the processor that this thread has had.
+// output. Packs the twenty packing problems made here, and that of each FILE. Times are processor
+// times of this thread.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -78,7 +78,7 @@ double tensors_per_ms(const std::vector<std::size_t>& quotas, std::size_t memory
   for (std::size_t actor = 0; actor + 1 < kActors; ++actor)
     credits.add_register({"r", actor, {actor + 1}, quotas[actor], 1});
   credits.check_memory();
-  // Each stage has numbers of its own, so that all runs have the same times.
+  // Each stage has its own random numbers, so that all runs have the same times.
   std::vector<std::mt19937> random;
   for (std::size_t actor = 0; actor < kActors; ++actor)
     random.emplace_back(static_cast<std::uint32_t>(actor));
@@ -87,7 +87,7 @@ double tensors_per_ms(const std::vector<std::size_t>& quotas, std::size_t memory
   int computed = 0;
   double now = 0;
   while (computed < kTensors) {
-    // The last stages first: they give memory back.
+    // The last stages first, because they release memory.
     for (std::size_t actor = kActors; actor-- > 0;) {
       if (end[actor] >= 0 || started[actor] == kTensors || !credits.can_start(actor)) continue;
       credits.start(actor, {});
@@ -109,9 +109,9 @@ double tensors_per_ms(const std::vector<std::size_t>& quotas, std::size_t memory
 }
 
 Json pipeline() {
-  // A slot is taken from the start of the stage that writes it to the end of the stage that reads
-  // it. The bandwidth is that of the slowest stage. Their product is how many slots of a register
-  // are in use at full speed. The memory is the sum of these quotas.
+  // A slot is in use from the start of the writing stage to the end of the reading stage. The
+  // slowest stage sets the bandwidth. Their product is the number of slots of a register in use at
+  // full speed. The memory is the sum of these quotas.
   const double slowest = *std::max_element(std::begin(kStages), std::end(kStages));
   std::vector<std::size_t> quotas;
   for (std::size_t actor = 0; actor + 1 < kActors; ++actor) {

@@ -1,6 +1,6 @@
-// resident_bench: what crosses the link of a simulated device while tensors live on it, as JSON on
-// standard output. The figures come from the machine's counters of copies. It runs where
-// libcuda.so.1 is the simulator's.
+// resident_bench: bytes over the link of a simulated device while tensors live on it, as JSON on
+// standard output. The figures come from the machine's counters of copies. libcuda.so.1 must be the
+// simulator's.
 #include <cstdio>
 #include <map>
 #include <stdexcept>
@@ -32,9 +32,9 @@ std::map<std::string, ResidentTensor*> bind(TensorBindings* bindings,
   return bound;
 }
 
-// The training loop of Glow's document: each batch goes in, the loss comes out, and the weights are
-// written at each step. Returns how many times the weights' bytes have crossed the link beside
-// those of batches and losses.
+// The training loop of Glow's document: each batch goes in, the loss comes out, and each step
+// writes the weights. Returns the bytes over the link without those of batches and losses, in
+// multiples of the weights.
 double weight_crossings(const SimulatedDevices& devices, const SimulatedBackend& backend) {
   TensorBindings bindings;
   bindings.add("x", kVector);
@@ -50,7 +50,7 @@ double weight_crossings(const SimulatedDevices& devices, const SimulatedBackend&
                     .bound = names}),
       0, bind(&bindings, names));
   const uvmsim_counters before = devices.counters();
-  float w = 0;  // of each element: the batches are ones
+  float w = 0;  // value of each element; the batches are ones
   for (int batch = 0; batch < kEpochs * kBatches; ++batch) {
     auto* const x = static_cast<float*>(bindings.at("x").mutable_host_data());
     for (std::int64_t at = 0; at < kVector.shape[0]; ++at) x[at] = 1;
@@ -73,8 +73,8 @@ double weight_crossings(const SimulatedDevices& devices, const SimulatedBackend&
   return (crossed - of_batches) / static_cast<double>(kVector.size_bytes());
 }
 
-// Two partitions on one device. Returns how many copies the machine has made while the second one
-// ran, which reads what the first one wrote.
+// Two partitions on one device; the second reads the output of the first. Returns the number of
+// copies while the second one ran.
 std::uint64_t colocated_transfers(const SimulatedDevices& devices,
                                   const SimulatedBackend& backend) {
   TensorBindings bindings;

@@ -1,5 +1,5 @@
-// Tensors and kernels on a simulated device, through the functions of CUDA's driver that the
-// simulator stands in for. The simulator counts what crosses its link.
+// Tensors and kernels on a simulated device, through the simulator's functions of CUDA's driver.
+// The simulator counts the bytes over its link.
 #pragma once
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ namespace uvm::bench {
 
 class SimulatedDevices final : public DeviceTransfers {
  public:
-  // std::runtime_error where libcuda.so.1 is not the simulator's.
+  // Throws std::runtime_error if libcuda.so.1 is not the simulator's.
   SimulatedDevices() {
     library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (library_ == nullptr) throw std::runtime_error(dlerror());
@@ -81,7 +81,8 @@ class SimulatedDevices final : public DeviceTransfers {
 };
 
 // Kernels of floats: "add" (a + b), "double" (2 a), "sum" (of all, one float), "descend" (w,
-// gradient -> w - gradient / 2). Each declares to the machine which memory it reads and writes.
+// gradient -> w - gradient / 2). Each kernel declares the memory that it reads and writes to the
+// machine.
 class SimulatedBackend final : public Backend {
  public:
   explicit SimulatedBackend(const SimulatedDevices& devices) : devices_(devices) {}

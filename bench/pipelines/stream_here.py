@@ -1,7 +1,7 @@
 """stream_here FOLDER DEVICE_BYTES: streams a file of three times the device through it.
 
-Prints JSON: the most device memory that PyTorch's allocator had given out over the window, and the
-bytes of tensors that were read over the file's.
+Prints JSON: the most device memory allocated by PyTorch's allocator over the window, and the bytes
+of tensors read over the file's.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What PyTorch programs feel of uvmalloc: moves, allocations and training steps, beside stock."""
+"""Moves, allocations and training steps of PyTorch programs, with uvmalloc and without."""

@@ -1,8 +1,8 @@
 """PyTorch programs with uvmalloc and with torch's native allocators, on the simulated device.
 
-Each round runs a process of each kind, one after the other; the kinds take turns at the beginning.
-Each round gives a ratio, and the result is the median over rounds. Training steps differ by so
-little that two processes make them in turn: see `step_ratios`.
+Each round runs a process of each kind, one after the other, in alternating order. Each round gives
+a ratio, and the result is the median over rounds. Training steps differ so little that two
+processes make them in turn: see `step_ratios`.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ STEPS_HERE = Path(__file__).resolve().parent / "steps_here.py"
 MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 LOAD_HERE = Path(__file__).resolve().parent / "load_here.py"
 RFC_EXAMPLES = Path(__file__).resolve().parent / "rfc_examples.py"
-# The simulator's profiles that loading is measured on: two memories, and one.
+# The simulator's profiles for loading: separate memories, and a shared one.
 LOAD_PROFILES = ("discrete", "integrated")
 STEPS_PER_TURN = 4
-MOST_SECONDS_OF_A_TURN = 300.0  # with the start of a process
+MOST_SECONDS_OF_A_TURN = 300.0  # includes the start of a process
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """The extent of the measurements."""
 
     rounds: int
     move_bytes: int
-    layers: int  # of five parameters
+    layers: int  # of five parameters each
     repeats: int
     step_programs: int  # pairs of them
-    step_pairs: int  # of processes by each, an even number
+    step_pairs: int  # of processes by each program, an even number
     step_turns: int  # of both processes of a pair
     random_programs: int
     load_bytes: int  # of the checkpoint
@@ -95,8 +95,8 @@ SMOKE = Size(
     load_bytes=64 << 20,
 )
 
-# The program itself holds the model a second time there: on the device before it loads, or as
-# somebody else's copy on its way.
+# The program itself holds the model a second time: on the device before it loads, or in a copy of
+# another library.
 LOADS_THAT_DOUBLE = ("load_state_dict", "safe_open on device")
 
 
@@ -116,7 +116,9 @@ def run_program(
     *options: str,
     machine: Machine = Machine(),  # noqa: B008
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One process: the JSON that the program prints, and uvmalloc's report, empty without it."""
+    """Runs one process. Returns the JSON that the program prints, and uvmalloc's report, empty
+    without uvmalloc.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(program), *options]
         process = subprocess.Popen(
@@ -133,7 +135,7 @@ def run_program(
 
 
 def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
-    """What measure_here.py gives, and the bytes that large moves have copied."""
+    """The figures of measure_here.py, and the bytes copied by large moves."""
     options = [
         f"--{name.replace('_', '-')}={getattr(size, name)}"
         for name in ("move_bytes", "layers", "repeats")
@@ -146,7 +148,7 @@ def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
 
 
 class Trainer:
-    """steps_here.py with one of both allocators. Errors end this program."""
+    """Runs steps_here.py with one of the allocators. Errors end this program."""
 
     def __init__(self, libraries: Libraries, native: bool, report_dir: Path) -> None:
         self.native = native
@@ -160,7 +162,7 @@ class Trainer:
             sys.exit(f"bench: torch's allocator is {allocator}, native={self.native} was asked")
 
     def step_seconds(self) -> float:
-        """Of a step: the median of a few."""
+        """The median of a few steps."""
         return float(self._ask(str(STEPS_PER_TURN))["seconds"])
 
     def end_process(self) -> None:
@@ -177,7 +179,7 @@ class Trainer:
 
 
 def step_ratio(trainers: tuple[Trainer, Trainer], turns: int) -> tuple[float, dict[bool, float]]:
-    """Measures two new processes that make a few training steps in turn.
+    """Measures two new processes that alternate training steps.
 
     Returns the median over turns of the ratio uvmalloc / native, and of the seconds by `native`.
     """
@@ -194,7 +196,7 @@ def step_ratios(libraries: Libraries, size: Size) -> tuple[list[float], dict[boo
     """Does the same with many pairs of processes.
 
     Two processes of one kind differ by more than uvmalloc and native do, and the first one started
-    is the slower one. So each ratio is the geometric mean of two pairs, one in each order.
+    is slower. So each ratio is the geometric mean of two pairs, one in each order.
     """
     ratios: list[float] = []
     seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -215,9 +217,10 @@ def step_ratios(libraries: Libraries, size: Size) -> tuple[list[float], dict[boo
 
 
 def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each way of loading by profile and allocator: what load_here.py gives, and `ratio`: peak
-    memory over the model's bytes. Integrated devices and the host have one memory, so it is all of
-    it; elsewhere it is that of the device or the host, whichever is more."""
+    """For each way of loading, by profile and allocator: the figures of load_here.py, and `ratio`,
+    peak memory over the model's bytes. With an integrated device it counts all memory, which device
+    and host share; otherwise that of the device or the host, whichever is more.
+    """
     peaks: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         options = (folder, f"--model-bytes={load_bytes}")
@@ -234,7 +237,9 @@ def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dic
 
 
 def load_bytes_here(wanted_bytes: int) -> int:
-    """As much of it as this machine can hold twice, and its page cache, and leave a half free."""
+    """`wanted_bytes`, cut to what this machine can hold twice, plus its page cache, with half of
+    its memory free.
+    """
     meminfo = Path("/proc/meminfo").read_text(encoding="ascii").split()
     available_bytes = int(meminfo[meminfo.index("MemAvailable:") + 1]) << 10
     while wanted_bytes > available_bytes // 6:
@@ -254,8 +259,7 @@ def load_table(peaks: dict[str, dict[str, dict[str, Any]]], load_bytes: int) -> 
 
 
 def upper_bound(ratios: list[float], percent: int = 95) -> float:
-    """Of the median of what the ratios are a sample of: by bootstrap, always the same for the same
-    ratios."""
+    """An upper bound of the median of the distribution, by bootstrap; deterministic."""
     source = random.Random(0)
     medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(2000))
     return medians[len(medians) * percent // 100]

@@ -2,8 +2,8 @@
 
     python -m bench.programs.differential --programs 10000 --seed 0
 
-Each program has a seed; one that is printed as different is run alone with --programs 1 --seed N.
-The exit code is 1 where any differs.
+Each program has a seed; to run a differing one alone, use --programs 1 --seed N. The exit code is 1
+if any differs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from uvmalloc.report import main_report
 
 PROGRAM = Path(__file__).resolve().parent / "random_moves.py"
 DEVICES = 2
-_BATCH = 500  # programs of one process
+_BATCH = 500  # programs per process
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first line of a program that is not as with torch's own allocators."""
+    """The first line of a program that differs from the run with torch's own allocators."""
 
     seed: int
     native: str
@@ -43,7 +43,7 @@ class Difference:
 
 
 def differences(libraries: Libraries, first_seed: int, programs: int) -> list[Difference]:
-    """Of the programs from `first_seed` on, those that differ."""
+    """The differing ones of the programs from `first_seed` on."""
     found = []
     for first in range(first_seed, first_seed + programs, _BATCH):
         count = min(_BATCH, first_seed + programs - first)
@@ -54,7 +54,7 @@ def differences(libraries: Libraries, first_seed: int, programs: int) -> list[Di
 def compare_batch(
     libraries: Libraries, first_seed: int, programs: int, environment: Mapping[str, str]
 ) -> tuple[list[Difference], dict[str, Any]]:
-    """All in one process each, side by side; also uvmalloc's report on its."""
+    """Runs all of them in one process of each kind, in parallel. Also returns uvmalloc's report."""
     simulated = on_simulated_device(environment, libraries, Machine(DEVICES), None)
     # Tensors of a megabyte gain nothing from more threads, and two processes run at once.
     simulated["OMP_NUM_THREADS"] = "1"
@@ -73,7 +73,7 @@ def compare_batch(
         seen, error = ours.communicate()
         report = main_report(Path(folder), ours.pid) or {}
     native_lines, lines = _by_seed(expected), _by_seed(seen)
-    # A process that ended early has said less.
+    # A process that ended early has printed less.
     end = f"exit code {ours.returncode}: {error.strip()[-500:]}" if ours.returncode else "nothing"
     found = []
     for seed in range(first_seed, first_seed + programs):

@@ -55,7 +55,7 @@ class Model(torch.nn.Module):
 
 
 def write(folder: Path, size_bytes: int) -> None:
-    """The files, on the disk and not only in the page cache, which could not be dropped."""
+    """Writes the files to disk, not only to the page cache, so that the cache can be dropped."""
     model = Model(size_bytes, "cpu")
     for number, parameter in enumerate(model.parameters()):
         parameter.fill_(number + 0.5)
@@ -106,7 +106,7 @@ WAYS: dict[str, tuple[str, Callable[[Path, int], Tensors]]] = {
 
 
 class Simulator:
-    """The simulated device's own figures."""
+    """The figures of the simulated device."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(None)
@@ -121,7 +121,9 @@ class Simulator:
 
 
 def pinned_peak_bytes() -> int:
-    """Of torch's own allocator, whose memory the sampler cannot tell from the simulator's."""
+    """The peak of torch's pinned allocator, whose memory the sampler cannot distinguish from the
+    simulator's.
+    """
     if torch.cuda.get_allocator_backend() != "native":
         return 0
     return torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)
@@ -140,7 +142,7 @@ class Sampler:
 
 @contextmanager
 def sampler(file: Path) -> Iterator[Sampler]:
-    # Not on the simulated device itself.
+    # The sampler itself must not run on the simulated device.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
     with subprocess.Popen(
         [sys.executable, "-S", str(SAMPLER), str(os.getpid()), str(file)],
@@ -163,7 +165,7 @@ def is_as_written(tensors: Tensors, size_bytes: int) -> bool:
 
 
 def forget_all(file: Path) -> None:
-    """Nothing of the last load in caches: of allocators, of the C library, of the kernel."""
+    """Empties the caches of allocators, of the C library and of the kernel."""
     gc.collect()
     torch.cuda.empty_cache()
     torch._C._host_emptyCache()

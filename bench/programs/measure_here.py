@@ -1,7 +1,7 @@
 """Prints, as JSON, seconds of moves and allocations in this process.
 
-The same program with torch's own allocators and under uvmalloc; its tensors hold zeros, whose pages
-have all been written.
+The same program runs with torch's own allocators and under uvmalloc. Its tensors hold zeros, and
+all their pages were written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 
 def median_seconds(repeats: int, prepare, run) -> float:
-    """Of `run` on what `prepare` gives, prepared anew each time."""
+    """The median time of `run` on the result of `prepare`, which is called each time."""
     samples = []
     for _ in range(repeats):
         prepared = prepare()
@@ -30,8 +30,8 @@ def median_seconds(repeats: int, prepare, run) -> float:
 def move_of(size_bytes: int, repeats: int, warm: bool) -> float:
     """The caller's time in `x.to("cuda")`.
 
-    Filling `x` leaves nothing else in the processor's caches; `warm`: but for the code of a move,
-    as another one of 2 MiB comes in between.
+    Filling `x` evicts everything else from the processor's caches. With `warm`, another move of 2
+    MiB in between brings the code of a move back.
     """
 
     def prepare() -> torch.Tensor:
@@ -44,7 +44,7 @@ def move_of(size_bytes: int, repeats: int, warm: bool) -> float:
 
 
 def many_parameters(layers: int) -> torch.nn.Module:
-    """Five per layer: a matrix of 1 MiB, a bias and what two norms have."""
+    """Five parameters per layer: a matrix of 1 MiB, a bias, and those of the norms."""
 
     def layer() -> torch.nn.Module:
         return torch.nn.ModuleList(

@@ -1,12 +1,13 @@
-"""Random loops that make batches on the host, move them, and now and then wait for the device.
+"""Random loops that make batches on the host, move them, and sometimes wait for the device.
 
     python random_loops.py FIRST LAST [STEPS]
 
-Prints one line of JSON for each seed from FIRST on, below LAST: the loop, and the peak of the
+Prints one line of JSON for each seed from FIRST to LAST - 1: the loop, and the peak of the
 process's resident memory while it ran, in bytes. A page that is mapped twice counts once. STEPS is
-the number of batches; without it the seed chooses.
+the number of batches; by default the seed chooses.
 
-Run it with MALLOC_MMAP_THRESHOLD_ set: otherwise glibc's heap grows by holes, with any allocator.
+Run it with MALLOC_MMAP_THRESHOLD_ set; otherwise glibc's heap fragments and grows, with any
+allocator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MIB = 1 << 20
 
 
 def resident_bytes() -> int:
-    """Private and shared memory by its proportion, and mapped files."""
+    """Private memory, the proportional part of shared memory, and mapped files."""
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
     own = sum(
         int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
@@ -39,11 +40,11 @@ class Loop:
     sizes: list[int]  # of batches, in float32 elements
     side_stream: bool
     non_blocking: bool
-    wait: str  # for the device: never, in each step, every ten steps, by a scalar
-    kept: int  # batches and results of earlier steps
-    back: bool  # a result is moved to the host
-    writes: bool  # to the moved batch
-    copies: bool  # into a tensor that is there, rather than a move
+    wait: str  # waits for the device: never, in each step, every ten steps, through a scalar
+    kept: int  # batches and results batches and results of earlier steps that stay alive
+    back: bool  # whether a result moves to the host
+    writes: bool  # whether the loop writes to the moved batch
+    copies: bool  # whether it copies into an existing tensor instead of moving
     steps: int
 
     @staticmethod
@@ -69,7 +70,7 @@ class Loop:
         return batch.pin_memory() if self.batch == "copied" else batch
 
     def run(self, choose: random.Random) -> int:
-        """The peak of resident memory. Each step is looked at while its tensors are there."""
+        """Returns the peak of resident memory, sampled in each step while its tensors are alive."""
         peak = 0
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
         weight = torch.ones(8, device="cuda")

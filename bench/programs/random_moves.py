@@ -1,7 +1,8 @@
-"""Random programs of moves, views, writes and copies; prints what every tensor holds, step by step.
+"""Random programs of moves, views, writes and copies; prints the contents of every tensor after
+each step.
 
-differential.py runs it with torch's own allocators and under uvmalloc: the output must not differ.
-All numbers are small integers in float32, so that every sum is exact. Uses all devices there are.
+differential.py runs it with torch's own allocators and under uvmalloc; the outputs must be equal.
+All numbers are small integers in float32, so that every sum is exact. Uses all devices.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def devices() -> list[str]:
 
 
 def elsewhere(choose: random.Random, device: torch.device) -> str:
-    """Mostly the other side, now and then another device."""
+    """Mostly the other side, sometimes another device."""
     others = [name for name in devices() if torch.device(name) != device]
     host = [name for name in others if name == "cpu"]
     return choose.choice(others if choose.random() < 0.5 or not host else host)
@@ -178,8 +179,8 @@ def main() -> None:
             print(seed, number, action, *held)
     if hasattr(torch.ops.uvmalloc, "check_invariants"):
         torch.ops.uvmalloc.check_invariants()
-    # This leaves out Python's finalization, which ends torch's autograd threads where they next
-    # want the interpreter. Torch 2.15 sometimes aborts then, with its own allocators as well.
+    # Skip Python's finalization: torch 2.15 sometimes aborts then, with its own allocators too,
+    # when its autograd threads next take the interpreter lock.
     sys.stdout.flush()
     ctypes.PyDLL(None).exit(0)
 

@@ -4,10 +4,10 @@
     uvmalloc sim --devices 2 -- python -m bench.programs.random_streams --seconds 600 --seed 1000
 
 Each case has a seed: a random model, a random file of it, a random device, stream, mode and window.
-The reference is a whole model with the tensors of `safetensors.torch.load_file`. Also a few headers
-of each file are changed, and must be accepted or refused as safetensors does. A case that is
-printed as different is run alone with --cases 1 --seed N. The exit code is 1 if any differs.
-`--planted` makes a fault of ours, which must be found.
+The reference is a whole model with the tensors of `safetensors.torch.load_file`. Some headers of
+each file are also changed, and must be accepted or refused as by safetensors. To run a differing
+case alone, use --cases 1 --seed N. The exit code is 1 if any differs. `--planted` injects a fault,
+which must be found.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WIDTH = 8
 FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 OTHERS = (torch.int64, torch.uint8, torch.bool, torch.float16, torch.float8_e4m3fn, torch.complex64)
 HEADERS_EACH = 12
-# Large enough for any case: then no window is too small.
+# Large enough for any case, so no window is too small.
 MOST_WINDOW_BYTES = 1 << 24
 
 
 class Difference(Exception):
-    """What a case gives is not what the reference gives."""
+    """The result of a case differs from the reference."""
 
 
 def require(is_same: bool, *what: Any) -> None:
@@ -110,7 +110,7 @@ class Attention(nn.Module):
 
 
 class Around(nn.Module):
-    """Has parameters of its own, which it uses before and after its children."""
+    """Uses its own parameters before and after its children."""
 
     def __init__(self, children: list[nn.Module]) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Borrows(nn.Module):
 
 
 def build(seed: int) -> nn.Module:
-    """The model of a seed; its values are of torch's own generator."""
+    """The model of a seed; its values come from torch's default generator."""
     source = random.Random(seed)
 
     def leaf() -> nn.Module:
@@ -202,11 +202,11 @@ def build(seed: int) -> nn.Module:
 
 
 def saved(model: nn.Module, source: random.Random) -> dict[str, torch.Tensor]:
-    """The model's tensors; shared memory once, under a random one of its names."""
+    """The model's tensors; shared memory appears once, under one of its names at random."""
     by_memory: dict[Any, list[str]] = {}
     state = model.state_dict()
     for name, tensor in state.items():
-        if tensor.is_contiguous():  # a transposed view is not what others are views of
+        if tensor.is_contiguous():  # others are not views of a transposed view
             by_memory.setdefault(tensor.untyped_storage()._cdata, []).append(name)
     return {name: state[name].clone() for name in map(source.choice, by_memory.values())}
 
@@ -214,7 +214,7 @@ def saved(model: nn.Module, source: random.Random) -> dict[str, torch.Tensor]:
 def write(
     folder: Path, tensors: dict[str, torch.Tensor], source: random.Random
 ) -> tuple[Path, dict[str, torch.Tensor]]:
-    """One file, or two with an index. Also what safetensors reads from them."""
+    """Writes one file, or two with an index. Also returns the tensors that safetensors reads."""
     names = list(tensors)
     source.shuffle(names)
     if source.random() < 0.6:
@@ -249,7 +249,7 @@ def require_same(found: torch.Tensor, wanted: torch.Tensor, *what: Any) -> None:
 
 
 def modes(source: random.Random, kind: str) -> Callable[[], Iterator[None]]:
-    """What the caller has set, on each of its calls."""
+    """The caller's modes, entered on each call."""
     mode = source.choice(("none", "no_grad", "inference", "autocast"))
     current, side = source.randrange(2), source.random() < 0.5
     stream = torch.cuda.Stream(current) if side else torch.cuda.default_stream(current)
@@ -273,7 +273,7 @@ def modes(source: random.Random, kind: str) -> Callable[[], Iterator[None]]:
 def check_tensors(
     path: Path, wanted: dict[str, torch.Tensor], device: str, source: random.Random
 ) -> None:
-    """load_safetensors and an iteration over a stream, or two at once."""
+    """Checks load_safetensors and one iteration over a stream, or two at once."""
     place = torch.empty(0, device=device).device
     found = uvmalloc.load_safetensors(path, device, keep_cached=source.random() < 0.5)
     require(found.keys() == wanted.keys(), "load_safetensors gives", *found)
@@ -296,14 +296,14 @@ def check_tensors(
 
 
 class Streamed:
-    """A whole model, and one on the device meta for the same tensors."""
+    """A whole model, and one on the device meta that streams the same tensors."""
 
     def __init__(self, seed: int, prefix: str, source: random.Random) -> None:
         self.seed, self.prefix = seed, prefix
         self.tensors = {prefix + name: t for name, t in saved(build(seed), source).items()}
 
     def make(self, read: dict[str, torch.Tensor], device: str) -> None:
-        self.whole = build(self.seed)  # with values of its own
+        self.whole = build(self.seed)  # with its own values
         begin = len(self.prefix)
         state = {name[begin:]: t for name, t in read.items() if name.startswith(self.prefix)}
         self.whole.load_state_dict(state, strict=False)
@@ -372,7 +372,7 @@ def check_models(
 
 
 def result(module: nn.Module, x: torch.Tensor | str) -> torch.Tensor | str:
-    """Or the message: kernels do not have every mixture of types."""
+    """The result, or the error's message: kernels do not support every mixture of types."""
     try:
         return x if isinstance(x, str) else module(x)
     except RuntimeError as error:
@@ -387,7 +387,7 @@ def require_same_result(found: Any, wanted: Any, *what: Any) -> None:
 
 
 def run_in_threads(functions: list[Callable[[], Any]]) -> None:
-    """Each under this thread's state."""
+    """Runs each function in a thread, under this thread's state."""
     state = uvmalloc.pipelines.caller_state.CallerState.now()
     failures: list[BaseException] = []
 
@@ -434,7 +434,7 @@ def run_case(seed: int, folder: Path) -> None:
                 check_models(path, read, models, device, source, window)
             break
         except ValueError as error:
-            # The smallest windows that are accepted are the ones that show most.
+            # The smallest accepted windows find most faults.
             if "window of" not in str(error) or window >= MOST_WINDOW_BYTES:
                 raise
             window *= 2
@@ -474,7 +474,7 @@ def check_headers(folder: Path, read: dict[str, torch.Tensor], source: random.Ra
 
 
 def changed(text: str, source: random.Random) -> str:
-    """Mostly where JSON has a place for more, sometimes anywhere."""
+    """Changes the text, mostly at places where JSON allows more, sometimes anywhere."""
     for _ in range(source.randrange(1, 3)):
         places = [0, *(at + 1 for at, letter in enumerate(text) if letter in "{[,:")]
         at = source.choice(places) if source.random() < 0.7 else source.randrange(len(text) + 1)

@@ -1,7 +1,7 @@
-"""The examples of RFC-0023, as they are there but for Python's spelling; prints which failed.
+"""The examples of RFC-0023, changed only to be valid Python; prints which failed.
 
-Run it under uvmalloc; `scripts/bench --pytorch` does, and counts. Each example is for a small and
-for a large tensor, with `enabled_uvm_move_on_copy` set.
+Run it under uvmalloc; `scripts/bench --pytorch` runs it and counts failures. Each example runs for
+a small and a large tensor, with `enabled_uvm_move_on_copy` set.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Runs rounds of random work for hours, and watches their values, time and memory.
+"""Runs rounds of random work for hours, and checks their values, time and memory.
 
     python -m bench.programs.soak HOURS
 
 Three processes run the rounds of soak_rounds.py under uvmalloc and share simulated devices that are
-too small for all, so that they take turns (UVMALLOC_SHARE). One of them is killed now and then in
-the middle of a round. A fourth process runs each round with torch's own allocators, and its digest
-is the expected one. Prints a line each minute. The exit status is 1 if a digest differs, a process
-hangs or ends by itself, or the resident memory of one that lives as long as the soak grows by 1 %
-or more in the last half.
+too small for all, so that they take turns (UVMALLOC_SHARE). One of them is killed from time to time
+in the middle of a round. A fourth process runs each round with torch's own allocators and computes
+the expected digest. Prints a line each minute. The exit status is 1 if a digest differs, a process
+hangs or ends by itself, or the resident memory of a process that lives as long as the soak grows by
+1 % or more in the last half.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ from uvmalloc.libraries import find_libraries
 ROUNDS = [sys.executable, "-m", "bench.programs.soak_rounds"]
 DEVICES = 2
 CAPACITY_BYTES = 48 << 20  # of each device; a round's tensors may need more
-NATIVE_CAPACITY_BYTES = 4 << 30  # torch's own allocators have nowhere else to go
-# A round takes about a second. This is a limit for a machine that does much else.
+NATIVE_CAPACITY_BYTES = 4 << 30  # torch's own allocators cannot use other memory
+# A round takes about a second; the limit allows for a heavily loaded machine.
 MOST_ROUND_SECONDS = float(os.environ.get("SOAK_MOST_ROUND_SECONDS", "600"))
-DUMP_SECONDS = 5  # in which a process says where its threads are
-KILLED_PART = 0.3  # of the victim's rounds
-LEAD = 8  # rounds that the reference may be ahead
-WARM_UP_ROUNDS = 10  # of each process, before time runs and memory counts
-FEWEST_ROUNDS = 20  # after which growth says something, however short the time is
+DUMP_SECONDS = 5  # for a process to print where its threads are
+KILLED_PART = 0.3  # of the victim's rounds end by a kill
+LEAD = 8  # rounds by which the reference may be ahead
+WARM_UP_ROUNDS = 10  # of each process, before time and memory count
+FEWEST_ROUNDS = 20  # needed for a meaningful growth, even in a short time
 MOST_GROWTH = 0.01
 PROBLEMS = ("wrong values", "hangs", "ends")
-# Without it glibc's heap grows by holes, with any allocator.
+# Without it glibc's heap fragments and grows, with any allocator.
 FIXED_HEAP = {"MALLOC_MMAP_THRESHOLD_": "1000000", "OMP_NUM_THREADS": "1"}
 
 
 class Ended(Exception):
-    """The process has ended without an answer."""
+    """The process ended without an answer."""
 
 
 class Hangs(Exception):
-    """The process has not answered in time, and was killed."""
+    """The process did not answer in time and was killed."""
 
 
 class Rounds:
-    """A process that runs rounds; one that has ended is started again. One thread uses it."""
+    """A process that runs rounds, restarted after it has ended. For one thread."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
@@ -74,7 +74,7 @@ class Rounds:
         self.was_killed = False
 
     def start(self) -> None:
-        """Does nothing while it runs. Raises Ended or Hangs."""
+        """Starts the process unless it runs. Raises Ended or Hangs."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -92,10 +92,10 @@ class Rounds:
         self._answer(self._process)
 
     def run(self, seed: int) -> dict[str, Any]:
-        """What the process says of the round. Raises Ended or Hangs."""
+        """The process's answer for the round. Raises Ended or Hangs."""
         self.start()
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended, which its answer shows
+        with contextlib.suppress(OSError):  # if it has ended, the missing answer shows that
             self._process.stdin.write(f"{seed}\n")
             self._process.stdin.flush()
         return json.loads(self._answer(self._process))
@@ -120,7 +120,7 @@ class Rounds:
         try:
             line = self._lines.get(timeout=MOST_ROUND_SECONDS)
         except queue.Empty:
-            process.send_signal(signal.SIGUSR1)  # says where its threads are
+            process.send_signal(signal.SIGUSR1)  # prints where its threads are
             time.sleep(DUMP_SECONDS)
             _kill(process)
             raise Hangs from None
@@ -143,7 +143,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 class Expected:
-    """The digests of the reference, by seed, for the processes that follow it."""
+    """The digests of the reference, by seed, for the processes that compare with it."""
 
     def __init__(self, followers: int) -> None:
         self._changed = threading.Condition()
@@ -152,7 +152,7 @@ class Expected:
         self.has_ended = False
 
     def wait_for_room(self, seed: int) -> bool:
-        """Whether the reference is to run that seed; False: the soak ends."""
+        """Waits until the reference may run that seed; False if the soak ends."""
         with self._changed:
             self._changed.wait_for(lambda: self.has_ended or seed < min(self._next) + LEAD)
             return not self.has_ended
@@ -165,7 +165,7 @@ class Expected:
             self._changed.notify_all()
 
     def of(self, follower: int, seed: int) -> str | None:
-        """Waits for it; None: the soak ends."""
+        """Waits for the digest; None if the soak ends."""
         with self._changed:
             self._next[follower] = seed
             self._changed.notify_all()
@@ -173,7 +173,7 @@ class Expected:
             return None if self.has_ended else self._digests[seed]
 
     def newest(self) -> tuple[int, str] | None:
-        """A seed of late and its digest; None: the soak ends."""
+        """The latest seed and its digest; None if the soak ends."""
         with self._changed:
             self._changed.wait_for(lambda: self.has_ended or self._digests)
             return None if self.has_ended else max(self._digests.items())
@@ -185,12 +185,12 @@ class Expected:
 
 
 class Soak:
-    STEADY = ("first", "second")  # these live as long as the soak does
+    STEADY = ("first", "second")  # these live as long as the soak
 
     def __init__(self, folder: str) -> None:
         libraries = find_libraries()
         plain = {**without_settings(os.environ, "CUDA_", "LD_"), **FIXED_HEAP}
-        plain["XDG_RUNTIME_DIR"] = folder  # where programs on one device meet
+        plain["XDG_RUNTIME_DIR"] = folder  # the folder of programs that share a device
         if "UVMALLOC_LIB_DIR" in os.environ:
             plain["UVMALLOC_LIB_DIR"] = os.environ["UVMALLOC_LIB_DIR"]
         small, large = (Machine(DEVICES, size) for size in (CAPACITY_BYTES, NATIVE_CAPACITY_BYTES))
@@ -204,7 +204,7 @@ class Soak:
         )
         self._expected = Expected(len(self.STEADY))
         self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()  # of rounds, kills, and of what rounds have done
+        self.counts: Counter[str] = Counter()  # of rounds, kills, and actions of rounds
         self.problems: Counter[str] = Counter()
         self.resident: dict[str, list[tuple[float, int]]] = {name: [] for name in self.STEADY}
         self._threads = [
@@ -216,18 +216,18 @@ class Soak:
             thread.start()
 
     def end(self) -> None:
-        """Processes end their rounds first."""
+        """Lets processes end their rounds, then stops them."""
         self._expected.end()
         for thread in self._threads:
             thread.join()
 
     @property
     def has_ended(self) -> bool:
-        """Also if the reference has failed."""
+        """True if the reference has failed, too."""
         return self._expected.has_ended
 
     def needs_rounds(self, number: int) -> bool:
-        """Whether a process has run fewer. A soak that has failed needs none."""
+        """Whether a process has run fewer rounds; False after a failure."""
         rounds = min(len(samples) for samples in self.resident.values())
         return rounds < number and not self.problems
 
@@ -303,9 +303,9 @@ class Soak:
 
 
 def growth(samples: list[tuple[float, int]]) -> float:
-    """How much memory grew in the last half of the time, by the line that fits best."""
+    """The growth of memory in the last half of the time, by linear regression."""
     if len(samples) < FEWEST_ROUNDS:
-        return 0.0  # something else went wrong
+        return 0.0  # another failure is reported instead
     middle = (samples[0][0] + samples[-1][0]) / 2
     times, sizes = zip(*(each for each in samples if each[0] >= middle), strict=True)
     slope = statistics.linear_regression(times, sizes).slope

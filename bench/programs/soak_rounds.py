@@ -1,8 +1,8 @@
 """Rounds of random work: threads, streams, moves, graphs, forks. soak.py drives this program.
 
-Reads a seed a line, runs its round, and prints one line of JSON: the seed, a digest of every value
-that was seen, the counts of what was done, and the process's resident memory. A seed gives the same
-digest with torch's own allocators and under uvmalloc. SIGUSR1 prints where each thread is.
+Reads a seed per line, runs its round, and prints one line of JSON: the seed, a digest of all
+values, counts of the actions, and the process's resident memory. A seed gives the same digest with
+torch's own allocators and under uvmalloc. SIGUSR1 prints where each thread is.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ import uvmalloc
 from bench.programs import random_moves
 from bench.programs.random_loops import resident_bytes
 
-ELEMENTS = (1 << 18, (1 << 18) + 24, 1 << 19)  # of float32: from 1 MiB on moves do not copy
+ELEMENTS = (1 << 18, (1 << 18) + 24, 1 << 19)  # of float32; from 1 MiB on moves do not copy
 MOVES = 12
 BATCHES = 6
 REPLAYS = 3
 LANES = 3
-# Graphs are captured one at a time, as torch asks for.
+# Torch requires that graphs are captured one at a time.
 capturing = threading.Lock()
-# Of each lane and device: its own, one beside it, and one to capture. Torch gives its 32 streams of
-# a device out again and again, and nobody may use one that captures.
+# By lane and device: its main stream, a second one, and one to capture. Torch hands out its 32
+# streams of a device repeatedly, and a capturing stream must have no other user.
 streams: dict[tuple[int, int], list[torch.cuda.Stream]] = {}
-# A fault of ours, which soak.py must find: "wrong", "leak", "hang" or "crash".
+# An injected fault, which soak.py must find: "wrong", "leak", "hang" or "crash".
 PLANTED = os.environ.get("SOAK_PLANTED")
 _leaked: list[torch.Tensor] = []
 
 
 class Lane:
-    """The work of one thread of a round: its own random numbers, stream and tensors."""
+    """The work of one thread of a round, with its own random numbers, stream and tensors."""
 
     def __init__(self, seed: int, number: int) -> None:
         self.number = number
@@ -72,7 +72,7 @@ class Lane:
             self.note(action, *totals)
 
     def batches(self) -> None:
-        """Batches that are moved and used on another stream than the one that made their memory."""
+        """Moves and uses batches on another stream than that of their allocation."""
         pinned = self.choose.random() < 0.5
         kept: list[torch.Tensor] = []
         for step in range(BATCHES):
@@ -109,7 +109,9 @@ class Lane:
         graph.reset()
 
     def fork(self) -> None:
-        """A child sees the host's tensors as they are now, whatever the parent does next."""
+        """Checks that a child keeps the host's tensors as they are now, whatever the parent does
+        next.
+        """
         size = self.choose.choice(ELEMENTS)
         host = torch.full((size,), float(self.choose.randrange(9)))
         moved = host.to("cuda")
@@ -129,7 +131,9 @@ class Lane:
 
 
 def run_round(seed: int) -> tuple[str, Counter[str]]:
-    """The digest of what all threads of the round have seen, and how often each did what."""
+    """The digest of all values that the threads of the round have seen, and counts of their
+    actions.
+    """
     lanes = [Lane(seed, number) for number in range(random.Random(seed).randint(1, LANES))]
     failed: list[BaseException] = []
 
@@ -153,7 +157,7 @@ def run_round(seed: int) -> tuple[str, Counter[str]]:
 
 
 def give_back() -> None:
-    """What stays is what the process cannot do without, or has lost."""
+    """Releases caches. Remaining memory is in use or leaked."""
     gc.collect()
     for device in range(torch.cuda.device_count()):
         torch.cuda.synchronize(device)
@@ -162,7 +166,7 @@ def give_back() -> None:
 
 
 def turns() -> int:
-    """Turns on all devices that this process has had."""
+    """The number of turns of this process, over all devices."""
     return sum(device["turns"] for device in uvmalloc.stats().get("shared_devices", []))
 
 
@@ -178,7 +182,7 @@ def plant(seed: int, digest: str) -> str:
 
 def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    warnings.simplefilter("ignore")  # torch and Python warn of what rounds are made of
+    warnings.simplefilter("ignore")  # rounds do things that torch and Python warn about
     torch.cuda.init()
     for device in range(torch.cuda.device_count()):
         for lane in range(LANES):
@@ -196,7 +200,7 @@ def main() -> None:
             "turns": turns(),
         }
         print(json.dumps(answer), flush=True)
-    os._exit(0)  # torch's autograd threads may want the interpreter while it ends
+    os._exit(0)  # torch's autograd threads may take the interpreter lock while it ends
 
 
 if __name__ == "__main__":

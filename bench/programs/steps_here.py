@@ -1,9 +1,9 @@
 """Trains a small transformer eagerly, a few steps for each line on standard input.
 
-"start" forks a process, which answers with the name of torch's allocator. A number makes it do so
-many steps, and the answer is the median of their seconds. "end" ends the process, which is answered
-too, and another may be started. So many processes need one import of torch. Two programs, one with
-torch's own allocators and one under uvmalloc, can work in turn. Answers are JSON, as
+"start" forks a process, which answers with the name of torch's allocator. For a number N the
+process makes N steps and answers with their median seconds. "end" ends the process and is answered
+too; then another may be started. So many processes share one import of torch, and two programs, one
+with torch's own allocators and one under uvmalloc, can alternate. Answers are JSON, as
 bench.allocators.server reads them.
 """
 
@@ -22,7 +22,7 @@ WARM_UP_STEPS = 5
 
 
 def trainer() -> Callable[[], float]:
-    """A function that makes a step and gives its seconds."""
+    """A function that makes a step and returns its seconds."""
     torch.manual_seed(0)
     model = torch.nn.TransformerEncoder(
         torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2
@@ -47,13 +47,13 @@ def answer(**values: float | str) -> None:
 
 
 def train() -> None:
-    """In a process of its own, until "end"."""
+    """Answers in its own process, until "end"."""
     step = trainer()
     for _ in range(WARM_UP_STEPS):
         step()
     answer(allocator=torch.cuda.get_allocator_backend())
     for line in iter(sys.stdin.readline, "end\n"):
-        step()  # brings back into the processor's caches what another process has driven out
+        step()  # refills the processor's caches after another process
         answer(seconds=statistics.median(step() for _ in range(int(line))))
 
 
@@ -67,7 +67,7 @@ def main() -> None:
         _, status = os.waitpid(child, 0)
         if status != 0:
             sys.exit(f"the training process ended with {os.waitstatus_to_exitcode(status)}")
-        # Before the next line is written, which that process would else have read in advance.
+        # Answer before the parent writes the next line, which the child could otherwise read ahead.
         answer()
 
 

@@ -1,7 +1,7 @@
 """Cache-hit pairs of uvmalloc and of PyTorch's native allocator on the simulated device.
 
-The two are measured in processes of their own, interleaved in one run. Nanoseconds of one machine
-mean little; the ratio in one run does.
+Both run in separate processes, interleaved in one run. Absolute nanoseconds of a machine mean
+little; the ratio within one run is meaningful.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 
 
 def library(libraries: Libraries) -> Path:
-    """Absent from a build without torch."""
+    """A build without torch lacks it."""
     return libraries.folder / "libuvmalloc_bench_torch.so"
 
 
 def measure(libraries: Libraries, native: bool) -> dict:
-    """One process: the allocator's name and nanoseconds per pair by size."""
+    """Runs one process. Returns the allocator's name and nanoseconds per pair by size."""
     command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report"]
     command += ["--native"] if native else []
     command += ["--", sys.executable, str(MEASURE_HERE), str(library(libraries))]

@@ -1,5 +1,4 @@
-// Cache-hit pairs through c10's CUDA allocator interface: whichever allocator torch has in this
-// process.
+// Cache-hit pairs through c10's CUDA allocator interface, with torch's allocator in this process.
 #include <chrono>
 #include <cstddef>
 

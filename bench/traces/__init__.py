@@ -1,4 +1,4 @@
-"""The traces of this folder, recorded by record.py, and how they come into the bench's programs."""
+"""The traces of this folder, recorded by record.py, and their unpacking for benchmarks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def committed_file(name: str) -> Path:
 
 
 def committed_traces() -> dict[str, Path]:
-    """By name."""
+    """The traces of this folder by name."""
     files = sorted(Path(__file__).resolve().parent.glob(f"*{_SUFFIX}"))
     return {file.name.removesuffix(_SUFFIX): file for file in files}
 
 
 def unpack(traces: Mapping[str, Path], folder: Path) -> dict[str, Path]:
-    """Plain files of the same traces: compressed ones are written to `folder`."""
+    """Uncompressed files of the same traces; writes unpacked ones to `folder`."""
     plain = {}
     for name, file in traces.items():
         plain[name] = file

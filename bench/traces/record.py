@@ -22,10 +22,10 @@ _DEVICE_FACADE = traces.FACADES.index("device")
 
 
 def record(name: str) -> None:
-    """Traces a workload under uvmalloc on a simulated device; the file lies beside this one."""
+    """Traces a workload under uvmalloc on a simulated device, into a file beside this one."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "trace"
-        # Otherwise parameters stay blocks of the host facade when they move to the device.
+        # Otherwise parameters that move to the device stay blocks of the host facade.
         variables = {"UVMALLOC_TRACE": str(file), "UVMALLOC_MOVE": "copy"}
         command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--capacity", "16GiB"]
         command += ["--", sys.executable, str(_WORKLOADS), name]
@@ -38,9 +38,9 @@ def record(name: str) -> None:
 
 
 def device_facade_only(content: bytes) -> bytes:
-    """The trace less all events but allocations and frees of the device facade, and marks.
+    """The trace reduced to allocations and frees of the device facade, and marks.
 
-    In chunks that are not packed: those compress better.
+    Its chunks are not packed, because those compress better.
     """
     (at,) = struct.unpack_from("=I", content, _HEADER_BYTES_AT)
     layout = traces.event_layout("=")
@@ -77,7 +77,7 @@ def device_facade_only(content: bytes) -> bytes:
 
 
 def compress(trace: bytes) -> bytes:
-    """Most bytes of an event are those of the one before."""
+    """Compresses well because most bytes of an event equal those of the one before."""
     event_bytes = 48
     filters = [
         {"id": lzma.FILTER_DELTA, "dist": event_bytes},

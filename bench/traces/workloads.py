@@ -1,6 +1,6 @@
-"""The programs that record.py traces: `workloads.py NAME` trains for a few steps on the device.
+"""The programs traced by record.py: `workloads.py NAME` runs a few steps on the device.
 
-Each step begins with a mark of its number, and a last mark ends the last one.
+Each step begins with a mark of its number, and a final mark ends the last step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def transformer() -> None:
 
 
 def varying() -> None:
-    """As batches of texts are, cut to the longest of each."""
+    """Batches of varying length, like texts cut to the longest of each batch."""
     lengths = random.Random(0)
     model = GPT(EMBEDDING, 4, HEADS, CONTEXT)
     train_gpt(model, BATCH_SIZE, [lengths.randint(64, CONTEXT) for _ in range(24)])
@@ -71,7 +71,7 @@ class Cache:
 
 
 def next_logits(model: GPT, tokens: Tensor, caches: list[Cache], position: int) -> Tensor:
-    """Of the last of `tokens`, which follow those that are in the caches."""
+    """Logits after the last of `tokens`, which follow those in the caches."""
     x = model.tokens(tokens) + model.positions[position : position + tokens.size(1)]
     for block, cache in zip(model.blocks, caches, strict=True):
         query, key, value = (
@@ -87,7 +87,7 @@ def next_logits(model: GPT, tokens: Tensor, caches: list[Cache], position: int) 
 
 @torch.no_grad()
 def generation() -> None:
-    """A step is one batch of prompts, of its own size and length, and the tokens that follow."""
+    """A step is one batch of prompts, with its own size and length, and the generated tokens."""
     numbers = random.Random(0)
     model = GPT(512, 8, HEADS, 1024, vocabulary=32000).to(DEVICE)
     for _ in marked(8):

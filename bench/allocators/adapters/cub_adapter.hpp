@@ -1,6 +1,5 @@
 // cub::CachingDeviceAllocator with bins of powers of two from 512 B to 256 MiB, all cached without
-// a limit. So no size of the workloads goes to the driver each time. Larger blocks of a trace do.
-// Owns the allocator.
+// a limit. So only larger blocks, in some traces, go to the driver each time. Owns the allocator.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,7 +34,8 @@ class CubAdapter {
     return block;
   }
   void free(void* block, std::size_t size_bytes, cudaStream_t) {
-    // Only what fits in no bin goes back to the driver, so the most is what there is before that.
+    // Only blocks larger than all bins go back to the driver, so the peak is just before such a
+    // free.
     if (size_bytes > kLargestBinBytes) peak_bytes_ = peak_reserved_bytes();
     allocator_.DeviceFree(block);
   }

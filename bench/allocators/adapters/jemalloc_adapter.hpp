@@ -1,7 +1,7 @@
-// jemalloc in its fastest form for small blocks of address space. It has an arena of its own with
-// an explicit thread cache; blocks are aligned to 512 bytes and freed with their size. A reference
-// for pairs of one thread, and no allocator of device memory: it knows no device, no streams, no
-// budget. Owns the arena and the cache; address space is never given back.
+// jemalloc in its fastest form for small blocks of address space. It has its own arena with an
+// explicit thread cache; blocks are aligned to 512 bytes and freed with their size. A reference for
+// pairs of one thread, not an allocator of device memory: it has no devices, streams or budget.
+// Owns the arena and the cache; never releases address space.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,7 +50,7 @@ class JemallocAdapter {
     uvm_je_sdallocx(block, size_bytes, flags_);
   }
 
-  std::size_t peak_reserved_bytes() const { return 0; }  // not asked for
+  std::size_t peak_reserved_bytes() const { return 0; }  // not measured
 
  private:
   static unsigned create(const char* control) {
@@ -60,7 +60,7 @@ class JemallocAdapter {
     return index;
   }
 
-  // Extents are address space that cannot be accessed; jemalloc keeps its records elsewhere.
+  // Extents are inaccessible address space; jemalloc keeps its records elsewhere.
   static extent_hooks_t* reserving_hooks() {
     static extent_hooks_t hooks = [] {
       extent_hooks_t made{};

@@ -1,5 +1,5 @@
 // RMM's pool_memory_resource over its cuda_memory_resource, from an initial size of 0: it doubles
-// when it grows. Frees with size and stream, as its interface wants. Owns both resources.
+// when it grows. Frees with size and stream, as its interface requires. Owns both resources.
 #pragma once
 
 // RMM 25.10 uses std::vector and std::string without naming their headers.

@@ -1,6 +1,6 @@
-// Whichever CUDA allocator torch has in this process, through c10's interface. A free gets the
-// pointer alone; an allocation names its stream, which spares it the look-up of the current one.
-// There is one allocator per process: a new adapter begins with an empty cache and fresh peaks.
+// torch's CUDA allocator in this process, through c10's interface. A free gets only the pointer; an
+// allocation names its stream, which saves the lookup of the current one. There is one allocator
+// per process: a new adapter empties its cache and resets its peaks.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -1,8 +1,8 @@
 // Umpire's QuickPool over cudaMalloc, without introspection, in its default configuration.
-// QuickPool knows no streams and no threads: a request with "threads=2" puts Umpire's
-// ThreadSafeAllocator around it. Umpire is built for the host, and this adapter brings the device
-// resource, because Umpire's own wants nvcc. Allocators of Umpire live as long as the process; a
-// new adapter makes new ones and gives the last one's memory back.
+// QuickPool has no streams and is not thread-safe: for a request with "threads=2", Umpire's
+// ThreadSafeAllocator wraps it. Umpire is built for the host, and this adapter provides the device
+// resource, because Umpire's own needs nvcc. Umpire's allocators live as long as the process; a new
+// adapter creates new ones and releases the memory of the previous ones.
 #pragma once
 
 #include <cuda_runtime_api.h>

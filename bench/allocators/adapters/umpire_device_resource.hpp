@@ -1,5 +1,5 @@
 // Device memory as the resource "DEVICE" of an Umpire that was built for the host, and the factory
-// that its registry asks. Stateless.
+// for its registry. Stateless.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// CachingManagedAllocator as the workloads see it: its public calls, the device facade, frees by
-// pointer alone. Owns the allocator. An adapter is a plain type, no interface. The workloads are
-// templates on it, so they measure the allocator's own call and nothing around it.
+// Adapts CachingManagedAllocator for the workloads: its public calls, the device facade, frees by
+// pointer alone. Owns the allocator. An adapter has no virtual functions: workloads are templates
+// on it, so they measure only the allocator's own call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@ class UvmallocAdapter {
   static constexpr bool kMeasuresMetadata = true;
   static std::string version() { return "this tree"; }
 
-  // "runtime=reserving": a runtime that hands out address space and does nothing else, so that
-  // memory and instructions counted are the allocator's alone. "budget": the most bytes in use.
+  // "runtime=reserving" selects a runtime that only hands out address space, so that measured
+  // memory and instructions are the allocator's alone. "budget" is the most bytes in use.
   explicit UvmallocAdapter(const Request& request)
       : allocator_(runtime(request), settings(request)) {}
 
@@ -54,7 +54,7 @@ class UvmallocAdapter {
     if (allocator_.move(block, wanted) == nullptr) throw std::runtime_error("a move was refused");
   }
 
-  // Enough for the largest workload, whatever machine runs it: nothing is written to these bytes.
+  // Enough for the largest workload on any machine, since no workload writes to these bytes.
   static constexpr std::size_t kBudgetBytes = std::size_t{240} << 30;
 
   static std::unique_ptr<DeviceRuntime> runtime(const Request& request) {
