@@ -12,16 +12,17 @@ die() {
   exit 1
 }
 
-# The comment at a script's head says what it does. A script with options of its own sets own_help.
+# --help prints the comment at a script's head. A script with its own options sets own_help.
 if [[ -z "${own_help:-}" && ("${1:-}" == --help || "${1:-}" == -h) ]]; then
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
   exit
 fi
 
-# Python keeps what it compiles. Tests import torch hundreds of times, and each time would take seconds more.
+# Lets Python cache bytecode. Tests import torch hundreds of times, and without the cache each
+# import takes seconds more.
 unset PYTHONDONTWRITEBYTECODE
 
-# install_debian_packages NAME...: those that are missing.
+# install_debian_packages NAME...: installs missing packages.
 install_debian_packages() {
   local name installed missing=()
   installed=" $(dpkg-query -W -f='${db:Status-Status}:${Package} ' "$@" 2>/dev/null || true)"
@@ -40,11 +41,12 @@ install_debian_packages() {
 
 requirements="$root/scripts/requirements.txt"
 
-# pip_setting PYTHON NAME: what pip is configured with, or nothing.
+# pip_setting PYTHON NAME: prints a setting of pip, or nothing.
 pip_setting() { "$1" -m pip config list | sed -n "s/^[^=]*\.$2='\(.*\)'\$/\1/p" | tail -n 1; }
 
-# install_from_pypi PYTHON ARGUMENT...: what `pip install` with these arguments does, done by uv, which takes a seventh of the
-# time. It asks the index that pip is configured with. PYTHON is that of a virtual environment. Where uv fails, pip tries.
+# install_from_pypi PYTHON ARGUMENT...: like `pip install` with these arguments, but with uv, which
+# takes a seventh of the time. It uses pip's configured index. PYTHON is that of a virtual
+# environment. If uv fails, pip tries.
 install_from_pypi() {
   local python="$1" index certificates uv_cache uv_version done=""
   shift
@@ -65,13 +67,13 @@ install_from_pypi() {
   fi
 }
 
-# Without it ccache keeps nothing that includes precompiled headers.
+# Without it ccache does not cache files with precompiled headers.
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 
-# The minor version of torch that is built against and tested when nobody says otherwise.
+# The default minor version of torch, for builds and tests.
 default_minor="$(sed -n 's/^torch==\([0-9]*\.[0-9]*\)\..*/\1/p' "$requirements")"
 
-# release_of 2.15: the release of that minor version that we build against.
+# release_of 2.15: the release of that minor version to build against.
 release_of() {
   local known
   known="$(sed -n "s/^\(${1//./\\.}\.[0-9]*\)$/\1/p" "$root/scripts/torch_versions.txt")"
@@ -79,17 +81,17 @@ release_of() {
   printf '%s\n' "$known"
 }
 
-# All minor versions that uvmalloc serves.
+# All supported minor versions.
 torch_minors() { sed -n 's/^\([0-9]*\.[0-9]*\)\..*/\1/p' "$root/scripts/torch_versions.txt"; }
 
 # This checkout's environment with that minor version of torch.
 venv_of() { if [[ "$1" == "$default_minor" ]]; then echo "$venv"; else echo "$venv-$1"; fi; }
 
-# The site-packages folder of this checkout's environment that holds torch; scripts/setup wrote it down.
+# The site-packages folder with torch of this checkout's environment, as recorded by scripts/setup.
 torch_site_packages() { cat "$venv/site-packages"; }
 
-# The folders that hold torch packages to build plugins for, each behind its minor version and a tab: those of all
-# environments that are set up, the default one first, then those that build/torch-MINOR names.
+# Prints the minor version, a tab and the folder of each torch package to build a plugin for: those
+# of all existing environments, the default one first, then those named by build/torch-MINOR.
 torch_packages() {
   local noted minor folder
   printf '%s\t%s\n' "$default_minor" "$(torch_site_packages)"
@@ -105,11 +107,11 @@ torch_packages() {
   done
 }
 
-# As CMake has lists.
+# The folders as a CMake list.
 torch_folders() { torch_packages | sed 's|^[^\t]*\t\(.*\)|\1/torch|' | paste -sd';'; }
 
-# describe_torch PYTHON: the folder, the minor version and the CUDA ("none") of the torch that this Python would import;
-# nothing where it has none.
+# describe_torch PYTHON: prints the folder, the minor version and the CUDA version ("none") of the
+# torch that this Python imports; nothing if it has no torch.
 describe_torch() {
   "$1" - 2>/dev/null <<'PY' || true
 import importlib.util, pathlib, re
@@ -120,8 +122,8 @@ print(folder.parent, ".".join(found[0][1].split(".")[:2]), found[1][1] if found[
 PY
 }
 
-# note_torch PYTHON: builds from now on have a plugin for the torch of that environment. Fails and says why it is left
-# out. An environment of ours that has the same minor version serves as well.
+# note_torch PYTHON: makes later builds include a plugin for that environment's torch. On failure
+# prints the reason. Does nothing if an own environment has the same minor version.
 note_torch() {
   local described folder minor cuda
   described="$(describe_torch "$1")"
@@ -140,10 +142,10 @@ note_torch() {
   printf '%s\n' "$folder" >"$root/build/torch-$minor"
 }
 
-# Where the jemalloc of this checkout lies; scripts/setup wrote it down.
+# The folder of this checkout's jemalloc, as recorded by scripts/setup.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
 
-# A plugin that nothing builds again must not meet a later libuvmalloc.so.
+# A later libuvmalloc.so must not load a plugin that is not rebuilt.
 remove_other_plugins() {
   local plugin minor kept
   kept="$(torch_packages | cut -f1)"
@@ -154,8 +156,8 @@ remove_other_plugins() {
   done
 }
 
-# configure PRESET [CMAKE_ARGUMENT...]. Only release holds the PyTorch plugins, one for each torch that is set up: torch is
-# not built with sanitizers.
+# configure PRESET [CMAKE_ARGUMENT...]. Only release has the PyTorch plugins, one for each torch:
+# torch is not built with sanitizers.
 configure() {
   local preset="$1" site torch=""
   shift
@@ -181,11 +183,11 @@ configure_and_build() {
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }
 
-# Counts of lines from runs before this one, and of sources that are gone.
+# Removes line counts of earlier runs and of deleted sources.
 forget_counts() { find "$root/build/asan" -name '*.gcda' -delete; }
 
-# build_programs MINOR [TARGET...]: what a program with that version of torch runs with, on a simulated device too; and
-# these targets.
+# build_programs MINOR [TARGET...]: builds all libraries for programs with that version of torch,
+# simulated device included, and these targets.
 build_programs() {
   local minor="$1" suffix="${1/./_}"
   shift
@@ -194,16 +196,16 @@ build_programs() {
     "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "$@" || die "building the plugin for torch $minor failed"
 }
 
-# Options with which pytest runs tests side by side. One more than cores, because a test also waits for its programs; few,
-# because each of these has torch.
+# Options for parallel pytest. One worker more than cores, because a test also waits for its
+# programs; at most 4, because each worker loads torch.
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
-# Tests in tests/pytorch of what depends on torch's version: those that each run has, and all.
+# Tests in tests/pytorch that depend on torch's version: those of every run, and all.
 version_tests=(allocator_calls differential every_move matrix memory_tools moves plan_fuzz ways_in wheel)
 all_version_tests=("${version_tests[@]}" fork memory switch)
 
-# test_torch_version MINOR FOLDER MARKS NAME...: those of these tests that MARKS selects (empty: all), with that torch; their
-# results go to FOLDER/pytest-torch-MINOR.xml. Its environment is set up and its plugin is built.
+# test_torch_version MINOR FOLDER MARKS NAME...: runs the tests selected by MARKS (empty: all) with
+# that torch; results go to FOLDER/pytest-torch-MINOR.xml. Its environment and plugin must exist.
 test_torch_version() {
   local minor="$1" folder="$2" marks="$3" python
   shift 3
