@@ -52,7 +52,11 @@ void ResidencyLedger::change(const void* address, std::size_t size_bytes, Change
 }
 
 void ResidencyLedger::set(const void* address, std::size_t size_bytes, Place place) {
-  change(address, size_bytes, [&](Page* page) { *page = {place}; });
+  change(address, size_bytes, [&](Page* page) {
+    page->earlier.add(page->place);
+    page->place = place;
+    page->is_discarded = false;
+  });
 }
 
 void ResidencyLedger::discard(const void* address, std::size_t size_bytes) {
@@ -71,13 +75,33 @@ bool ResidencyLedger::all_at(const void* address, std::size_t size_bytes, Place 
 
 std::size_t ResidencyLedger::bytes_at(const void* address, std::size_t size_bytes,
                                       Place place) const {
+  return bytes_of_pages(address, size_bytes, [&](const Page& page) { return page.now() == place; });
+}
+
+std::size_t ResidencyLedger::most_bytes_at(const void* address, std::size_t size_bytes,
+                                           Place device) const {
+  return bytes_of_pages(address, size_bytes,
+                        [&](const Page& page) { return page.may_be_at(device); });
+}
+
+std::size_t ResidencyLedger::most_bytes_at(Place device) const {
+  std::size_t bytes = 0;
+  for (const auto& [address, span] : spans_) {
+    for (const Page& page : span.pages) bytes += page.may_be_at(device) ? kPageBytes : 0;
+  }
+  return bytes;
+}
+
+template <class Counts>
+std::size_t ResidencyLedger::bytes_of_pages(const void* address, std::size_t size_bytes,
+                                            Counts counts) const {
   std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
   std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);
   auto span = span_of(begin);
   if (span == spans_.end()) return 0;
   std::size_t bytes = 0;
   for (std::uintptr_t page = begin; page < end; page += kPageBytes) {
-    if (span->second.pages.at(page_index(span->first, page)).now() == place) bytes += kPageBytes;
+    if (counts(span->second.pages.at(page_index(span->first, page)))) bytes += kPageBytes;
   }
   return bytes;
 }

@@ -1,6 +1,6 @@
 // The last known place of each 2 MiB page of our memory, recorded when a hint is planned or a page
 // is first used. The place is an assumption: the driver may have moved the page since. Each span
-// has a flat table with three bytes for each page.
+// has a flat table with 16 bytes for each page.
 //
 // Guarded by the state lock.
 #pragma once
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <uvmalloc/place.hpp>
+#include <uvmalloc/place_set.hpp>
 #include "storage/pages.hpp"
 
 namespace uvm {
@@ -39,16 +40,25 @@ class ResidencyLedger {
   std::size_t bytes_at(const void* address, std::size_t size_bytes, Place place) const;
   std::size_t bytes_at(Place place) const;
 
+  // Bytes, in whole pages, that the driver may count at `device`: of dropped contents too, and of
+  // pages that have moved on, because a kernel there can have brought them back.
+  std::size_t most_bytes_at(const void* address, std::size_t size_bytes, Place device) const;
+  std::size_t most_bytes_at(Place device) const;
+
  private:
   struct Page {
     Place place;
     bool is_discarded = false;  // the page is nowhere, and was at `place`
+    PlaceSet earlier;
+    bool may_be_at(Place device) const { return place == device || earlier.has(device); }
     Place now() const { return is_discarded ? Place::nowhere() : place; }
   };
   struct Span {
     std::size_t size_bytes = 0;
     std::vector<Page> pages;
   };
+  template <class Counts>
+  std::size_t bytes_of_pages(const void* address, std::size_t size_bytes, Counts counts) const;
   template <class Change>
   void change(const void* address, std::size_t size_bytes, Change change);
   void count(const Page& page, std::size_t sign) {

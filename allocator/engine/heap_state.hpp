@@ -32,6 +32,8 @@ class UVM_CAPABILITY("state lock") HeapState {
     std::size_t budget_bytes;                // of the process; requests beyond it fail
     std::vector<std::size_t> device_limits;  // of device memory, by device
     std::vector<std::size_t> spill_limits;   // as device_limits, set by SpillLimit
+    // The least bytes of each device that were in use and not ours, at any query so far.
+    std::vector<std::size_t> foreign_bytes;
     ResidencyLedger ledger;
     PlacementPlanner planner;
     SpanStore spans;

@@ -68,11 +68,15 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
     // The driver counts discarded pages as used, and pages on the device that no block there uses,
     // until it needs their memory.
     const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
-    const std::size_t unused_bytes =
-        left(heap->ledger.bytes_at(Place::device(device)), used_bytes) + copies(heap, device);
-    figures.free_bytes = std::min(
-        driver.free_bytes + heap->ledger.discarded_bytes_at(Place::device(device)) + unused_bytes,
-        std::max(driver.free_bytes, left(driver.total_bytes, used_bytes)));
+    const std::size_t discarded_bytes = heap->ledger.discarded_bytes_at(Place::device(device));
+    const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) + discarded_bytes;
+    std::size_t& foreign_bytes = heap->foreign_bytes[static_cast<std::size_t>(device)];
+    foreign_bytes =
+        std::min(foreign_bytes, left(left(driver.total_bytes, driver.free_bytes), known_bytes));
+    const std::size_t most_bytes = left(driver.total_bytes, used_bytes + foreign_bytes);
+    if (driver.free_bytes < most_bytes) {
+      figures.free_bytes = std::min(most_bytes, driver.free_bytes + unused_bytes(heap, device));
+    }
     allowed_bytes = std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
                              left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX),
                                   heap->book.reserved_bytes(Facade::kDevice, device)));
@@ -81,24 +85,38 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
                           allowed_bytes);
 }
 
-// Bytes of live blocks that were on the device and are not used there any more. The device may keep
-// copies of them.
-std::size_t Introspection::copies(const LockedHeap& heap, int device) {
-  std::size_t bytes = 0;
-  heap->pools.side_states().each_block([&](const Block& block, const BlockSideState& side_state) {
-    if (block.now() != BlockState::kLive) return;
-    const StreamKey& charged = heap->pools.at(Charges::pool_of(heap, block)).key;
-    const StreamKey& own = heap->pools.at(block.pool).key;
-    auto is_of_device = [&](const StreamKey& key) {
-      return key.facade == Facade::kDevice && key.device == device;
-    };
-    const bool was_there =
-        is_of_device(own) || (side_state.mover.exists() && side_state.mover.device == device);
-    if (is_of_device(charged) || !was_there) return;
-    const std::size_t there =
-        heap->ledger.bytes_at(block.address(), block.size_bytes(), Place::device(device));
-    bytes += block.size_bytes() - std::min(block.size_bytes(), there);
-  });
+// The most bytes that the driver may count on the device while they count elsewhere, or nowhere.
+std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
+  const Place place = Place::device(device);
+  std::size_t bytes = heap->ledger.most_bytes_at(place);
+  // Blocks cover all pages of pools. A page counts where the block counts that has its first byte.
+  const auto visit = [&](const Block& block, PoolIndex counts_in, PlaceSet used_at) {
+    const std::uintptr_t begin = round_up(address_of(block.address()), kPageBytes);
+    const std::uintptr_t end = round_up(address_of(block.end()), kPageBytes);
+    if (begin == end) return;
+    const std::size_t there_bytes =
+        heap->ledger.most_bytes_at(reinterpret_cast<const void*>(begin), end - begin, place);
+    const StreamKey& key = heap->pools.at(counts_in).key;
+    if (key.facade == Facade::kDevice && key.device == device) {
+      bytes -= there_bytes;
+    } else if (used_at.has(place)) {
+      bytes += end - begin - there_bytes;  // a kernel there can have read all of it
+    }
+  };
+  for (const auto& span : heap->spans.spans()) {
+    heap->pools.directory().each_block(
+        *span,
+        [&](const Block& block) {
+          if (block.kind == BlockKind::kSmall) return;
+          if (block.now() == BlockState::kLive) {
+            visit(block, Charges::pool_of(heap, block), Charges::places_of(heap, block));
+          } else {
+            visit(block, heap->pools.directory().home_of(block), {});
+          }
+        },
+        // Small blocks have no record of who uses them.
+        [&](const RunBlock& run) { visit(run, run.home, PlaceSet(place)); });
+  }
   return bytes;
 }
 

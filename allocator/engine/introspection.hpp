@@ -63,7 +63,7 @@ class Introspection {
   static bool is_used_by_host(const LockedHeap& heap, const Block& block);
 
  private:
-  static std::size_t copies(const LockedHeap& heap, int device);
+  static std::size_t unused_bytes(const LockedHeap& heap, int device);
 
   Machine& machine_;
   HeapState& state_;

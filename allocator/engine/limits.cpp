@@ -9,6 +9,7 @@ HeapState::Guarded::Guarded(Machine& machine)
       device_limits(machine.devices.size(),
                     machine.configuration.device_budget_bytes.value_or(SIZE_MAX)),
       spill_limits(machine.devices.size(), SIZE_MAX),
+      foreign_bytes(machine.devices.size(), SIZE_MAX),
       planner(machine.configuration.policy, machine.budget.devices, ledger,
               machine.figure_store.hints()),
       reserve(machine.devices.size()),

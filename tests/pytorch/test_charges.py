@@ -137,8 +137,7 @@ class Model:
             assert reserved >= charged, (where, device, "reserved", reserved, charged)
             free, total = torch.cuda.mem_get_info(device)
             used = total - free - self.others[device]
-            # A device may hold copies of what is read elsewhere too.
-            assert used >= reserved, (where, device, "used", used, reserved)
+            assert used == reserved, (where, device, "used", used, reserved)
 
     def check_reserved(self, where):
         # What is cached goes back. What is left is pages of blocks that are used.

@@ -43,6 +43,20 @@ TEST(ResidencyLedger, ARemovedSpanLeavesNoBytesBehind) {
   EXPECT_EQ(ledger.bytes_at(page(100), kPageBytes, Place::device(1)), 0u);
 }
 
+TEST(ResidencyLedger, APageThatHasMovedOnOrWasDroppedMayStillBeAtTheDevice) {
+  ResidencyLedger ledger;
+  ledger.add_span(page(100), 4 * kPageBytes);
+  ledger.set(page(100), 2 * kPageBytes, Place::device(0));
+  ledger.set(page(100), kPageBytes, Place::device(1));
+  ledger.set(page(100), kPageBytes, Place::host());
+  ledger.discard(page(101), kPageBytes);
+  EXPECT_EQ(ledger.bytes_at(Place::device(0)), 0u);
+  EXPECT_EQ(ledger.most_bytes_at(Place::device(0)), 2 * kPageBytes);
+  EXPECT_EQ(ledger.most_bytes_at(page(101), kPageBytes, Place::device(0)), kPageBytes);
+  EXPECT_EQ(ledger.most_bytes_at(Place::device(1)), kPageBytes);
+  EXPECT_EQ(ledger.most_bytes_at(Place::device(2)), 0u);
+}
+
 TEST(ResidencyLedger, TotalsEqualTheSumOfPagesAfterRandomMoves) {
   ResidencyLedger ledger;
   constexpr std::size_t kPages = 64;
