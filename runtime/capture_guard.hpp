@@ -1,7 +1,7 @@
-// Keeps captures of streams and our own calls apart. A wait for a device, or an event recorded on a
-// stream, is harmless before a capture begins and invalidates a capture that has begun. So a caller
-// takes a Hold, checks captures(), and makes its call within the Hold: no capture begins meanwhile.
-// One guard for the process. Thread-safe. Held across driver calls.
+// Keeps captures of streams and our own calls apart (Note "Captures"). A wait for a device, or an
+// event recorded on a stream, is harmless before a capture begins and invalidates a capture that
+// has begun. So a caller takes a Hold, checks captures(), and makes its call within the Hold: no
+// capture begins meanwhile. One guard for the process. Thread-safe. Held across driver calls.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // A mutex with a rank. A thread may take a mutex only if the mutex's rank is above the ranks of all
-// locks that the thread holds: another order could deadlock. Debug builds check the order and abort
-// with both names. Release builds have the mutex alone.
+// locks that the thread holds: another order could deadlock (invariant 12). Debug builds check the
+// order and abort with both names. Release builds have the mutex alone.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace uvm {
 
 // In the order in which a thread may take the locks. From kArena on, no lock is held across a
-// driver call.
+// driver call (invariant 13).
 enum class LockRank : std::uint8_t {
   kNone,
   kPlan,

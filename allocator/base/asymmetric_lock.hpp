@@ -1,7 +1,8 @@
-// A lock for data that one thread, its owner, uses all the time and others hardly ever. The owner
-// locks it without an atomic read-modify-write or a fence. Others pay for both sides with the
-// membarrier system call (asymmetric Dekker, membarrier(2)). If the system has no membarrier, and
-// under ThreadSanitizer, which does not see that call, the owner locks by an exchange.
+// A lock for data that one thread, its owner, uses all the time and others hardly ever (Note
+// "Asymmetric lock"). The owner locks it without an atomic read-modify-write or a fence. Others pay
+// for both sides with the membarrier system call (asymmetric Dekker, membarrier(2)). If the system
+// has no membarrier, and under ThreadSanitizer, which does not see that call, the owner locks by an
+// exchange.
 //
 // The owner must not block while it holds the lock, because others spin until it unlocks. Another
 // thread may hold the lock for long, for example around a fork that copies memory; the owner then

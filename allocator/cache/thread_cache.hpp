@@ -1,7 +1,7 @@
 // Blocks that one thread has freed and will likely request again: by stream and rounded size, last
 // in, first out. A hit takes no lock that another thread takes in normal operation
 // (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only plain
-// blocks are cached (Block::plain). Flushed blocks go to the pools.
+// blocks are cached (Block::plain, invariant 11). Flushed blocks go to the pools.
 //
 // A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
 // It shares no pair of cache lines with data of other threads.

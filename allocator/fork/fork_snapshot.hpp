@@ -1,6 +1,6 @@
-// Copies of live host blocks for a forked child, at the addresses that they have in the parent. A
-// child does not inherit the driver's mappings. So before a fork the bytes are written to an
-// anonymous file, and the child maps the file privately at the same addresses.
+// Copies of live host blocks for a forked child, at the addresses that they have in the parent
+// (Note "Fork copies"). A child does not inherit the driver's mappings. So before a fork the bytes
+// are written to an anonymous file, and the child maps the file privately at the same addresses.
 //
 // A file is sealed once it is written, so the bytes that a child maps never change. Only children
 // hold the files: the kernel drops a file when the last child that maps it has ended. At the next

@@ -163,6 +163,7 @@ RunBlock* PageDirectory::end_small_run(char* base) {
   SmallPage& small = small_page(base);
   RunBlock* run = run_at(base);
   small.each(*run, [](const Block&) {
+    // Invariant 10.
     require_invariant(false, "an arena gives back live small objects");
   });
   run->set(BlockState::kReleasing);

@@ -1,7 +1,7 @@
 // Blocks of up to 4 KiB from segments of 256 KiB, for one pool: one jemalloc arena whose memory
-// comes from an ExtentSource. All of jemalloc's records lie in memory of its own
-// (`metadata_use_hooks` is false, slabs have no headers). So the segments may be managed, or not
-// accessible at all: they are never read, written, zeroed or advised.
+// comes from an ExtentSource (Note "Small arenas"). All of jemalloc's records lie in memory of its
+// own (`metadata_use_hooks` is false, slabs have no headers). So the segments may be managed, or
+// not accessible at all: they are never read, written, zeroed or advised.
 //
 // Segments. The arena takes one segment at a time, when none of its pages fits. Freed pages stay
 // with the arena and are used first; jemalloc never ages them. A segment goes back to the source in

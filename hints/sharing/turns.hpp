@@ -1,7 +1,8 @@
-// Decides which of several programs may use a device that has no room for all of them at once. Each
-// program publishes how much of the device's memory it holds. While the sum fits, all programs run.
-// Otherwise one program at a time has the device, for a turn. A turn is long compared with a change
-// of programs, in which one program's memory leaves and another's arrives.
+// Decides which of several programs may use a device that has no room for all of them at once (Note
+// "Turns on a shared device"). Each program publishes how much of the device's memory it holds.
+// While the sum fits, all programs run. Otherwise one program at a time has the device, for a turn.
+// A turn is long compared with a change of programs, in which one program's memory leaves and
+// another's arrives.
 //
 // A turn ends when its program yields, or when its program has launched no kernel for `idle_ns` and
 // another program takes the turn. So a program that sleeps, is stopped or waits for another program

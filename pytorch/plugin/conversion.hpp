@@ -1,6 +1,7 @@
-// Converts a CPU tensor that was allocated before CPU tensors could be managed, at its first move.
-// Its bytes are copied to a managed block piece by piece. The kernel gets the old pages back after
-// each piece, so at most one piece is in memory twice. The move then shares the block.
+// Converts a CPU tensor that was allocated before CPU tensors could be managed, at its first move
+// (Note "Conversion of host memory"). Its bytes are copied to a managed block piece by piece. The
+// kernel gets the old pages back after each piece, so at most one piece is in memory twice. The
+// move then shares the block.
 //
 // A move only reads its source, so other threads may read it at the same time. A tensor is
 // converted only if no other thread can: this thread is Python's only one, and the tensor has no

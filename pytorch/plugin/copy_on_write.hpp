@@ -1,6 +1,6 @@
-// Storages that share a block copy-on-write, and their first writes. Up to torch 2.12 torch itself
-// shares the block, and the preload library intercepts its first writes. From 2.13 on a storage
-// calls a function of the plugin before its first write.
+// Storages that share a block copy-on-write, and their first writes (Note "Copy-on-write"). Up to
+// torch 2.12 torch itself shares the block, and the preload library intercepts its first writes.
+// From 2.13 on a storage calls a function of the plugin before its first write.
 #pragma once
 
 #include <c10/core/Storage.h>
