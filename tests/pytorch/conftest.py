@@ -88,15 +88,6 @@ class Simulate(Protocol):
     ) -> SimulatedRun: ...
 
 
-def same_output(simulate: Simulate, program: str, *arguments: str, **options: Any) -> SimulatedRun:
-    """The run under uvmalloc, which has printed what the program prints with torch's allocators."""
-    native = simulate(program, *arguments, native=True, **options).check()
-    ours = simulate(program, *arguments, **options).check()
-    assert ours.stdout == native.stdout
-    assert ours.stdout.strip(), "a test that prints nothing compares nothing"
-    return ours
-
-
 def fails_in_one_line_on_a_full_disk(
     environment: Mapping[str, str], arguments: Sequence[str | Path]
 ) -> None:
@@ -112,6 +103,35 @@ def fails_in_one_line_on_a_full_disk(
         )
     said = "uvmalloc: error: cannot write the output: No space left on device\n"
     assert (finished.returncode, finished.stderr) == (1, said)
+
+
+class Checked(Protocol):
+    def __call__(self, program: str, *arguments: str, **options: Any) -> SimulatedRun: ...
+
+
+@pytest.fixture
+def checked(simulate: Simulate, request: pytest.FixtureRequest) -> Checked:
+    """Runs the PRELUDE of the test's module and then `program`, and fails the test if it fails."""
+    prelude = getattr(request.module, "PRELUDE", "")
+
+    def run(program: str, *arguments: str, **options: Any) -> SimulatedRun:
+        return simulate(prelude + program, *arguments, **options).check()
+
+    return run
+
+
+@pytest.fixture
+def same_output(checked: Checked) -> Checked:
+    """The run under uvmalloc, which has printed what the program prints with torch's allocators."""
+
+    def run(program: str, *arguments: str, **options: Any) -> SimulatedRun:
+        native = checked(program, *arguments, native=True, **options)
+        ours = checked(program, *arguments, **options)
+        assert ours.stdout == native.stdout
+        assert ours.stdout.strip(), "a test that prints nothing compares nothing"
+        return ours
+
+    return run
 
 
 @pytest.fixture(scope="session")

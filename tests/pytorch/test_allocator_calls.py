@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from uvmalloc.libraries import Libraries
 
-from tests.pytorch import conftest
-from tests.pytorch.conftest import TORCH_MINOR, Simulate, SimulatedRun
+from tests.pytorch.conftest import TORCH_MINOR, Checked, Simulate
 
 PRELUDE = """
 import ctypes, sys, threading, torch
@@ -40,17 +37,12 @@ torch.cuda.set_per_process_memory_fraction(0.25)
 
 
 @pytest.fixture
-def same_output(simulate: Simulate, libraries: Libraries) -> Any:
-    """What the program prints with torch's own allocators and, the same, under uvmalloc."""
+def same_output(same_output: Checked, libraries: Libraries) -> Checked:
     library = libraries.folder / "tests" / f"liballocator_calls_2_{TORCH_MINOR}.so"
-
-    def run(program: str, **options: Any) -> SimulatedRun:
-        return conftest.same_output(simulate, PRELUDE + program, str(library), **options)
-
-    return run
+    return lambda program, **options: same_output(program, str(library), **options)
 
 
-def test_who_can_give_memory_back_is_asked_before_a_request_fails(same_output: Any) -> None:
+def test_who_can_give_memory_back_is_asked_before_a_request_fails(same_output: Checked) -> None:
     run = same_output(
         PRESSURE
         + """
@@ -85,7 +77,7 @@ held = tensor(301)
 """
 
 
-def test_who_watches_for_want_of_memory_is_told_the_figures(same_output: Any) -> None:
+def test_who_watches_for_want_of_memory_is_told_the_figures(same_output: Checked) -> None:
     run = same_output(
         REJECTION
         + """
@@ -104,7 +96,7 @@ print(counts()['num_ooms'])
     assert first == f"False [('oom', 0, {400 << 20}, {512 << 20}, {free})]"
 
 
-def test_what_the_program_wants_rejected_is_told_as_rejected(same_output: Any) -> None:
+def test_what_the_program_wants_rejected_is_told_as_rejected(same_output: Checked) -> None:
     run = same_output(
         REJECTION
         + """
@@ -144,7 +136,7 @@ def states():
 """
 
 
-def test_devices_are_made_peers_once_and_one_way(same_output: Any) -> None:
+def test_devices_are_made_peers_once_and_one_way(same_output: Checked) -> None:
     same_output(
         BETWEEN
         + """
@@ -163,7 +155,7 @@ print(torch.equal(y.cpu(), x.cpu()), states())
     )
 
 
-def test_copies_between_devices_are_ordered_on_their_stream(same_output: Any) -> None:
+def test_copies_between_devices_are_ordered_on_their_stream(same_output: Checked) -> None:
     same_output(
         BETWEEN
         + """

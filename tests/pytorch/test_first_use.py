@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import Simulate, same_output
+from tests.pytorch.conftest import Checked
 
 PRELUDE = """
 import ctypes, json, os, torch
@@ -48,16 +48,11 @@ def in_child(body):
 NOT_INITIALIZED = 3
 
 
-def program(body: str) -> str:
-    return PRELUDE + body
-
-
 # ---- who initialises ----------------------------------------------------------------------------
 
 
-def test_cpu_tensors_initialise_nothing(simulate: Simulate) -> None:
-    run = simulate(
-        program(f"""
+def test_cpu_tensors_initialise_nothing(checked: Checked) -> None:
+    run = checked(f"""
 x = large(64 * MIB)
 y = x * 2
 del y
@@ -66,7 +61,6 @@ assert torch.cuda.get_enabled_uvm()
 assert driver_answer() == {NOT_INITIALIZED}
 assert not torch.cuda.is_initialized()
 """)
-    ).check()
     assert run.sim.get("managed_allocations", 0) == 0
 
 
@@ -80,26 +74,24 @@ assert not torch.cuda.is_initialized()
     ],
 )
 def test_cpu_tensors_are_managed_once_the_program_has_initialised_cuda(
-    simulate: Simulate, first_use: str
+    checked: Checked, first_use: str
 ) -> None:
-    simulate(
-        program(f"assert not is_managed(large())\n{first_use}\nassert is_managed(large())")
-    ).check()
+    checked(f"assert not is_managed(large())\n{first_use}\nassert is_managed(large())")
 
 
-def test_a_device_is_not_chosen_for_the_program(simulate: Simulate) -> None:
+def test_a_device_is_not_chosen_for_the_program(checked: Checked) -> None:
     """Asking whether there is CUDA says nothing about which of two devices will be used."""
-    simulate(
-        program("""
+    checked(
+        """
 assert torch.cuda.is_available()
 x = large()
 assert not is_managed(x) and contexts(2) == [0, 0]
 y = x.to('cuda:1')
 assert is_managed(x) and is_managed(large()) and contexts(2) == [0, 1], contexts(2)
 assert torch.equal(x, y.cpu())
-"""),
+""",
         devices=2,
-    ).check()
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,35 +108,36 @@ assert torch.equal(x, y.cpu())
     ],
 )
 def test_a_program_that_uses_device_1_has_no_context_on_device_0(
-    simulate: Simulate, use: str
+    checked: Checked, use: str
 ) -> None:
-    run = simulate(program(f"{use}\nprint(contexts(2))"), devices=2).check()
+    run = checked(f"{use}\nprint(contexts(2))", devices=2)
     assert run.stdout == "[0, 1]\n"
 
 
-def test_variable_manages_cpu_tensors_at_once(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_variable_manages_cpu_tensors_at_once(checked: Checked) -> None:
+    checked(
+        """
 x = large()
 assert is_managed(x) and driver_answer() == 0
-"""),
+""",
         environment={"UVMALLOC_CPU": "managed"},
-    ).check()
+    )
 
 
-def test_a_bad_value_of_the_variable_is_one_line_and_the_default_holds(simulate: Simulate) -> None:
-    run = simulate(
-        program(f"x = large()\nassert driver_answer() == {NOT_INITIALIZED}"),
+def test_a_bad_value_of_the_variable_is_one_line_and_the_default_holds(checked: Checked) -> None:
+    run = checked(
+        f"x = large()\nassert driver_answer() == {NOT_INITIALIZED}",
         environment={"UVMALLOC_CPU": "always"},
-    ).check()
+    )
     assert run.stderr.count("\n") == 1
     assert "UVMALLOC_CPU='always'" in run.stderr and "accepted: auto, managed" in run.stderr
 
 
 def test_devices_made_visible_after_a_cpu_tensor_are_those_that_are_used(
-    simulate: Simulate,
+    same_output: Checked,
 ) -> None:
-    use = program("""
+    run = same_output(
+        """
 x = large()
 os.environ['CUDA_VISIBLE_DEVICES'] = '1'
 y = x.to('cuda')
@@ -152,18 +145,17 @@ print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).uuid, y.sum
 count = ctypes.c_int()
 assert driver().cuDeviceGetCount(ctypes.byref(count)) == 0
 print(count.value)
-""")
-    run = same_output(simulate, use, devices=2)
+""",
+        devices=2,
+    )
     assert run.stdout.startswith("1 ") and run.stdout.endswith("\n1\n")
 
 
 # ---- forks --------------------------------------------------------------------------------------
 
 
-def test_a_child_of_a_parent_with_cpu_tensors_can_use_cuda(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        program("""
+def test_a_child_of_a_parent_with_cpu_tensors_can_use_cuda(same_output: Checked) -> None:
+    same_output("""
 x = large(8 * MIB)
 freed = large(8 * MIB)
 del freed
@@ -175,12 +167,11 @@ def child():
 for _ in range(2):
     print(in_child(child), flush=True)
 print(x.sum().item(), x.to('cuda').sum().item())
-"""),
-    )
+""")
 
 
 @pytest.mark.parametrize("how", ["pool", "loader"])
-def test_worker_processes_are_the_first_to_use_cuda(simulate: Simulate, how: str) -> None:
+def test_worker_processes_are_the_first_to_use_cuda(same_output: Checked, how: str) -> None:
     bodies = {
         "pool": """
 import multiprocessing
@@ -193,21 +184,17 @@ print(list(DataLoader(range(4), batch_size=None, num_workers=2, collate_fn=work,
                       multiprocessing_context='fork')))
 """,
     }
-    same_output(
-        simulate,
-        program(f"""
+    same_output(f"""
 data = large(4 * MIB)
 def work(row):
     assert torch.cuda.is_available()
     return int(data.to('cuda')[row].item())
 {bodies[how]}
-"""),
-    )
+""")
 
 
-def test_children_convert_for_themselves(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_children_convert_for_themselves(checked: Checked) -> None:
+    checked("""
 x = large(8 * MIB)
 def child():
     assert x.to('cuda').sum().item() == x.sum().item() and is_managed(x)
@@ -219,7 +206,6 @@ assert x.sum().item() == expected and not is_managed(x)
 assert x.to('cuda').sum().item() == expected
 assert in_child(lambda: x.sum().item() == expected or os._exit(2)) == 0
 """)
-    ).check()
 
 
 USE_IN_CHILD = """
@@ -235,9 +221,9 @@ assert in_child(child) == 0
 
 @pytest.mark.parametrize("first_use", ["torch.cuda.init()", "torch.cuda.is_available()"])
 def test_a_child_forked_after_torch_initialised_cuda_is_told_so_by_torch(
-    simulate: Simulate, first_use: str
+    same_output: Checked, first_use: str
 ) -> None:
-    run = same_output(simulate, program(first_use + USE_IN_CHILD))
+    run = same_output(first_use + USE_IN_CHILD)
     assert "Cannot re-initialize CUDA in forked subprocess" in run.stdout
 
 
@@ -249,9 +235,9 @@ def test_a_child_forked_after_torch_initialised_cuda_is_told_so_by_torch(
     ],
 )
 def test_a_child_forked_after_uvmalloc_initialised_cuda_is_told_the_cause(
-    simulate: Simulate, first_use: str, variables: dict[str, str]
+    checked: Checked, first_use: str, variables: dict[str, str]
 ) -> None:
-    run = simulate(program(first_use + USE_IN_CHILD), environment=variables).check()
+    run = checked(first_use + USE_IN_CHILD, environment=variables)
     assert "Cannot re-initialize CUDA in forked subprocess" in run.stdout
     assert run.stdout.endswith("False True\n")
     line = "CUDA cannot be used in this process: it was forked after CUDA had been initialised"
@@ -262,9 +248,8 @@ def test_a_child_forked_after_uvmalloc_initialised_cuda_is_told_the_cause(
 # ---- conversion ---------------------------------------------------------------------------------
 
 
-def test_the_first_move_converts_and_shares(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_the_first_move_converts_and_shares(checked: Checked) -> None:
+    run = checked("""
 x = large(64 * MIB)
 before = x.sum().item()
 y = x.to('cuda')
@@ -278,15 +263,13 @@ x.add_(2)
 assert (y.sum() - z.sum()).item() == x.numel() and x.sum().item() == before + 2 * x.numel()
 torch.ops.uvmalloc.check_invariants()
 """)
-    ).check()
     assert run.report["moves"]["total"] == 2
     assert run.report["copies_by_moves"]["count"] == 0
     assert "converted" not in run.report["copies_by_moves"]["by_reason"]
 
 
-def test_a_tensor_is_never_in_memory_twice(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_a_tensor_is_never_in_memory_twice(checked: Checked) -> None:
+    run = checked("""
 def resident(key):
     lines = open('/proc/self/status').read().splitlines()
     return next(int(l.split()[1]) << 10 for l in lines if l.startswith(key + ':'))
@@ -301,29 +284,28 @@ assert is_managed(x)
 print((resident('VmHWM') - before) / size, (resident('VmRSS') - before) / size)
 assert y[-1].item() == x[0].item() == 7
 """)
-    ).check()
     peak, now = map(float, run.stdout.split())
     assert peak <= 0.02
     assert now <= 0.02
 
 
-def test_an_automatic_budget_grows_by_what_is_converted(simulate: Simulate) -> None:
+def test_an_automatic_budget_grows_by_what_is_converted(checked: Checked) -> None:
     """The memory of earlier tensors did not count as available when the budget was made."""
-    body = program("""
+    body = """
 x = large(64 * MIB)
 torch.cuda.init()
 torch.ones(1, device='cuda')
 before = report()['budget_bytes']
 x.to('cuda')
 print((report()['budget_bytes'] - before) // MIB, is_managed(x))
-""")
-    assert simulate(body).check().stdout == "64 True\n"
-    assert simulate(body, budget="512MiB").check().stdout == "0 True\n"
+"""
+    assert checked(body).stdout == "64 True\n"
+    assert checked(body, budget="512MiB").stdout == "0 True\n"
 
 
-def test_without_room_in_the_budget_the_tensor_stays_as_it_is(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_without_room_in_the_budget_the_tensor_stays_as_it_is(checked: Checked) -> None:
+    checked(
+        """
 x = large(64 * MIB)
 try:
     x.to('cuda')
@@ -334,9 +316,9 @@ else:
 assert not is_managed(x) and x[0].item() == 0 and x[-1].item() == x.numel() - 1
 assert report()['conversions']['count'] == 0
 torch.ops.uvmalloc.check_invariants()
-"""),
+""",
         budget="32MiB",
-    ).check()
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,9 +331,8 @@ torch.ops.uvmalloc.check_invariants()
         "p = x.untyped_storage().data_ptr()",
     ],
 )
-def test_with_a_raw_pointer_out_it_is_copied(simulate: Simulate, export: str) -> None:
-    simulate(
-        program(f"""
+def test_with_a_raw_pointer_out_it_is_copied(checked: Checked, export: str) -> None:
+    checked(f"""
 x = large(8 * MIB)
 address = ctypes.c_int.from_address
 {export}
@@ -365,12 +346,10 @@ if 'p' in globals():
     assert address(p).value == x.flatten()[(p - x.data_ptr()) // 4].item()
 assert y[0].item() == 0 and y[-1].item() == x[-1].item()
 """)
-    ).check()
 
 
-def test_an_exported_tensor_is_not_shared_for_good_either(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_an_exported_tensor_is_not_shared_for_good_either(checked: Checked) -> None:
+    checked("""
 x = large(8 * MIB)
 z = large(8 * MIB)
 a = x.numpy()
@@ -383,7 +362,6 @@ w = z.uvm_to('cuda')
 z[0] = -5
 assert w[0].item() == -5 and report()['conversions']['count'] == 1
 """)
-    ).check()
 
 
 @pytest.mark.parametrize(
@@ -395,10 +373,9 @@ assert w[0].item() == -5 and report()['conversions']['count'] == 1
         "w = (torch.ones_like(x, dtype=torch.float32, requires_grad=True) * x).sum()",
     ],
 )
-def test_with_another_owner_of_its_memory_it_is_copied(simulate: Simulate, owner: str) -> None:
+def test_with_another_owner_of_its_memory_it_is_copied(checked: Checked, owner: str) -> None:
     """Another owner may be C++ code that reads the tensor in a thread of its own."""
-    simulate(
-        program(f"""
+    checked(f"""
 x = large(8 * MIB)
 {owner}
 y = x.to('cuda')
@@ -406,12 +383,10 @@ assert not is_managed(x) and reasons() == {{'may_be_read': 1}}, reasons()
 assert report()['conversions']['count'] == 0
 assert torch.equal(y.cpu(), x)
 """)
-    ).check()
 
 
-def test_while_python_has_another_thread_it_is_copied(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_while_python_has_another_thread_it_is_copied(checked: Checked) -> None:
+    checked("""
 import threading
 x, y = large(8 * MIB), large(8 * MIB)
 torch.cuda.init()
@@ -430,13 +405,11 @@ again = x.to('cuda')
 assert is_managed(x) and report()['conversions']['count'] == 1 and reasons()['may_be_read'] == 2
 assert torch.equal(moved, again) and torch.equal(again.cpu(), x)
 """)
-    ).check()
 
 
-def test_a_thread_that_saves_a_tensor_writes_its_bytes_beside_a_move(simulate: Simulate) -> None:
+def test_a_thread_that_saves_a_tensor_writes_its_bytes_beside_a_move(checked: Checked) -> None:
     """The thread is between two pieces of the tensor while the tensor moves."""
-    simulate(
-        program("""
+    checked("""
 import io, threading
 model = torch.nn.Linear(2048, 2048, bias=False)
 state = model.state_dict()
@@ -460,7 +433,6 @@ file.seek(0)
 assert torch.equal(torch.load(file)['weight'], expected)
 assert torch.equal(model.weight.detach().cpu(), expected)
 """)
-    ).check()
 
 
 @pytest.mark.parametrize(
@@ -474,9 +446,8 @@ assert torch.equal(model.weight.detach().cpu(), expected)
         "x = torch.empty(0, dtype=torch.int32).set_(torch.UntypedStorage(4 * MIB)).fill_(3)",
     ],
 )
-def test_memory_of_others_is_copied_as_ever(simulate: Simulate, make: str) -> None:
-    simulate(
-        program(f"""
+def test_memory_of_others_is_copied_as_ever(checked: Checked, make: str) -> None:
+    checked(f"""
 import tempfile
 path = tempfile.mkstemp()[1]
 open(path, 'wb').write(bytes(4 * MIB))
@@ -486,13 +457,10 @@ assert torch.equal(y.cpu(), x) and not is_managed(x)
 assert reasons() == {{'foreign_memory': 1}} and report()['conversions']['count'] == 0, reasons()
 os.unlink(path)
 """)
-    ).check()
 
 
-def test_gradients_flow_through_a_conversion(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        program("""
+def test_gradients_flow_through_a_conversion(same_output: Checked) -> None:
+    same_output("""
 p = torch.arange(MIB, dtype=torch.float32, requires_grad=True)
 q = (p * 2).detach().requires_grad_()
 (q.to('cuda') * p.to('cuda')).sum().backward()
@@ -504,13 +472,11 @@ assert model.to('cuda').weight is kept
 print(abs(kept.sum().item() - before) < 1e-2, kept.is_cuda, kept.requires_grad)
 with torch.inference_mode():
     print(torch.ones(MIB).to('cuda').sum().item())
-"""),
-    )
+""")
 
 
-def test_threads_that_move_the_same_tensor_all_get_it(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_threads_that_move_the_same_tensor_all_get_it(checked: Checked) -> None:
+    checked("""
 import threading
 tensors = [large(16 * MIB) + n for n in range(4)]
 sums = [t.sum().item() for t in tensors]
@@ -527,13 +493,11 @@ assert all([t.sum().item() for t in moved[n]] == sums for n in range(8))
 assert report()['conversions']['count'] == 0 and reasons() == {'may_be_read': 32}, reasons()
 torch.ops.uvmalloc.check_invariants()
 """)
-    ).check()
 
 
-def test_freed_memory_is_forgotten(simulate: Simulate) -> None:
+def test_freed_memory_is_forgotten(checked: Checked) -> None:
     """A block that the C library gives out again is another one: it may be converted."""
-    simulate(
-        program("""
+    checked("""
 for _ in range(8):
     x = large(2 * MIB)
     x.numpy()
@@ -542,12 +506,10 @@ x = large(2 * MIB)
 x.to('cuda')
 assert is_managed(x) and reasons() == {}
 """)
-    ).check()
 
 
-def test_what_torch_load_reads_for_a_device_goes_there_without_a_copy(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_what_torch_load_reads_for_a_device_goes_there_without_a_copy(checked: Checked) -> None:
+    checked("""
 import io
 file = io.BytesIO()
 torch.save({'a': large(8 * MIB), 'b': large(4 * MIB)}, file)
@@ -556,16 +518,15 @@ read = torch.load(file, map_location='cuda')
 assert reasons() == {} and report()['moves']['host_to_device'] == 2, report()['moves']
 assert read['a'].is_cuda and torch.equal(read['b'].cpu(), large(4 * MIB))
 """)
-    ).check()
 
 
-def test_settings_that_copy_convert_nothing(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_settings_that_copy_convert_nothing(checked: Checked) -> None:
+    checked(
+        """
 x = large(8 * MIB)
 assert torch.equal(x.to('cuda').cpu(), x)
 assert not is_managed(x) and report()['conversions']['count'] == 0
 assert reasons()['mode'] >= 1
-"""),
+""",
         environment={"UVMALLOC_MOVE": "copy"},
-    ).check()
+    )

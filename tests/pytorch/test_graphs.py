@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import MOVES_PRELUDE, Simulate
-from tests.pytorch.test_memory_tools import same_output
+from tests.pytorch.conftest import MOVES_PRELUDE, Checked
 
 pytestmark = pytest.mark.slow
 
+PRELUDE = MOVES_PRELUDE
 
-def test_a_capture_that_needs_memory_of_the_driver_is_not_disturbed(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+
+def test_a_capture_that_needs_memory_of_the_driver_is_not_disturbed(same_output: Checked) -> None:
+    same_output("""
 import torch
 a = torch.arange(1024.0, device='cuda')
 graph = torch.cuda.CUDAGraph()
@@ -27,14 +26,11 @@ a.copy_(torch.arange(1024.0) + 1)
 graph.replay()
 torch.cuda.synchronize()
 print(b.sum().item(), big[-1].item(), host.numel(), scratch.is_pinned())
-""",
-    )
+""")
 
 
-def test_the_memory_of_a_graph_is_its_own_until_it_goes(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_the_memory_of_a_graph_is_its_own_until_it_goes(same_output: Checked) -> None:
+    same_output("""
 import torch
 a = torch.ones(1 << 20, device='cuda')
 graph = torch.cuda.CUDAGraph()
@@ -61,14 +57,11 @@ print(c.sum().item() == 5 * (1 << 20), torch.cuda.memory_stats()['num_ooms'])
 del graph, second, c, others, more
 torch.cuda.empty_cache()
 print(torch.cuda.memory_allocated() == a.numel() * 4)
-""",
-    )
+""")
 
 
-def test_pinned_memory_of_a_capture_is_kept_for_its_replays(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_pinned_memory_of_a_capture_is_kept_for_its_replays(same_output: Checked) -> None:
+    same_output("""
 import torch
 device = torch.zeros(1 << 20, device='cuda')
 graph = torch.cuda.CUDAGraph()
@@ -84,14 +77,11 @@ graph.replay()
 torch.cuda.synchronize()
 print(device.sum().item() == 7 * (1 << 20))
 del graph
-""",
-    )
+""")
 
 
-def test_a_capture_that_fails_leaves_the_allocator_as_it_was(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_capture_that_fails_leaves_the_allocator_as_it_was(same_output: Checked) -> None:
+    same_output("""
 import torch
 a = torch.ones(1000, device='cuda')
 graph = torch.cuda.CUDAGraph()
@@ -112,11 +102,12 @@ torch.cuda.synchronize()
 y = torch.empty(1 << 20, device='cuda')
 torch.cuda.empty_cache()
 print((a + 1).sum().item())
-""",
-    )
+""")
 
 
-def test_what_a_graph_uses_keeps_its_address_and_its_contents_to_itself(simulate: Simulate) -> None:
+def test_what_a_graph_uses_keeps_its_address_and_its_contents_to_itself(
+    same_output: Checked,
+) -> None:
     """A replay reads and writes at captured addresses, and tells nobody."""
     program = """
 import torch
@@ -165,15 +156,13 @@ print('afterwards', heads(free, alone))
 if hasattr(torch.ops.uvmalloc, 'check_invariants'):
     torch.ops.uvmalloc.check_invariants()
 """
-    same_output(simulate, program)
+    same_output(program)
 
 
 def test_a_capture_ends_sharing_by_one_copy_and_none_where_nobody_shares(
-    simulate: Simulate,
+    checked: Checked,
 ) -> None:
-    run = simulate(
-        MOVES_PRELUDE
-        + """
+    run = checked("""
 shared, left = torch.ones(1 << 20), torch.ones(1 << 20)
 y, z = shared.to('cuda'), left.to('cuda')
 del left
@@ -190,15 +179,12 @@ assert fresh.to('cuda').sum().item() == 1 << 20 and copied() == {}
 for t in (out, y, shared.to('cuda')):
     t.cpu()
 assert copied() == {'exported_pointer': 3}, copied()
-"""
-    ).check()
+""")
     assert run.report["moves"]["total"] == 4
 
 
-def test_the_copies_that_a_capture_makes_are_there_for_every_stream(simulate: Simulate) -> None:
-    simulate(
-        MOVES_PRELUDE
-        + """
+def test_the_copies_that_a_capture_makes_are_there_for_every_stream(checked: Checked) -> None:
+    checked("""
 x = torch.ones(1 << 20)
 y = x.to('cuda')
 graph = torch.cuda.CUDAGraph()
@@ -210,5 +196,4 @@ with torch.cuda.stream(side):
     out = y * 2
     graph.capture_end()
 assert busy.query(), 'the copy was not waited for'
-"""
-    ).check()
+""")

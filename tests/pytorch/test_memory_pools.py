@@ -5,14 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.pytorch.conftest import Simulate
-from tests.pytorch.test_memory_tools import same_output
+from tests.pytorch.conftest import Checked, Simulate
 
 
-def test_a_pool_serves_what_is_allocated_inside_it_alone(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_pool_serves_what_is_allocated_inside_it_alone(same_output: Checked) -> None:
+    same_output("""
 import threading, torch
 pool = torch.cuda.MemPool()
 print(pool.id, pool.use_count(), torch.cuda.MemPool().id != pool.id)
@@ -54,13 +51,11 @@ with torch.cuda.use_mem_pool(nested):
             pass
     except RuntimeError as error:
         print('already recording' in str(error))
-""",
-    )
+""")
 
 
-def test_a_pool_may_help_out_or_leave_its_segments_whole(simulate: Simulate) -> None:
+def test_a_pool_may_help_out_or_leave_its_segments_whole(same_output: Checked) -> None:
     same_output(
-        simulate,
         """
 import torch
 helper = torch.cuda.MemPool(use_on_oom=True)
@@ -89,7 +84,7 @@ print(len(pages), all(t.data_ptr() % (1 << 21) == 0 for t in tensors))
 
 
 def test_a_pool_with_an_allocator_of_its_own_is_served_by_that(
-    simulate: Simulate, tmp_path: Path
+    same_output: Checked, tmp_path: Path
 ) -> None:
     source = tmp_path / "own.cpp"
     library = tmp_path / "own.so"
@@ -108,9 +103,7 @@ extern "C" void* own_alloc(size_t size, int, void*) {
 extern "C" void own_free(void* address, size_t, int, void*) { cudaFree(address); ++called; }
 """)
     subprocess.run(["c++", "-shared", "-fPIC", "-o", library, source], check=True)
-    same_output(
-        simulate,
-        f"""
+    same_output(f"""
 import ctypes, torch
 from torch.cuda.memory import CUDAPluggableAllocator
 torch.empty(1, device='cuda')
@@ -126,8 +119,7 @@ print(pool.use_count(), {{s['segment_pool_id'] == pool.id for s in pool.snapshot
 del inside, pool
 torch.cuda.empty_cache()
 print(calls())
-""",
-    )
+""")
 
 
 CHECKPOINT = """
@@ -178,8 +170,8 @@ os._exit(0)  # the memory of `more` is gone: torch's own allocator ends the prog
 """
 
 
-def test_a_checkpoint_brings_blocks_back_to_their_addresses(simulate: Simulate) -> None:
-    same_output(simulate, CHECKPOINT)
+def test_a_checkpoint_brings_blocks_back_to_their_addresses(same_output: Checked) -> None:
+    same_output(CHECKPOINT)
 
 
 def test_what_does_not_exist_is_refused(simulate: Simulate) -> None:
@@ -202,10 +194,8 @@ torch.empty(1 << 20, device='cuda')
 """).check()
 
 
-def test_of_pools_inside_each_other_the_innermost_serves(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_of_pools_inside_each_other_the_innermost_serves(same_output: Checked) -> None:
+    same_output("""
 import torch
 torch.zeros(1, device='cuda')
 def held(pool):
@@ -219,14 +209,11 @@ for outer, inner in (older, newer), (newer, older):
         y = torch.zeros(1 << 21, device='cuda')
     print(held(outer) >> 20, held(inner) >> 20)
     del x, y
-""",
-    )
+""")
 
 
-def test_a_capture_inside_a_pool_keeps_its_memory_from_others(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_capture_inside_a_pool_keeps_its_memory_from_others(same_output: Checked) -> None:
+    same_output("""
 import torch
 stream = torch.cuda.Stream()
 first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -244,14 +231,11 @@ torch.cuda.synchronize()
 second.replay()
 torch.cuda.synchronize()
 print(mine.sum().item())
-""",
-    )
+""")
 
 
-def test_a_thread_that_never_used_a_pool_may_restore_it(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_thread_that_never_used_a_pool_may_restore_it(same_output: Checked) -> None:
+    same_output("""
 import os, threading, torch
 calls = torch._C
 torch.cuda.init()
@@ -273,5 +257,4 @@ def restore():
 thread = threading.Thread(target=restore)
 thread.start(); thread.join()
 os._exit(0)
-""",
-    )
+""")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.pytorch.conftest import Simulate, same_output
+from tests.pytorch.conftest import Checked, Simulate
 
 
-def test_figures_have_the_same_names_and_where_defined_the_same_values(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_figures_have_the_same_names_and_where_defined_the_same_values(
+    same_output: Checked,
+) -> None:
+    same_output("""
 import torch
 keep = [torch.empty(n, dtype=torch.uint8, device='cuda') for n in (1, 700, 3_000, 12 << 20)]
 gone = torch.empty(20 << 20, dtype=torch.uint8, device='cuda')
@@ -41,15 +41,12 @@ for ask in (torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats):
         ask(7)
     except Exception as error:
         print(type(error))
-""",
-    )
+""")
 
 
-def test_private_pools_have_figures_of_their_own(simulate: Simulate) -> None:
+def test_private_pools_have_figures_of_their_own(same_output: Checked) -> None:
     """From torch 2.15 on. Torch reserves 20 MiB at a time, uvmalloc 2 MiB."""
-    same_output(
-        simulate,
-        """
+    same_output("""
 import torch
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
@@ -70,15 +67,12 @@ torch.cuda.reset_peak_memory_stats()
 torch.cuda.reset_accumulated_memory_stats()
 print('reset', any('private_pools' in key and value
                    for key, value in torch.cuda.memory_stats().items()))
-""",
-    )
+""")
 
 
-def test_the_stack_of_an_allocation_is_found_by_its_address(simulate: Simulate) -> None:
+def test_the_stack_of_an_allocation_is_found_by_its_address(same_output: Checked) -> None:
     """From torch 2.15 on."""
-    same_output(
-        simulate,
-        """
+    same_output("""
 import torch
 if not hasattr(torch.cuda.memory, '_allocation_traceback'):
     print('this torch has no such function')
@@ -93,8 +87,7 @@ else:
     address = x.data_ptr()
     del x
     print(torch.cuda.memory._allocation_traceback(address))
-""",
-    )
+""")
 
 
 def test_the_snapshot_adds_up_to_the_figures(simulate: Simulate) -> None:
@@ -180,9 +173,9 @@ print(json.dumps(entries))
 """
 
 
-def test_the_history_tells_what_torch_tells(simulate: Simulate) -> None:
+def test_the_history_tells_what_torch_tells(same_output: Checked) -> None:
     def entries(options: str) -> list[Any]:
-        return json.loads(same_output(simulate, HISTORY.replace("OPTIONS", options)).stdout)
+        return json.loads(same_output(HISTORY.replace("OPTIONS", options)).stdout)
 
     everything = entries("{}")
     assert [entry[0] for entry in everything].count("alloc") == 3
@@ -196,10 +189,8 @@ def test_the_history_tells_what_torch_tells(simulate: Simulate) -> None:
     assert "free_requested" not in {entry[0] for entry in skipped}
 
 
-def test_metadata_is_of_the_thread_that_sets_it(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_metadata_is_of_the_thread_that_sets_it(same_output: Checked) -> None:
+    same_output("""
 import threading, torch
 from torch.cuda import memory
 torch.cuda.init()
@@ -217,14 +208,11 @@ x = torch.empty(5 << 20, device='cuda')
 print(repr(seen[0]), memory._get_memory_metadata())
 print([entry['user_metadata'] for entry in memory._snapshot()['device_traces'][0]
        if entry['action'] == 'alloc'])
-""",
-    )
+""")
 
 
-def test_a_note_on_a_block_is_in_the_history(simulate: Simulate) -> None:
-    run = same_output(
-        simulate,
-        """
+def test_a_note_on_a_block_is_in_the_history(same_output: Checked) -> None:
+    run = same_output("""
 import torch
 from torch.cuda import memory
 torch.cuda.init()
@@ -256,8 +244,7 @@ if hasattr(memory, '_annotate_tensor'):
     entries(skip_actions=['annotate'])
 else:
     print('no notes')
-""",
-    )
+""")
     assert "annotate 5000001 True a note" in run.stdout or run.stdout == "no notes\n"
 
 
@@ -294,10 +281,8 @@ del live
 """).check()
 
 
-def test_in_state_mode_stacks_are_kept_of_what_lives_and_no_events(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_in_state_mode_stacks_are_kept_of_what_lives_and_no_events(same_output: Checked) -> None:
+    same_output("""
 import torch
 from torch.cuda import memory
 memory._record_memory_history('state', context='state', stacks='python')
@@ -313,14 +298,11 @@ try:
     memory._record_memory_history('everything')
 except Exception as error:
     print(type(error), error)
-""",
-    )
+""")
 
 
-def test_the_profiler_sees_memory_of_both_sides(simulate: Simulate) -> None:
-    run = same_output(
-        simulate,
-        """
+def test_the_profiler_sees_memory_of_both_sides(same_output: Checked) -> None:
+    run = same_output("""
 import torch
 from torch.profiler import ProfilerActivity, profile
 torch.empty(1, device='cuda')
@@ -331,16 +313,14 @@ with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
 for event in sorted(run.key_averages(), key=lambda event: event.key):
     if event.self_cpu_memory_usage or event.self_device_memory_usage:
         print(event.key, event.self_cpu_memory_usage, event.self_device_memory_usage)
-""",
-    )
+""")
     assert str(5 << 20) in run.stdout and str(3 << 20) in run.stdout
 
 
 def test_a_program_beyond_its_fraction_gets_an_error_that_programs_recognise(
-    simulate: Simulate,
+    same_output: Checked,
 ) -> None:
     same_output(
-        simulate,
         """
 import re, torch
 seen = []
@@ -379,10 +359,8 @@ except Exception as error:
     )
 
 
-def test_raw_blocks_come_and_go(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_raw_blocks_come_and_go(same_output: Checked) -> None:
+    same_output("""
 import torch
 address = torch.cuda.caching_allocator_alloc(5 << 20)
 print(torch.cuda.memory_allocated())
@@ -394,14 +372,11 @@ torch.cuda.caching_allocator_delete(other)
 print(torch.cuda.memory_allocated())
 largest = torch._C._cuda_getAllocator is not None
 print(largest, torch.cuda.get_allocator_backend() in ('native', 'uvmalloc'))
-""",
-    )
+""")
 
 
-def test_blocks_given_to_a_users_trace_are_told_of(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_blocks_given_to_a_users_trace_are_told_of(same_output: Checked) -> None:
+    same_output("""
 import torch
 import torch.cuda._gpu_trace as trace
 told = []
@@ -412,8 +387,7 @@ tensor = torch.empty(3 << 20, device='cuda')
 address = tensor.data_ptr()
 del tensor
 print([(sign, at == address) for sign, at in told])
-""",
-    )
+""")
 
 
 def test_a_tensor_that_was_moved_counts_for_the_device_until_it_is_freed(
@@ -501,10 +475,8 @@ def test_free_memory_of_an_integrated_device_is_the_hosts_within_the_budget(
     assert free_memory(simulate, capacity="1GiB", environment=integrated)["free"] == 1 << 30
 
 
-def test_a_wrong_address_is_an_error_of_the_raw_interface(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_wrong_address_is_an_error_of_the_raw_interface(same_output: Checked) -> None:
+    same_output("""
 import torch
 address = torch.cuda.caching_allocator_alloc(8 << 20)
 torch.cuda.caching_allocator_delete(address)
@@ -514,8 +486,7 @@ for wrong in (address,):
         print('nothing')
     except RuntimeError as error:
         print(str(error).split(':')[0])
-""",
-    )
+""")
 
 
 @pytest.mark.parametrize("backend", ["native", "cudaMallocAsync"])

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import MOVES_PRELUDE, TORCH_MINOR, Simulate
-from tests.pytorch.test_memory_tools import same_output
+from tests.pytorch.conftest import MOVES_PRELUDE, TORCH_MINOR, Checked, Simulate
 
 PARTS = TORCH_MINOR >= 13  # earlier versions can share whole storages only
 
 
-def program(body: str) -> str:
-    return MOVES_PRELUDE + body
+PRELUDE = MOVES_PRELUDE
 
 
-def test_a_move_there_and_back_copies_nothing(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_a_move_there_and_back_copies_nothing(checked: Checked) -> None:
+    run = checked("""
 x = torch.arange(1 << 20, dtype=torch.float32)
 y = x.to('cuda')
 z = y.cpu()
 assert torch.equal(x, z) and y.is_cuda and z.device.type == 'cpu'
 """)
-    ).check()
     moves = run.report["moves"]
     assert (moves["host_to_device"], moves["device_to_host"]) == (1, 1)
     assert run.report["copies_by_moves"]["count"] == 0
@@ -30,9 +26,8 @@ assert torch.equal(x, z) and y.is_cuda and z.device.type == 'cpu'
     assert run.report["prefetches"]["sent"] >= 2
 
 
-def test_writes_on_either_side_are_seen_on_that_side_only(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_writes_on_either_side_are_seen_on_that_side_only(checked: Checked) -> None:
+    checked("""
 for side in ('host', 'device'):
     x = torch.zeros(1 << 20)
     y = x.to('cuda')
@@ -42,12 +37,10 @@ for side in ('host', 'device'):
 made = report()['materializations']
 assert made['copies'] == 2 and made['bytes'] == 2 * (4 << 20), made
 """)
-    ).check()
 
 
-def test_when_the_source_is_gone_the_writer_copies_nothing(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_when_the_source_is_gone_the_writer_copies_nothing(checked: Checked) -> None:
+    run = checked("""
 y = torch.zeros(1 << 20).to('cuda')
 y.add_(1)
 assert y.sum().item() == 1 << 20
@@ -56,14 +49,12 @@ del y
 z.add_(1)
 assert z[0].item() == 2
 """)
-    ).check()
     assert run.report["materializations"] == {"copies": 0, "bytes": 0, "steals": 2}
 
 
-def test_the_host_waits_for_the_device_before_it_writes_in_place(simulate: Simulate) -> None:
+def test_the_host_waits_for_the_device_before_it_writes_in_place(checked: Checked) -> None:
     """The device side of a shared block is gone, but its stream may still be reading."""
-    run = simulate(
-        program("""
+    run = checked("""
 x = torch.zeros(1 << 20)
 y = x.to('cuda')
 torch.cuda._sleep(50_000_000)
@@ -74,7 +65,6 @@ del y
 x.add_(1)
 assert done.query(), 'the host wrote while the stream was busy'
 """)
-    ).check()
     assert run.report["materializations"]["steals"] == 1
 
 
@@ -91,9 +81,8 @@ assert done.query(), 'the host wrote while the stream was busy'
     ],
     ids=["numpy", "dlpack", "data_ptr", "storage_data_ptr", "array"],
 )
-def test_a_tensor_whose_pointer_has_left_is_copied(simulate: Simulate, export: str) -> None:
-    run = simulate(
-        program(f"""
+def test_a_tensor_whose_pointer_has_left_is_copied(checked: Checked, export: str) -> None:
+    run = checked(f"""
 x = torch.zeros(1 << 20)
 {export}
 y = x.to('cuda')
@@ -101,23 +90,20 @@ write()
 assert x[0].item() == 42
 assert y[0].item() == 0, 'the exported pointer reached the moved tensor'
 """)
-    ).check()
     reasons = run.report["copies_by_moves"]["by_reason"]
     assert reasons == {
         "exported_pointer": {"count": 1, "bytes": 4 << 20, "bytes_at_or_above_threshold": 4 << 20}
     }
 
 
-def test_an_export_after_the_move_gets_bytes_of_its_own(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_an_export_after_the_move_gets_bytes_of_its_own(checked: Checked) -> None:
+    checked("""
 x = torch.zeros(1 << 20)
 y = x.to('cuda')
 a = x.numpy()
 a[0] = 42
 assert x[0].item() == 42 and y[0].item() == 0
 """)
-    ).check()
 
 
 @pytest.mark.parametrize(
@@ -133,10 +119,9 @@ assert x[0].item() == 42 and y[0].item() == 0
     ],
 )
 def test_what_cannot_be_shared_is_copied_and_counted(
-    simulate: Simulate, make: str, reason: str
+    checked: Checked, make: str, reason: str
 ) -> None:
-    run = simulate(
-        program(f"""
+    run = checked(f"""
 x = {make}
 x.fill_(3)
 y = x.to('cuda')
@@ -144,7 +129,6 @@ x.fill_(4)
 assert y.is_cuda and y.float().mean().item() == 3 and y.shape == x.shape
 assert copied() == {{{reason!r}: 1}}, copied()
 """)
-    ).check()
     assert run.report["moves"]["total"] == 0
 
 
@@ -158,8 +142,8 @@ for i, part in enumerate(parts):
 
 
 @pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
-def test_parts_of_a_storage_move_without_a_copy(simulate: Simulate) -> None:
-    run = simulate(program(PARTS_PROGRAM)).check()
+def test_parts_of_a_storage_move_without_a_copy(checked: Checked) -> None:
+    run = checked(PARTS_PROGRAM)
     assert run.report["copies_by_moves"]["count"] == 0
     assert run.report["moves"]["host_to_device"] == 4
     assert run.report["moves"]["bytes"] == 16 << 20
@@ -168,16 +152,15 @@ def test_parts_of_a_storage_move_without_a_copy(simulate: Simulate) -> None:
 
 @pytest.mark.skipif(PARTS, reason="torch shares parts of storages")
 def test_parts_of_a_storage_are_copied_by_a_torch_that_shares_whole_ones(
-    simulate: Simulate,
+    checked: Checked,
 ) -> None:
-    run = simulate(program(PARTS_PROGRAM)).check()
+    run = checked(PARTS_PROGRAM)
     assert run.report["copies_by_moves"]["by_reason"]["partial_storage"]["count"] == 4
 
 
 @pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
-def test_writes_to_a_part_and_to_the_whole_do_not_meet(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_writes_to_a_part_and_to_the_whole_do_not_meet(checked: Checked) -> None:
+    run = checked("""
 x = torch.zeros(4 << 20)
 a, b = x[: 1 << 20].to('cuda'), x[1 << 20 : 2 << 20].to('cuda')
 b.add_(1)
@@ -185,15 +168,13 @@ assert x.sum().item() == 0 and a.sum().item() == 0 and b.sum().item() == 1 << 20
 x.add_(2)
 assert a.sum().item() == 0 and b.sum().item() == 1 << 20 and x.sum().item() == 8 << 20
 """)
-    ).check()
     assert run.report["materializations"] == {"copies": 2, "bytes": 20 << 20, "steals": 0}
 
 
 @pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
-def test_a_whole_that_had_to_be_copied_for_a_part_keeps_its_parts(simulate: Simulate) -> None:
+def test_a_whole_that_had_to_be_copied_for_a_part_keeps_its_parts(checked: Checked) -> None:
     """A buffer that is written between moves of its parts must not be copied each time."""
-    run = simulate(
-        program("""
+    run = checked("""
 buffer = torch.zeros(16 << 20)
 for step in range(5):
     batch = buffer[: 1 << 20].to('cuda')
@@ -201,14 +182,12 @@ for step in range(5):
     assert batch.sum().item() == step
 assert copied() == {'partial_storage': 4}, copied()
 """)
-    ).check()
     assert run.report["materializations"] == {"copies": 1, "bytes": 64 << 20, "steals": 0}
 
 
 @pytest.mark.skipif(not PARTS, reason="torch shares whole storages only")
-def test_a_part_that_is_left_alone_does_not_keep_the_whole(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_a_part_that_is_left_alone_does_not_keep_the_whole(checked: Checked) -> None:
+    checked("""
 def live():
     return sum(f['live_bytes'] for f in report()['facades'].values())
 x = torch.zeros(64 << 20)
@@ -227,12 +206,10 @@ assert large.sum().item() == 40 << 20
 large[:1 << 20].cpu()
 torch.ops.uvmalloc.check_invariants()
 """)
-    ).check()
 
 
-def test_chains_of_moves_share_one_block(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_chains_of_moves_share_one_block(checked: Checked) -> None:
+    run = checked("""
 x = torch.zeros(1 << 20)
 chain = [x]
 for _ in range(6):
@@ -245,14 +222,12 @@ while len(chain) > 1:
 chain[0].add_(1)
 assert chain[0][0].item() == 1
 """)
-    ).check()
     assert run.report["copies_by_moves"]["count"] == 0
     assert run.report["materializations"] == {"copies": 1, "bytes": 4 << 20, "steals": 1}
 
 
-def test_threads_that_write_to_halves_of_a_shared_tensor_lose_nothing(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_threads_that_write_to_halves_of_a_shared_tensor_lose_nothing(checked: Checked) -> None:
+    checked("""
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 torch.set_num_threads(1)
@@ -268,12 +243,10 @@ with ThreadPoolExecutor(parts) as pool:
         list(pool.map(write, x.chunk(parts)))
         assert x.sum().item() == 1 << 18 and y.sum().item() == 0
 """)
-    ).check()
 
 
-def test_a_conversion_in_the_same_call_copies(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_a_conversion_in_the_same_call_copies(checked: Checked) -> None:
+    run = checked("""
 x = torch.full((1 << 20,), 1.5)
 y = x.to('cuda', torch.float64)
 assert y.dtype == torch.float64 and y.sum().item() == 1.5 * (1 << 20)
@@ -281,41 +254,39 @@ z = x.to('cuda', copy=True)
 z.add_(1)
 assert x[0].item() == 1.5
 """)
-    ).check()
     assert "conversion" in run.report["copies_by_moves"]["by_reason"]
 
 
 @pytest.mark.parametrize("setting", [{"UVMALLOC_MOVE": "copy"}, {"UVMALLOC_POLICY": "off"}])
-def test_moves_can_be_switched_to_copies(simulate: Simulate, setting: dict[str, str]) -> None:
-    run = simulate(
-        program("""
+def test_moves_can_be_switched_to_copies(checked: Checked, setting: dict[str, str]) -> None:
+    run = checked(
+        """
 x = torch.ones(1 << 20)
 assert x.to('cuda').sum().item() == 1 << 20
-"""),
+""",
         environment=setting,
-    ).check()
+    )
     assert run.report["moves"]["total"] == 0
     assert list(run.report["copies_by_moves"]["by_reason"]) == ["mode"]
 
 
-def test_the_driver_policy_moves_without_hints(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_the_driver_policy_moves_without_hints(checked: Checked) -> None:
+    run = checked(
+        """
 x = torch.ones(1 << 20)
 assert x.to('cuda').sum().item() == 1 << 20
-"""),
+""",
         policy="driver",
-    ).check()
+    )
     assert run.report["moves"]["total"] == 1
     assert run.report["prefetches"]["sent"] == 0
     assert run.report["advice"]["sent"] == 0
     assert run.sim["prefetch_calls"] == 0
 
 
-def test_modules_move_and_train(simulate: Simulate) -> None:
+def test_modules_move_and_train(checked: Checked) -> None:
     """Parameters move without copies, gradients flow through `.to`."""
-    run = simulate(
-        program("""
+    run = checked("""
 import torch.nn as nn
 model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)).to('cuda')
 x = torch.randn(512, 512, requires_grad=True)
@@ -327,14 +298,12 @@ torch.optim.SGD(model.parameters(), lr=0.1).step()
 assert not torch.equal(state['0.weight'], model[0].weight.cpu())
 torch.ops.uvmalloc.check_invariants()
 """)
-    ).check()
     assert run.report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
     assert run.report["moves"]["host_to_device"] >= 3
 
 
-def test_a_loaded_checkpoint_moves(simulate: Simulate, tmp_path: object) -> None:
-    run = simulate(
-        program("""
+def test_a_loaded_checkpoint_moves(checked: Checked, tmp_path: object) -> None:
+    run = checked("""
 import io
 buffer = io.BytesIO()
 torch.save({'w': torch.ones(1 << 20)}, buffer)
@@ -343,11 +312,10 @@ w = torch.load(buffer)['w'].to('cuda')
 w.add_(1)
 assert w.sum().item() == 2 << 20
 """)
-    ).check()
     assert run.report["copies_by_moves"]["bytes_at_or_above_threshold"] == 0
 
 
-def test_the_wrong_device_is_the_stock_error(simulate: Simulate) -> None:
+def test_the_wrong_device_is_the_stock_error(same_output: Checked) -> None:
     body = """
 import torch
 try:
@@ -355,27 +323,27 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
-    assert "invalid device ordinal" in same_output(simulate, body).stdout
+    assert "invalid device ordinal" in same_output(body).stdout
 
 
-def test_between_devices_nothing_is_copied_until_one_side_is_written(simulate: Simulate) -> None:
-    run = simulate(
-        program("""
+def test_between_devices_nothing_is_copied_until_one_side_is_written(checked: Checked) -> None:
+    run = checked(
+        """
 x = torch.ones(1 << 20, device='cuda:0')
 y = x.to('cuda:1')
 assert y.device.index == 1 and y.sum().item() == 1 << 20
 assert report()['moves']['device_to_device'] == 1 and copied() == {}
 x.add_(1)
 assert y.sum().item() == 1 << 20 and x.sum().item() == 2 << 20
-"""),
+""",
         devices=2,
-    ).check()
+    )
     assert run.report["materializations"] == {"copies": 1, "bytes": 4 << 20, "steals": 0}
 
 
-def test_a_device_waits_for_the_other_before_it_reads_or_takes_over(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_a_device_waits_for_the_other_before_it_reads_or_takes_over(checked: Checked) -> None:
+    checked(
+        """
 x = torch.ones(1 << 20, device='cuda:0')
 torch.cuda._sleep(50_000_000)
 written = torch.cuda.Event(); written.record()
@@ -389,17 +357,16 @@ del x
 y.add_(1)
 torch.cuda.synchronize(1)
 assert read.query(), 'the second device wrote while the first could read'
-"""),
+""",
         devices=2,
-    ).check()
+    )
 
 
 def test_a_non_blocking_copy_from_managed_host_memory_may_be_overwritten(
-    simulate: Simulate,
+    checked: Checked,
 ) -> None:
     """Stock stages pageable memory: when the call returns, the source is the caller's again."""
-    simulate(
-        program("""
+    checked("""
 x = torch.zeros(1 << 20)
 x.numpy()
 torch.cuda._sleep(50_000_000)
@@ -409,13 +376,11 @@ assert done.query(), 'the copy may still be reading'
 x.fill_(9)
 assert y.sum().item() == 0
 """)
-    ).check()
 
 
-def test_a_copy_for_the_first_write_is_on_the_storages_own_device(simulate: Simulate) -> None:
-    run = simulate(
-        program(
-            """
+def test_a_copy_for_the_first_write_is_on_the_storages_own_device(checked: Checked) -> None:
+    checked(
+        """
 x = torch.ones(1 << 20, device='cuda:0')
 for current in (0, 1):
     with torch.cuda.device(current):
@@ -424,18 +389,16 @@ for current in (0, 1):
         assert y[:5].device == y.untyped_storage().device == y.device == torch.device('cuda:1')
         assert y.sum().item() == 1 << 20
 assert report()['materializations']['copies'] == 2
-"""
-        ),
+""",
         devices=2,
     )
-    run.check()
 
 
-def test_a_copy_for_the_first_write_belongs_to_all_who_used_the_tensor(simulate: Simulate) -> None:
+def test_a_copy_for_the_first_write_belongs_to_all_who_used_the_tensor(
+    same_output: Checked,
+) -> None:
     """The stream that happens to write first is not the only one that works on the copy."""
-    same_output(
-        simulate,
-        """
+    same_output("""
 import torch
 side, third = torch.cuda.Stream(), torch.cuda.Stream()
 for recorded in (False, True):
@@ -455,8 +418,7 @@ for recorded in (False, True):
         others = [torch.empty(1 << 20, device='cuda') for _ in range(3)]
     print(all(t.data_ptr() != address for t in others))
     torch.cuda.synchronize()
-""",
-    )
+""")
 
 
 @pytest.mark.parametrize("loaded_late", [False, True])
@@ -491,9 +453,9 @@ else:
     ).check()
 
 
-def test_a_first_write_that_finds_no_memory_changes_nothing(simulate: Simulate) -> None:
-    simulate(
-        program("""
+def test_a_first_write_that_finds_no_memory_changes_nothing(checked: Checked) -> None:
+    checked(
+        """
 N = 16 << 20
 x = torch.zeros(N)
 y = x.cuda()
@@ -518,15 +480,13 @@ other = torch.full((N,), 7.0)
 assert x[0].item() == 0
 x.add_(2)
 assert (x[0].item(), other[0].item()) == (2, 7)
-"""),
+""",
         budget="256MiB",
-    ).check()
+    )
 
 
-def test_a_format_that_is_asked_for_gives_its_own_strides(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_format_that_is_asked_for_gives_its_own_strides(same_output: Checked) -> None:
+    same_output("""
 import torch
 torch.cuda.init()
 last, plain = torch.channels_last, torch.contiguous_format
@@ -538,16 +498,14 @@ for shape in (64, 1, 256, 256), (1, 64, 256, 256), (64, 256, 1, 256):
 x = torch.ones(1 << 20).as_strided((1, 1 << 20), (7, 1))
 print(x.to('cuda').stride(), x.to('cuda', memory_format=plain).stride())
 print(torch.nn.Conv2d(1, 4096, 9).to('cuda', memory_format=last).weight.stride())
-""",
-    )
+""")
 
 
 def test_an_address_that_a_tensor_has_left_waits_for_its_readers_on_all_streams(
-    simulate: Simulate,
+    checked: Checked,
 ) -> None:
     """Asking for a pointer gives the tensor other bytes; kernels may still read at the old ones."""
-    simulate(
-        program("""
+    checked("""
 x = torch.ones(1 << 20)
 y = x.cuda()
 side = torch.cuda.Stream()
@@ -563,29 +521,25 @@ y.data_ptr()
 x.fill_(5)
 assert read.query()
 """)
-    ).check()
 
 
 @pytest.mark.parametrize(
     "file", ["/home/me/torch/serialization.py", "/srv/uvmalloc/loading.py", "\\udcff.py"]
 )
-def test_a_pointer_that_a_file_of_any_name_asks_for_has_left(simulate: Simulate, file: str) -> None:
+def test_a_pointer_that_a_file_of_any_name_asks_for_has_left(checked: Checked, file: str) -> None:
     """Also where the file is called like one of torch's, or its name is not UTF-8."""
-    simulate(
-        program(f"""
+    checked(f"""
 x = torch.zeros(1 << 20)
 exec(compile('pointer = x.data_ptr()', '{file}', 'exec'))
 y = x.to('cuda')
 assert y.data_ptr() != x.data_ptr()
 assert copied() == {{'exported_pointer': 1}}, copied()
 """)
-    ).check()
 
 
-def test_a_pointer_that_an_object_takes_while_it_is_loaded_has_left(simulate: Simulate) -> None:
+def test_a_pointer_that_an_object_takes_while_it_is_loaded_has_left(checked: Checked) -> None:
     """torch.load itself keeps no address; an object that it restores may."""
-    simulate(
-        program("""
+    checked("""
 import io
 class Keeper:
     def __setstate__(self, state):
@@ -599,13 +553,12 @@ keeper, plain = torch.load(file, weights_only=False)
 assert keeper.tensor.to('cuda').sum() == plain.to('cuda').sum()
 assert copied() == {'exported_pointer': 1}, copied()
 """)
-    ).check()
 
 
-def test_a_move_copies_where_a_pointer_leaves_while_it_is_under_way(simulate: Simulate) -> None:
+def test_a_move_copies_where_a_pointer_leaves_while_it_is_under_way(checked: Checked) -> None:
     """The callback runs when the move has found no reason to copy, and has not shared yet."""
-    simulate(
-        program("""
+    checked(
+        """
 import torch.cuda._gpu_trace as trace
 torch._C._activate_gpu_trace()
 x = torch.ones(1 << 20, device='cuda:0')
@@ -616,21 +569,20 @@ y = x.to('cuda:1')
 assert pointers, 'the move has made no stream wait'
 assert copied() == {'exported_pointer': 1}, copied()
 assert x.data_ptr() == pointers[0] != y.data_ptr()
-"""),
+""",
         devices=2,
-    ).check()
+    )
 
 
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
 def test_a_pointer_that_leaves_after_a_move_has_shared_keeps_its_block(
-    simulate: Simulate, source: str
+    checked: Checked, source: str
 ) -> None:
     """As when another thread moves between taking the pointer and giving it to Python.
 
     _data_address takes it as torch's other code does, and a stream's handle leaves as it does.
     """
-    simulate(
-        program(f"""
+    checked(f"""
 import ctypes
 x = torch.zeros(1 << 20, device='{source}')
 y = x.to('cpu' if x.is_cuda else 'cuda')
@@ -648,13 +600,12 @@ y.fill_(7)
 assert x.sum().item() == 42
 torch.ops.uvmalloc.check_invariants()
 """)
-    ).check()
 
 
-def test_a_thread_that_has_chosen_no_device_keeps_device_0(simulate: Simulate) -> None:
+def test_a_thread_that_has_chosen_no_device_keeps_device_0(checked: Checked) -> None:
     """Blocks that another device has used are waited for and moved in that device's context."""
-    simulate(
-        program("""
+    checked(
+        """
 import threading
 kept = []
 def use_device_1():
@@ -680,6 +631,6 @@ for work in (use_device_1, check, check):
     torch.cuda.empty_cache()
 torch.ops.uvmalloc.check_invariants()
 print('checked')
-"""),
+""",
         devices=2,
-    ).check()
+    )

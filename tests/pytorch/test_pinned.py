@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
-from tests.pytorch.test_memory_tools import same_output
+from tests.pytorch.conftest import Checked, Simulate
 
 
 def test_pinned_figures_have_the_same_names_and_where_defined_the_same_values(
-    simulate: Simulate,
+    same_output: Checked,
 ) -> None:
-    same_output(
-        simulate,
-        """
+    same_output("""
 import torch
 torch.cuda.init()
 stats = torch.cuda.host_memory_stats
@@ -25,8 +22,7 @@ print(stats()['num_host_free'], stats()['num_host_alloc'] > 0,
       stats()['allocated_bytes.current'] >= stats()['active_bytes.current'])
 torch.cuda.reset_accumulated_host_memory_stats()
 print(stats()['active_bytes.allocated'], stats()['active_bytes.current'])
-""",
-    )
+""")
 
 
 def test_pinned_figures_follow_what_is_freed_reset_and_given_back(simulate: Simulate) -> None:
@@ -64,10 +60,8 @@ assert torch.cuda.memory_reserved() == 0
 """).check()
 
 
-def test_who_is_pinned(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_who_is_pinned(same_output: Checked) -> None:
+    same_output("""
 import torch
 torch.cuda.init()
 plain = torch.arange(10_000)
@@ -82,14 +76,11 @@ try:
     plain.cuda().pin_memory()
 except RuntimeError as error:
     print(str(error).splitlines()[0])
-""",
-    )
+""")
 
 
-def test_a_loader_pins_in_its_thread_and_batches_arrive_whole(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_loader_pins_in_its_thread_and_batches_arrive_whole(same_output: Checked) -> None:
+    same_output("""
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.arange(4096.).view(64, 64), torch.arange(64))
@@ -102,14 +93,11 @@ for workers in (0, 2):
         on_device = batch.to('cuda', non_blocking=True)
         rows.append((on_device.sum().item(), labels.to('cuda', non_blocking=True).sum().item()))
     print(workers, rows)
-""",
-    )
+""")
 
 
-def test_a_block_used_on_two_streams_waits_for_both(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_block_used_on_two_streams_waits_for_both(same_output: Checked) -> None:
+    same_output("""
 import torch
 device = torch.empty(1 << 20, device='cuda')
 other = torch.empty(1 << 20, device='cuda')
@@ -128,8 +116,7 @@ print(second.data_ptr() != address)
 side.synchronize()
 third = torch.empty(1 << 20, pin_memory=True)
 print(third.data_ptr() == address)
-""",
-    )
+""")
 
 
 def test_ordinary_memory_that_the_program_registers_is_pinned(simulate: Simulate) -> None:
@@ -150,11 +137,9 @@ assert not x.is_pinned()
 
 
 def test_host_memory_that_a_program_registers_is_pinned_until_it_no_longer_is(
-    simulate: Simulate,
+    same_output: Checked,
 ) -> None:
-    same_output(
-        simulate,
-        """
+    same_output("""
 import torch
 cudart = torch.cuda.cudart()
 for count in 1000, 1 << 20:
@@ -163,8 +148,7 @@ for count in 1000, 1 << 20:
     print(int(cudart.cudaHostRegister(address, size, 0)), x.is_pinned(), x[5:].is_pinned())
     print(x.to('cuda', non_blocking=True).sum().item())
     print(int(cudart.cudaHostUnregister(address)), x.is_pinned())
-""",
-    )
+""")
 
 
 # Host tensors of every origin, and the ways to copy to them. `idle()` says whether the current
@@ -201,10 +185,9 @@ torch.cuda.synchronize()
 
 @pytest.mark.parametrize("profile", ["discrete", "integrated", "hmm", "coherent"])
 def test_only_copies_to_pinned_memory_go_on_when_the_call_returns(
-    simulate: Simulate, profile: str
+    same_output: Checked, profile: str
 ) -> None:
     same_output(
-        simulate,
         _NON_BLOCKING
         + """
 for name, host in hosts.items():
@@ -220,10 +203,9 @@ for name, host in hosts.items():
 
 
 def test_every_way_to_copy_to_ordinary_memory_is_over_when_the_call_returns(
-    simulate: Simulate,
+    same_output: Checked,
 ) -> None:
     same_output(
-        simulate,
         _NON_BLOCKING
         + """
 host = torch.zeros(2, count)
@@ -249,7 +231,7 @@ for name, copy in ways.items():
     print(name, idle())
 for tensor in host[0], host[1], other, half, wide[:, 1]:
     print(tensor.double().sum().item() == total)
-""",
+"""
     )
 
 
@@ -280,10 +262,8 @@ for name, host in hosts.items():
     ).check()
 
 
-def test_host_tensors_from_a_device_are_registered_as_others_are(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_host_tensors_from_a_device_are_registered_as_others_are(same_output: Checked) -> None:
+    same_output("""
 import torch
 cudart = torch.cuda.cudart()
 tensors = {
@@ -299,14 +279,11 @@ for name, x in tensors.items():
     print(int(cudart.cudaHostUnregister(address)), x.is_pinned())
 pinned = torch.ones(1 << 20).pin_memory()
 print(int(cudart.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0)), pinned.is_pinned())
-""",
-    )
+""")
 
 
-def test_who_is_pinned_does_not_depend_on_how_its_memory_was_made(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_who_is_pinned_does_not_depend_on_how_its_memory_was_made(same_output: Checked) -> None:
+    same_output("""
 import torch
 pinned = torch.arange(1 << 20).pin_memory()
 back = pinned.cuda().cpu()
@@ -314,14 +291,11 @@ print(pinned.is_pinned(), back.is_pinned(), torch.from_numpy(pinned.numpy()).is_
 again = torch.arange(1 << 20).pin_memory().cuda().cpu()
 print(again.is_pinned(), again.add_(1).is_pinned(), again.pin_memory().is_pinned())
 print(again.pin_memory() is again)
-""",
-    )
+""")
 
 
-def test_a_move_to_the_host_without_blocking_gives_a_pinned_tensor(simulate: Simulate) -> None:
-    same_output(
-        simulate,
-        """
+def test_a_move_to_the_host_without_blocking_gives_a_pinned_tensor(same_output: Checked) -> None:
+    same_output("""
 import torch
 for count in 1000, 1 << 20:
     x = torch.arange(count, device='cuda')
@@ -334,16 +308,14 @@ for count in 1000, 1 << 20:
         print(host.sum().item(), host.clone().is_pinned(), source.cpu().is_pinned())
         host.add_(1)
         print(host.is_pinned(), host.sum().item(), source.sum().item())
-""",
-    )
+""")
 
 
 def test_a_blocking_move_returns_when_its_stream_has_done_all_its_work(
-    simulate: Simulate,
+    same_output: Checked,
 ) -> None:
     """Programs take it for a barrier, and read clocks around it."""
     same_output(
-        simulate,
         _NON_BLOCKING
         + """
 sources = {

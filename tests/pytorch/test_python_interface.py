@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import Checked, Simulate
 
-HEAD = "import torch, uvmalloc\n"
+PRELUDE = "import torch, uvmalloc\n"
 
 
-def test_residency_follows_moves_and_prefetches(simulate: Simulate) -> None:
-    run = simulate(
-        HEAD
-        + """
+def test_residency_follows_moves_and_prefetches(checked: Checked) -> None:
+    run = checked("""
 size = 8 << 20
 torch.empty(1, device='cuda')
 x = torch.zeros(size, dtype=torch.uint8)
@@ -28,15 +26,12 @@ assert uvmalloc.prefetch(y, torch.device('cuda')), 'the current device'
 assert uvmalloc.residency(y) == {'device:0': size}
 moves = uvmalloc.stats()['moves']['total']
 assert y.cpu().numpy().sum() == 0 and moves == 1
-"""
-    ).check()
+""")
     assert run.report["copies_by_moves"]["by_reason"] == {}, "asking exports no pointer"
 
 
-def test_a_prefetch_needs_memory_of_ours_and_a_device_that_exists(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_a_prefetch_needs_memory_of_ours_and_a_device_that_exists(checked: Checked) -> None:
+    checked("""
 torch.empty(1, device='cuda')
 small = torch.zeros(10)
 assert not uvmalloc.prefetch(small, 'cuda') and uvmalloc.residency(small) == {}
@@ -49,14 +44,11 @@ for device, words in (('cuda:1', 'there is no cuda:1'), ('meta', 'accepted: cpu,
     else:
         raise AssertionError(device)
 assert uvmalloc.prefetch(large[:0], 'cuda') is False
-"""
-    ).check()
+""")
 
 
-def test_in_a_region_host_tensors_come_from_malloc(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_in_a_region_host_tensors_come_from_malloc(checked: Checked) -> None:
+    checked("""
 managed = torch.ops.uvmalloc.is_managed
 def make(): return torch.zeros(1 << 20)
 torch.cuda.init()
@@ -74,15 +66,13 @@ except KeyError:
     pass
 assert managed(make())
 assert kept.to('cuda').sum().item() == 0
-"""
-    ).check()
+""")
 
 
 @pytest.mark.fresh_start
-def test_without_uvmalloc_nothing_happens(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_without_uvmalloc_nothing_happens(simulate: Simulate, checked: Checked) -> None:
+    checked(
+        """
 x = torch.zeros(1 << 20)
 assert not uvmalloc.enabled()
 assert uvmalloc.stats() == {} and uvmalloc.residency(x) == {} and not uvmalloc.prefetch(x, 'cuda')
@@ -90,7 +80,7 @@ with uvmalloc.region(managed=False):
     assert torch.zeros(3).sum().item() == 0
 """,
         native=True,
-    ).check()
+    )
     simulate(
         "import uvmalloc\nassert not uvmalloc.enabled() and uvmalloc.stats() == {}\n"
         "import sys; assert 'torch' not in sys.modules"
@@ -108,7 +98,7 @@ def refused(call, kind, *words):
 """
 
 
-def test_devices_that_only_read_keep_copies_of_what_is_read_mostly(simulate: Simulate) -> None:
+def test_devices_that_only_read_keep_copies_of_what_is_read_mostly(checked: Checked) -> None:
     def migrated(body: str) -> int:
         program = """
 x = torch.arange(8 << 20, dtype=torch.float32)
@@ -118,7 +108,7 @@ def read():
     for y in there * 3:
         assert y.double().sum().item() == expected
 """
-        run = simulate(HEAD + program + body, devices=2).check()
+        run = checked(program + body, devices=2)
         return run.sim["migrated_bytes_between_devices"]
 
     size_bytes = 32 << 20
@@ -133,10 +123,9 @@ def read():
     )
 
 
-def test_without_a_device_nothing_is_enabled(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_without_a_device_nothing_is_enabled(checked: Checked) -> None:
+    checked(
+        """
 assert not torch.cuda.is_available()
 x = torch.ones(1 << 20)
 with uvmalloc.region(policy='driver', budget='64MiB'):
@@ -146,13 +135,12 @@ assert not uvmalloc.advise(x, preferred='cpu') and not uvmalloc.prefetch(x, 'cpu
 assert uvmalloc.residency(x) == {} and not uvmalloc.stats()['active']
 """,
         devices=0,
-    ).check()
+    )
 
 
-def test_advice_reaches_the_driver_once_and_ends_with_the_tensor(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + REFUSED
+def test_advice_reaches_the_driver_once_and_ends_with_the_tensor(checked: Checked) -> None:
+    checked(
+        REFUSED
         + """
 def sent(): return uvmalloc.stats()['advice']['sent']
 torch.empty(1, device='cuda')
@@ -187,13 +175,12 @@ refused(lambda: uvmalloc.advise(y, accessed_by='meta'), RuntimeError, 'accepted:
 torch.ops.uvmalloc.check_invariants()
 """,
         devices=2,
-    ).check()
+    )
 
 
-def test_a_region_keeps_its_budget_and_nothing_more(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + REFUSED
+def test_a_region_keeps_its_budget_and_nothing_more(checked: Checked) -> None:
+    checked(
+        REFUSED
         + """
 MiB = 1 << 20
 def make(mib, device='cuda'): return torch.empty(mib * MiB, dtype=torch.uint8, device=device)
@@ -227,13 +214,12 @@ except KeyError:
     make(64)
 torch.ops.uvmalloc.check_invariants()
 """
-    ).check()
+    )
 
 
-def test_a_region_holds_in_its_backward_passes_and_in_no_other_thread(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + REFUSED
+def test_a_region_holds_in_its_backward_passes_and_in_no_other_thread(checked: Checked) -> None:
+    checked(
+        REFUSED
         + """
 import threading
 x = torch.ones(1 << 22, device='cuda', requires_grad=True)
@@ -255,13 +241,11 @@ profiler.__exit__(None, None, None)
 assert torch.ones(1 << 22, device='cuda').sum().item() == 1 << 22
 __import__('os')._exit(0)
 """
-    ).check()
+    )
 
 
-def test_a_region_has_a_policy_of_its_own(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_a_region_has_a_policy_of_its_own(checked: Checked) -> None:
+    checked("""
 import json
 def figures():
     now = uvmalloc.stats()
@@ -279,13 +263,12 @@ assert move('off')[1] == 1
 with uvmalloc.region(policy='off'):
     assert move('auto')[1] == 0 and move(None)[1] == 1
 assert move(None)[1] == 0
-"""
-    ).check()
+""")
 
 
 def test_what_a_region_cannot_be_is_refused_with_and_without_uvmalloc(simulate: Simulate) -> None:
     program = (
-        HEAD
+        PRELUDE
         + REFUSED
         + """
 def enter(**options):

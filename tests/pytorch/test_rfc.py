@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from uvmalloc.libraries import Libraries
 
-from tests.pytorch.conftest import MOVES_PRELUDE, Simulate, SimulatedRun
+from tests.pytorch.conftest import MOVES_PRELUDE, Checked, Simulate, SimulatedRun
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "bench" / "programs" / "rfc_examples.py"
 NAMES = """
@@ -20,7 +20,7 @@ def names():
     in_cuda = {hasattr(torch.cuda, n) and n in torch.cuda.memory.__all__ for n in functions}
     return in_cuda, {hasattr(torch.Tensor, n) for n in methods}
 """
-MEMORY = """
+PRELUDE = """
 import torch
 def address(t): return t.untyped_storage().data_ptr()
 def refused(call, kind, *words):
@@ -69,11 +69,9 @@ def test_a_program_has_the_functions_without_an_import_of_ours_and_methods_when_
     assert run.stdout == f"{{True}} {{False}} False {switch == '1'}\n{{True}} {{True}}\n"
 
 
-def test_a_library_that_has_a_flag_of_that_name_finds_its_own(simulate: Simulate) -> None:
+def test_a_library_that_has_a_flag_of_that_name_finds_its_own(checked: Checked) -> None:
     """bitsandbytes takes a tensor whose `is_managed` is true for one that it paged itself."""
-    simulate(
-        MEMORY
-        + """
+    checked("""
 assert not getattr(torch.ones(1 << 20), 'is_managed', False)
 torch.cuda.set_enabled_uvm(True)
 x = torch.ones(1 << 20)
@@ -84,8 +82,7 @@ x.is_managed = True
 assert getattr(x, 'is_managed', False) is True
 del x.is_managed
 assert x.is_managed() is True
-"""
-    ).check()
+""")
 
 
 def test_torch_is_untouched_without_uvmalloc(simulate: Simulate) -> None:
@@ -100,7 +97,7 @@ def test_where_there_is_no_library_the_refusal_names_the_ways_in(
     simulate(
         imports
         + NAMES
-        + MEMORY
+        + PRELUDE
         + """
 assert names() == ({True}, {True})
 enable, share = torch.cuda.set_enabled_uvm, torch.cuda.set_enabled_uvm_move_on_copy
@@ -120,7 +117,7 @@ refused(x.manage_memory, RuntimeError, 'not enabled', 'set_enabled_uvm(True)')
 def test_it_does_not_enable_without_a_device(simulate: Simulate, libraries: Libraries) -> None:
     preload = {"LD_PRELOAD": str(libraries.require_uvmalloc()), "CUDA_VISIBLE_DEVICES": ""}
     program = (
-        MEMORY
+        PRELUDE
         + """
 refused(lambda: torch.cuda.set_enabled_uvm(True), RuntimeError, 'no CUDA device')
 assert torch.cuda.get_enabled_uvm() is False
@@ -134,38 +131,32 @@ torch.cuda.set_enabled_uvm(False)
 
 
 def test_it_does_not_enable_without_a_plugin_for_this_torch(
-    simulate: Simulate, lonely_library: Path
+    checked: Checked, lonely_library: Path
 ) -> None:
-    run = simulate(
-        MEMORY
-        + """
+    run = checked(
+        """
 refused(lambda: torch.cuda.set_enabled_uvm(True), RuntimeError, 'no plugin for torch')
 assert torch.cuda.get_enabled_uvm() is False and torch.cuda.get_allocator_backend() == 'native'
 """,
         native=True,
         environment={"LD_PRELOAD": str(lonely_library)},
-    ).check()
+    )
     assert run.stderr == ""
 
 
-def test_it_cannot_be_switched_off(simulate: Simulate) -> None:
-    simulate(
-        MEMORY
-        + """
+def test_it_cannot_be_switched_off(checked: Checked) -> None:
+    checked("""
 torch.cuda.set_enabled_uvm(True)
 refused(lambda: torch.cuda.set_enabled_uvm(False), RuntimeError, 'cannot be switched off')
 for value in (1, None, 'yes'):
     for call in (torch.cuda.set_enabled_uvm, torch.cuda.set_enabled_uvm_move_on_copy):
         refused(lambda: call(value), TypeError, call.__name__, 'bool', type(value).__name__)
 assert torch.cuda.get_enabled_uvm() is True
-"""
-    ).check()
+""")
 
 
-def test_a_forked_child_is_not_enabled(simulate: Simulate) -> None:
-    simulate(
-        MEMORY
-        + """
+def test_a_forked_child_is_not_enabled(checked: Checked) -> None:
+    checked("""
 import os
 torch.cuda.set_enabled_uvm(True)
 assert torch.cuda.get_enabled_uvm() and torch.ones(1 << 20).is_managed()
@@ -176,8 +167,7 @@ if child == 0:
     refused(torch.ones(3).manage_memory, RuntimeError, 'forked child')
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-"""
-    ).check()
+""")
 
 
 def test_a_program_may_enable_it_after_it_has_used_cuda(
@@ -186,7 +176,7 @@ def test_a_program_may_enable_it_after_it_has_used_cuda(
     run = preloaded(
         simulate,
         libraries,
-        MEMORY
+        PRELUDE
         + """
 old = torch.arange(1 << 20, dtype=torch.float32)
 array = old.numpy()
@@ -244,7 +234,7 @@ assert copied() == {}
 
 def test_the_flag_is_off_at_first_and_can_be_set_and_unset(simulate: Simulate) -> None:
     program = (
-        MEMORY
+        PRELUDE
         + """
 import sys
 print(torch.cuda.get_enabled_uvm_move_on_copy())
@@ -266,7 +256,7 @@ for flag in (True, False):
 def test_uvm_to_gives_the_same_memory_of_any_size_and_shape(simulate: Simulate) -> None:
     run = simulate(
         MOVES_PRELUDE
-        + MEMORY
+        + PRELUDE
         + """
 torch.cuda.set_enabled_uvm(True)
 base = torch.arange(1 << 20, dtype=torch.float32).reshape(1024, 1024)
@@ -303,10 +293,8 @@ torch.ops.uvmalloc.check_invariants()
     assert run.report["moves"]["total"] >= 7
 
 
-def test_gradients_flow_through_all_of_it(simulate: Simulate) -> None:
-    simulate(
-        MEMORY
-        + """
+def test_gradients_flow_through_all_of_it(checked: Checked) -> None:
+    checked("""
 torch.cuda.set_enabled_uvm(True)
 x = torch.arange(8.0, requires_grad=True)
 y = x.manage_memory()
@@ -314,16 +302,13 @@ z = (y.uvm_to('cuda') * 2).unmanage_memory().to('cpu', manage=True)
 assert y.is_managed() and z.is_managed()
 z.sum().backward()
 assert x.grad.tolist() == [2.0] * 8
-"""
-    ).check()
+""")
 
 
 def test_manage_memory_returns_what_is_managed_and_refuses_what_cannot_be(
-    simulate: Simulate,
+    checked: Checked,
 ) -> None:
-    simulate(
-        MEMORY
-        + """
+    checked("""
 early = torch.ones(1 << 20)
 torch.cuda.set_enabled_uvm(True)
 assert not early.is_managed() and early.manage_memory().is_managed()
@@ -345,14 +330,11 @@ assert not sub.is_managed() and sub.manage_memory().is_managed()
 assert isinstance(sub.manage_memory(), Sub)
 with torch.inference_mode():
     assert torch.ones(3).manage_memory().is_managed()
-""",
-    ).check()
+""")
 
 
-def test_to_takes_manage_and_is_otherwise_torchs_own(simulate: Simulate) -> None:
-    simulate(
-        MEMORY
-        + """
+def test_to_takes_manage_and_is_otherwise_torchs_own(checked: Checked) -> None:
+    checked("""
 torch.cuda.set_enabled_uvm(True)
 x = torch.arange(4, dtype=torch.int32)
 assert type(torch.Tensor.to).__name__ == 'method_descriptor' and 'to' not in vars(torch.Tensor)
@@ -378,5 +360,4 @@ class Sub(torch.Tensor):
         cls.calls += function is torch.Tensor.to
         return super().__torch_function__(function, types, args, kwargs or {})
 assert x.as_subclass(Sub).to('cuda', manage=True).is_managed() and Sub.calls == 1
-""",
-    ).check()
+""")

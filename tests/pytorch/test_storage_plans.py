@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import Checked
 
 ROOT = Path(__file__).resolve().parents[2]
 
-HEAD = """
+PRELUDE = """
 import random, torch, uvmalloc
 from torch.export import Dim, export
 device = "cuda" if "cuda" in __import__("sys").argv else "cpu"
@@ -24,6 +25,13 @@ def same(planned, model, *inputs):
     assert found.stride() == wanted.stride()
     return found
 """
+
+
+@pytest.fixture
+def checked(checked: Checked) -> Checked:
+    """With torch's own allocators."""
+    return functools.partial(checked, native=True)
+
 
 MODEL = """
 class Block(torch.nn.Module):
@@ -55,10 +63,9 @@ program = export(model, (torch.randn(3, 5, 32, device=device),), dynamic_shapes=
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_fifty_random_shapes_give_the_bits_of_eager(simulate: Simulate, device: str) -> None:
-    run = simulate(
-        HEAD
-        + MODEL
+def test_fifty_random_shapes_give_the_bits_of_eager(checked: Checked, device: str) -> None:
+    run = checked(
+        MODEL
         + """
 planned = uvmalloc.plan_storage(program)
 source = random.Random(1)
@@ -78,14 +85,13 @@ print(planned.view_misses <= 51)
 """,
         device,
         timeout_seconds=300,
-    ).check()
+    )
     assert run.stdout == "True\n"
 
 
-def test_a_size_beyond_its_bound_is_refused_or_falls_back(simulate: Simulate) -> None:
-    run = simulate(
-        HEAD
-        + MODEL
+def test_a_size_beyond_its_bound_is_refused_or_falls_back(checked: Checked) -> None:
+    run = checked(
+        MODEL
         + """
 name = next(str(size) for size, range in program.range_constraints.items() if range.upper == 24)
 large = torch.randn(13, 4, 32)
@@ -108,19 +114,16 @@ try:
     uvmalloc.plan_storage(program, upper_bounds={name: -1})
 except ValueError as error:
     print(str(error).replace(name, "SIZE"))
-""",
-        native=True,
-    ).check()
+"""
+    )
     lines = run.stdout.splitlines()
     assert lines[0] == "plan_storage: the size 'SIZE' is 13; accepted: at most 12"
     assert lines[1] == "Guard failed: x.size()[0] <= 24"
     assert lines[2].startswith("plan_storage: the upper bound of 'SIZE' is -1; accepted: at least")
 
 
-def test_views_and_writes_in_place_are_those_of_eager(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_views_and_writes_in_place_are_those_of_eager(checked: Checked) -> None:
+    checked("""
 class Model(torch.nn.Module):
     def forward(self, x):
         a = x + 1
@@ -141,15 +144,11 @@ for rows in (4, 60, 8, 4, 60):
     wanted, found = model(x.clone()), planned(x.clone())
     assert len(found) == 4
     assert all(torch.equal(*pair) for pair in zip(wanted, found))
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_what_cannot_be_planned_is_named(simulate: Simulate) -> None:
-    run = simulate(
-        HEAD
-        + """
+def test_what_cannot_be_planned_is_named(checked: Checked) -> None:
+    run = checked("""
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.relu(x + 1)
@@ -166,9 +165,7 @@ try:
     planned(torch.ones(8), 5)
 except ValueError as error:
     print(str(error).splitlines()[0])
-""",
-        native=True,
-    ).check()
+""")
     lines = run.stdout.splitlines()
     assert lines[0].startswith("plan_storage: the symbolic size 'SIZE' has no upper bound.")
     assert lines[1] == "plan_storage: the program has no symbolic size 'zz'; it has: SIZE"
@@ -176,10 +173,8 @@ except ValueError as error:
     assert lines[3].startswith("Trying to flatten user inputs")
 
 
-def test_a_part_without_gradients_runs_in_its_place(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_a_part_without_gradients_runs_in_its_place(checked: Checked) -> None:
+    checked("""
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -199,15 +194,11 @@ assert planned.arena_bytes > 0
 for rows in (30, 1, 7):
     x = torch.randn(rows, 6)
     assert all(torch.equal(*pair) for pair in zip(planned(x), model(x), strict=True))
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_a_branch_is_named(simulate: Simulate) -> None:
-    run = simulate(
-        HEAD
-        + """
+def test_a_branch_is_named(checked: Checked) -> None:
+    run = checked("""
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
@@ -215,17 +206,13 @@ try:
     uvmalloc.plan_storage(export(Model(), (torch.randn(4),)))
 except ValueError as error:
     print(error)
-""",
-        native=True,
-    ).check()
+""")
     assert run.stdout == "plan_storage: the program has a part that is a 'cond'\n"
 
 
-def test_arguments_are_taken_as_the_program_takes_them(simulate: Simulate) -> None:
+def test_arguments_are_taken_as_the_program_takes_them(checked: Checked) -> None:
     """By position: the names that torch.export gives to values are its own."""
-    simulate(
-        HEAD
-        + """
+    checked("""
 sequence = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
 x = torch.randn(4, 8)
 same(uvmalloc.plan_storage(export(sequence, (x,))), sequence, x)
@@ -254,15 +241,11 @@ for wrong in ({}, {"scale": None}, {"scale": None, "options": {"k": x}}):
         except Exception as error:
             errors.append((type(error), str(error)))
     assert len(errors) == 2 and errors[0] == errors[1], errors
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_a_run_checks_the_guards_of_the_program(simulate: Simulate) -> None:
-    run = simulate(
-        HEAD
-        + """
+def test_a_run_checks_the_guards_of_the_program(checked: Checked) -> None:
+    run = checked("""
 class Parity(torch.nn.Module):
     def forward(self, x, y, k):
         x = (x * 2 if x.shape[0] % 2 == 0 else x * 3) + k
@@ -282,19 +265,15 @@ for wrong in ((ones(5, 3), ones(5, 3), 2), (ones(4, 3), ones(6, 3), 2), (ones(4,
         except AssertionError as error:
             print(error)
 same(planned, Parity(), ones(4, 3), ones(4, 3), 2)
-""",
-        native=True,
-    ).check()
+""")
     lines = run.stdout.splitlines()
     assert len(lines) == 8 and lines[0::2] == lines[1::2]
     assert all(line.startswith("Guard failed: ") for line in lines)
 
 
-def test_every_write_of_the_program_is_seen_after_a_run(simulate: Simulate) -> None:
+def test_every_write_of_the_program_is_seen_after_a_run(checked: Checked) -> None:
     """To inputs, in containers too, to buffers and to views of them, decomposed or not."""
-    simulate(
-        HEAD
-        + """
+    checked("""
 class Cache(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -323,15 +302,11 @@ for decompose in (lambda each: each, lambda each: each.run_decompositions()):
     buffers = dict(planned._module.named_buffers())
     assert buffers["steps"].tolist() == [3, 0]
     assert all(torch.equal(buffers[name], each) for name, each in module.named_buffers())
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_the_callers_modes_do_not_stay_in_the_arena(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_the_callers_modes_do_not_stay_in_the_arena(checked: Checked) -> None:
+    checked("""
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.mm(torch.relu(x * 2 + 1), x).sin() / 3
@@ -349,16 +324,12 @@ for modes in ((infer, no_grad, infer), (cast, no_grad, cast, cast), (no_grad, ca
         assert found.is_inference() == wanted.is_inference()
         other = planned(x.double()), module(x.double())
         assert torch.equal(*other) and other[0].dtype == torch.float64
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_results_lie_as_those_of_the_module(simulate: Simulate) -> None:
+def test_results_lie_as_those_of_the_module(checked: Checked) -> None:
     """Strides of inputs are not part of a program; views of one tensor stay views of it."""
-    simulate(
-        HEAD
-        + """
+    checked("""
 class Model(torch.nn.Module):
     def forward(self, x):
         y = (x + 1).sin()
@@ -375,15 +346,11 @@ for given in (x, x.t(), x, torch.randn(4, 8)[:, ::2], x.t()):
         assert torch.equal(one, other) and one.stride() == other.stride()
     found[0].fill_(7)
     assert found[1][0] == 7
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_sizes_by_way_of_fractions_have_places(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_sizes_by_way_of_fractions_have_places(checked: Checked) -> None:
+    checked("""
 import math
 class Model(torch.nn.Module):
     def forward(self, x):
@@ -397,15 +364,11 @@ planned = uvmalloc.plan_storage(program, upper_bounds=bounds)
 assert planned.arena_bytes >= 2 * (2 * 60 * 60 * 4), "two results of the interpolation"
 for size in ((32, 40), (7, 9), (4, 5)):
     same(planned, Model(), torch.randn(1, 2, *size))
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_sizes_that_depend_on_elements_have_memory_of_their_own(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_sizes_that_depend_on_elements_have_memory_of_their_own(checked: Checked) -> None:
+    checked("""
 class Model(torch.nn.Module):
     def forward(self, x):
         places = torch.nonzero(x > 0)
@@ -413,15 +376,12 @@ class Model(torch.nn.Module):
 planned = uvmalloc.plan_storage(export(Model(), (torch.randn(40),)))
 for fill in (0.0, 1.0, 0.0):
     same(planned, Model(), torch.full((40,), fill))
-""",
-        native=True,
-    ).check()
+""")
 
 
-def test_runs_take_turns_between_threads_and_between_streams(simulate: Simulate) -> None:
-    run = simulate(
-        HEAD
-        + """
+def test_runs_take_turns_between_threads_and_between_streams(checked: Checked) -> None:
+    run = checked(
+        """
 import threading
 from unittest import mock
 class Model(torch.nn.Module):
@@ -478,14 +438,13 @@ same(planned, Model(), x)
 print("ok")
 """,
         "cuda",
-    ).check()
+    )
     assert run.stdout == "ok\n"
 
 
-def test_the_arena_ends_with_the_plan(simulate: Simulate) -> None:
-    simulate(
-        HEAD
-        + """
+def test_the_arena_ends_with_the_plan(checked: Checked) -> None:
+    checked(
+        """
 import gc
 class Model(torch.nn.Module):
     def forward(self, x):
@@ -500,15 +459,14 @@ del planned
 assert torch.cuda.memory_allocated() == before
 """,
         "cuda",
-    ).check()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "gpt2", pytest.param("llama", marks=pytest.mark.all)])
-def test_a_real_model_gives_the_bits_of_eager(simulate: Simulate, name: str) -> None:
-    simulate(
-        HEAD
-        + f"""
+def test_a_real_model_gives_the_bits_of_eager(checked: Checked, name: str) -> None:
+    checked(
+        f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from bench.pipelines.models import export, random_input
@@ -521,6 +479,5 @@ for _ in range(5):
     same(planned, model, random_input({name!r}, source))
 assert planned.fall_backs == 0
 """,
-        native=True,
         timeout_seconds=600,
-    ).check()
+    )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import Checked, Simulate
 
-HEAD = """
+PRELUDE = """
 import os, sys, torch, uvmalloc
 from safetensors.torch import save_file
 folder, device = sys.argv[1], sys.argv[2]
@@ -18,11 +18,10 @@ file = os.path.join(folder, "model.safetensors")
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_stream_gives_every_tensor_once_within_its_window(
-    simulate: Simulate, tmp_path: Path, device: str
+    checked: Checked, tmp_path: Path, device: str
 ) -> None:
-    simulate(
-        HEAD
-        + """
+    checked(
+        """
 made = {f"layer{number:02}": torch.randn(1 << 18) for number in range(24)}  # of 1 MiB
 save_file(made, file)
 with uvmalloc.stream_safetensors(file, device, window="8MiB") as stream:
@@ -41,15 +40,14 @@ with uvmalloc.stream_safetensors(file, device, window="8MiB") as stream:
 """,
         str(tmp_path),
         device,
-    ).check()
+    )
 
 
 def test_a_model_of_three_times_the_device_runs_module_by_module(
-    simulate: Simulate, tmp_path: Path
+    checked: Checked, tmp_path: Path
 ) -> None:
-    simulate(
-        HEAD
-        + """
+    checked(
+        """
 layers = [torch.nn.Linear(1024, 1024) for _ in range(12)]  # 4 MiB each: 48 MiB
 model = torch.nn.Sequential(*layers)
 save_file(model.state_dict(), file)
@@ -73,13 +71,12 @@ with uvmalloc.stream_safetensors(file, device, window="9MiB") as stream, stream.
         str(tmp_path),
         "cuda",
         capacity="40MiB",
-    ).check()
+    )
 
 
-def test_what_does_not_fit_or_is_damaged_is_named(simulate: Simulate, tmp_path: Path) -> None:
-    run = simulate(
-        HEAD
-        + """
+def test_what_does_not_fit_or_is_damaged_is_named(checked: Checked, tmp_path: Path) -> None:
+    run = checked(
+        """
 save_file({"small": torch.ones(1 << 18), "large": torch.ones(3 << 18)}, file)
 def error(function):
     try:
@@ -120,7 +117,7 @@ error(lambda: uvmalloc.load_safetensors(file, device))
         str(tmp_path),
         "cpu",
         native=True,
-    ).check()
+    )
     lines = run.stdout.splitlines()
     accepted = "accepted: 512MiB, 8G, 1.5GiB or plain bytes"
     assert lines[:3] == [
@@ -139,7 +136,7 @@ error(lambda: uvmalloc.load_safetensors(file, device))
 # Models whose tensors are not where a module's own forward pass looks for them. Each is run whole,
 # and then from a file that holds each tensor once.
 SHARED = (
-    HEAD
+    PRELUDE
     + """
 from torch import nn
 F = nn.functional
@@ -279,11 +276,10 @@ def test_every_owner_and_user_of_a_tensor_gets_it(
 
 
 def test_a_tensor_that_would_stay_on_meta_or_has_another_shape_is_named(
-    simulate: Simulate, tmp_path: Path
+    checked: Checked, tmp_path: Path
 ) -> None:
-    run = simulate(
-        HEAD
-        + """
+    run = checked(
+        """
 def error(model, tensors, window="1MiB", **options):
     save_file(tensors, file)
     with uvmalloc.stream_safetensors(file, device, window=window) as stream:
@@ -307,7 +303,7 @@ error(torch.nn.Linear(4, 4, bias=False), {"weight": weight, "bias": bias})
         str(tmp_path),
         "cpu",
         native=True,
-    ).check()
+    )
     begin = "FOLDER/model.safetensors"
     end = "of the model, on the device meta; give them values, or tie them to what the file has"
     assert run.stdout.splitlines() == [
@@ -322,10 +318,9 @@ error(torch.nn.Linear(4, 4, bias=False), {"weight": weight, "bias": bias})
     ]
 
 
-def test_what_a_forward_pass_writes_stays(simulate: Simulate, tmp_path: Path) -> None:
-    simulate(
-        HEAD
-        + """
+def test_what_a_forward_pass_writes_stays(checked: Checked, tmp_path: Path) -> None:
+    checked(
+        """
 from torch import nn
 class Counts(nn.Module):
     def __init__(self):
@@ -359,12 +354,12 @@ assert all(parameter.is_meta for parameter in empty.parameters())
 """,
         str(tmp_path),
         "cuda",
-    ).check()
+    )
 
 
 # Bytes of large tensors of the checkpoint on the device, counted while modules run.
 WINDOW = (
-    HEAD
+    PRELUDE
     + """
 import gc, threading
 from torch import nn
@@ -454,7 +449,7 @@ def test_the_window_holds_for_nested_modules_and_for_all_users(
 
 
 AT_ONCE = (
-    HEAD
+    PRELUDE
     + """
 import threading
 from torch import nn
@@ -542,7 +537,7 @@ def test_several_users_of_a_stream_at_once_get_their_own_tensors(
 
 
 CALLER = (
-    HEAD
+    PRELUDE
     + """
 from torch import nn
 torch.cuda.init()
@@ -625,7 +620,7 @@ def test_loads_are_on_the_device_and_stream_of_the_caller(
 
 
 ENDS = (
-    HEAD
+    PRELUDE
     + """
 import contextlib, gc, threading
 from torch import nn
