@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc.libraries import find_libraries
 from uvmalloc.report import show_report
 
 from tests.build_facts import found_by_cmake
@@ -25,43 +22,6 @@ assert runtime.hipSetDevice(0) == 0 and runtime.hipFree(None) == 0
 @pytest.fixture
 def python(hip_program: Program) -> Program:
     return in_python(hip_program, PRELUDE)
-
-
-def test_without_the_variable_every_call_is_hips(python: Program) -> None:
-    text = """
-for i in range(5):
-    status, block = allocate(runtime.hipMalloc, size(MIB))
-    assert status == 0 and runtime.hipFree(block) == 0
-"""
-    run = python(text, UVMALLOC_CUDA="0")
-    assert (run.served, run.reached, run.stderr) == (0, 5, "")
-    run = python(text)
-    assert (run.served, run.reached, run.stderr) == (5, 0, "")
-
-
-@pytest.mark.parametrize(
-    ("allocating", "freeing"),
-    [
-        ("hipMalloc, size(3 * MIB)", "hipFree(block)"),
-        ("hipMallocManaged, size(3 * MIB), 1", "hipFree(block)"),
-        ("hipHostMalloc, size(3 * MIB), 0", "hipHostFree(block)"),
-        ("hipHostAlloc, size(3 * MIB), 0", "hipFreeHost(block)"),
-        ("hipMallocHost, size(3 * MIB)", "hipHostFree(block)"),
-        ("hipMemAllocHost, size(3 * MIB)", "hipHostFree(block)"),
-        ("hipMallocAsync, size(3 * MIB), None", "hipFreeAsync(block, None)"),
-        ("hipMalloc, size(3 * MIB)", "hipFreeAsync(block, None)"),
-        ("hipMallocAsync, size(3 * MIB), None", "hipFree(block)"),
-    ],
-)
-def test_each_call_is_served(python: Program, allocating: str, freeing: str) -> None:
-    run = python(f"""
-for i in range(20):
-    status, block = allocate(runtime.{allocating})
-    assert status == 0 and block.value % 512 == 0
-    assert runtime.{freeing} == 0
-print(i)
-""")
-    assert (run.stdout, run.served, run.reached) == ("19\n", 20, 0)
 
 
 def test_rows_of_pitched_memory_are_aligned(python: Program) -> None:
@@ -103,36 +63,6 @@ print(status, runtime.hipHostFree(block), allocate(runtime.hipMalloc, size(MIB))
     assert run.report["cuda_calls"]["hipHostMalloc"]["left"] == 1
 
 
-def test_what_is_not_ours_is_hips(python: Program) -> None:
-    run = python("""
-print("foreign", runtime.hipFree(pointer(0x10000)))
-status, block = allocate(runtime.hipMalloc, size(MIB))
-print("interior", runtime.hipFree(pointer(block.value + 512)))
-print("twice", runtime.hipFree(block), runtime.hipFree(block))
-print("nothing", *allocate(runtime.hipMalloc, size(0)))
-print("too much", allocate(runtime.hipMalloc, size(1 << 45))[0])
-""")
-    assert run.stdout.splitlines() == [
-        "foreign 1",
-        "interior 1",
-        "twice 0 1",
-        "nothing 0 c_void_p(None)",
-        "too much 2",
-    ]
-    assert run.served == 1
-
-
-def test_the_range_of_an_address_is_its_blocks(python: Program) -> None:
-    run = python("""
-status, block = allocate(runtime.hipMalloc, size(5000))
-base, length = pointer(), size()
-inside = pointer(block.value + 4999)
-assert runtime.hipMemGetAddressRange(byref(base), byref(length), inside) == 0
-print(base.value == block.value, length.value)
-""")
-    assert run.stdout == "True 5000\n"
-
-
 def test_a_look_up_by_name_gives_ours(python: Program) -> None:
     run = python("""
 found, status = pointer(), ctypes.c_int()
@@ -157,36 +87,6 @@ for i in range(3):
     assert (run.served, run.reached) == (0, 3)
     [line] = run.stderr.splitlines()
     assert "XNACK is off" in line
-
-
-def test_one_line_says_that_calls_are_served(python: Program) -> None:
-    run = python("allocate(runtime.hipMalloc, size(MIB))", UVMALLOC_STARTUP_LINE="1")
-    [line] = run.stderr.splitlines()
-    assert line.startswith("uvmalloc: serves HIP's allocation calls: 1 x ")
-
-
-@pytest.mark.parametrize("version", [5, 6, 7])
-def test_a_linked_program_is_served(hip_program: Program, tmp_path: Path, version: int) -> None:
-    source = tmp_path / "linked.c"
-    source.write_text("""
-#include <hip/hip_runtime_api.h>
-int main(void) {
-  for (int i = 0; i < 4; ++i) {
-    void* block = 0;
-    if (hipMalloc(&block, 1 << 20) != hipSuccess || hipFree(block) != hipSuccess) return 1;
-  }
-  return hipDeviceSynchronize();
-}
-""")
-    compiler = shutil.which("gcc")
-    assert compiler, "this test compiles a program"
-    folder = found_by_cmake("UVMALLOC_HIP_INCLUDE_DIR")
-    runtime = find_libraries().hip_stand_ins / f"libamdhip64.so.{version}"
-    linked = tmp_path / "linked"
-    options = ["-D__HIP_PLATFORM_AMD__", "-isystem", folder, "-Wl,--allow-shlib-undefined"]
-    subprocess.run([compiler, *options, "-o", linked, source, runtime], check=True)
-    run = hip_program(linked)
-    assert (run.served, run.reached) == (4, 0)
 
 
 def test_every_served_call_is_declared_by_hip_and_exported_by_a_version_of_it() -> None:
@@ -226,18 +126,6 @@ print(allocate(runtime.hipHostMalloc, size(96 * MIB), 0)[0])
     )
     assert run.stdout == "2 2\n2\n"
     assert (run.served, run.reached) == (0, 0)
-
-
-def test_memory_in_the_order_of_a_capture_is_the_graphs(python: Program) -> None:
-    run = python("""
-stream, graph = pointer(), pointer()
-assert runtime.hipStreamCreate(byref(stream)) == 0
-assert runtime.hipStreamBeginCapture(stream, 0) == 0
-print(allocate(runtime.hipMallocAsync, size(MIB), stream)[0] != 0)
-runtime.hipStreamEndCapture(stream, byref(graph))
-""")
-    assert (run.stdout, run.served) == ("True\n", 0)
-    assert run.report["cuda_calls"]["hipMallocAsync"]["left"] == 1
 
 
 @pytest.mark.parametrize(("version", "device_type"), [(5, 1), (6, 2), (7, 2)])
