@@ -26,7 +26,7 @@ ENTRY_POINT = re.compile(
 
 PER_THREAD = re.compile(r"_(?:ptsz|ptds|spt)$")
 
-INTRODUCTION = re.compile(r'^\{"(\w+)", (\d+)\},$', re.MULTILINE)
+INTRODUCTION = re.compile(r'\{"(\w+)", (\d+)\},')
 
 
 def implemented_names(sources: list[Path]) -> list[str]:
