@@ -57,7 +57,7 @@ for _ in range(steps):
 """
     + _END
 )
-# Argument: fused or default.
+# Arguments: fused or default, and rows.
 OPTIMIZER_PROGRAM = (
     _BEGIN
     + """
@@ -65,7 +65,7 @@ fused = sys.argv[1] == "fused"
 layers = [torch.nn.Linear(1024, 1024, bias=False) for _ in range(12)]
 model = torch.nn.Sequential(*layers).to("cuda")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused or None)
-x = torch.randn(2048, 1024).to("cuda")
+x = torch.randn(int(sys.argv[2]), 1024).to("cuda")
 for _ in range(10):
     torch.cuda.synchronize()
     times.append(simulator.uvmsim_now_ns())
@@ -77,7 +77,8 @@ for _ in range(10):
 """
     + _END
 )
-ENOUGH, WEIGHTS_CAPACITY, OPTIMIZER_CAPACITY = "1GiB", "36MiB", "150MiB"
+ENOUGH, WEIGHTS_CAPACITY = "1GiB", "36MiB"
+OPTIMIZER_ROWS, OPTIMIZER_CAPACITY = "2048", "150MiB"
 
 
 def _run(program: str, arguments: list[str], capacity: str) -> dict[str, Any]:
@@ -113,7 +114,8 @@ def measure() -> dict[str, Any]:
         for rows in (FEW_ROWS, FEW_ROWS + 1)
     )
     state, moved_state = (
-        _slowdown_of(OPTIMIZER_PROGRAM, [kind], OPTIMIZER_CAPACITY) for kind in ("fused", "default")
+        _slowdown_of(OPTIMIZER_PROGRAM, [kind, OPTIMIZER_ROWS], OPTIMIZER_CAPACITY)
+        for kind in ("fused", "default")
     )
     return {
         "in_place_speedup": moved_weights / weights,

@@ -1,4 +1,4 @@
-"""Random programs of CUDA, served and alone (served_fuzz.py), for about a minute.
+"""Random programs of CUDA, served and alone (served_fuzz.py).
 
 `python -m tests.preload.served_fuzz --seconds 600` looks for longer.
 """
@@ -14,7 +14,8 @@ from uvmalloc.libraries import find_libraries
 
 from tests.preload.served_fuzz import DEFAULT_STREAMS, SEQUENCES, Fuzzer, built
 
-PROGRAMS = 14  # for each kind of default stream
+# For each kind of default stream.
+PROGRAMS = [range(5), pytest.param(range(5, 14), marks=pytest.mark.all)]
 
 # A library before ours, in which every free succeeds.
 PLANTED = """
@@ -36,8 +37,9 @@ def fuzzer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.slow
-def test_served_programs_print_what_they_print_without_us(fuzzer: Fuzzer) -> None:
-    for number in range(PROGRAMS):
+@pytest.mark.parametrize("numbers", PROGRAMS, ids=["first", "rest"])
+def test_served_programs_print_what_they_print_without_us(fuzzer: Fuzzer, numbers: range) -> None:
+    for number in numbers:
         difference = fuzzer.difference(1 + number * SEQUENCES)
         assert difference == "", difference
 

@@ -25,18 +25,19 @@ def run(environment: dict[str, str], *options: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-def test_plans_do_what_modules_do(clean_environment: dict[str, str]) -> None:
-    done = run(clean_environment, "--programs", "110")
+@pytest.mark.parametrize("programs", [40, pytest.param(110, marks=pytest.mark.all)])
+def test_plans_do_what_modules_do(clean_environment: dict[str, str], programs: int) -> None:
+    done = run(clean_environment, "--programs", str(programs))
     assert done.returncode == 0, done.stdout + done.stderr
     found = {what: int(count) for count, what in
              (line.strip().split(" ", 1) for line in done.stdout.splitlines())}  # fmt: skip
     assert found["differ"] == 0
-    assert found["with an arena"] > 60
-    assert found["with mutations"] > 15
-    assert found["results"] > 300
-    assert found["errors"] > 100
+    assert found["with an arena"] > 0.5 * programs
+    assert found["with mutations"] > 0.13 * programs
+    assert found["results"] > 2.5 * programs
+    assert found["errors"] > 0.9 * programs
     assert found["refused"] > 0
-    assert found["in threads"] > 20
+    assert found["in threads"] > 0.17 * programs
 
 
 @pytest.mark.slow
