@@ -67,7 +67,7 @@ def test_the_driver_version_is_cudas() -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert "--driver-version" in done.stderr and "nothing beside --hip" in done.stderr
+    assert "--driver-version" in done.stderr and "nothing with --hip" in done.stderr
 
 
 @pytest.mark.skipif(not DEBIANS.exists(), reason="Debian's HIP runtime is not installed")

@@ -95,7 +95,7 @@ def test_what_is_degraded_names_the_missing_capability() -> None:
     [line] = machine_facts.degraded({**reaching, "discard": False})
     assert line.startswith("no discard")
     [line] = machine_facts.degraded(DISCRETE)
-    assert line.startswith("memory of malloc")
+    assert line.startswith("the device cannot use memory")
     [line] = machine_facts.degraded({})
     assert "inactive" in line
 

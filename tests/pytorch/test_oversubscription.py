@@ -470,7 +470,7 @@ def test_what_was_recorded_in_vain_is_kept(
     said = capsys.readouterr().err
     assert "no step begins at the mark 'step 7' and ends at another mark; the trace has the" in said
     assert "'step 0', 'step 1', 'step 2', 'end'" in said
-    [kept] = re.findall(r"what was recorded is kept: (\S+)\. ", said)
+    [kept] = re.findall(r"the recorded trace is kept: (\S+)\. ", said)
     assert main(["plan", kept, *of_program, "--step", "step 1"]) == 0
     assert json.loads(capsys.readouterr().out)["footprint_bytes"] >= 4 << 20
     Path(kept).unlink()

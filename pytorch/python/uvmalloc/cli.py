@@ -96,14 +96,14 @@ def _one_of(words: Sequence[str], help_text: str) -> Any:
     )
 
 
-PolicyOption = Annotated[str | None, _one_of(POLICIES, "Who decides where memory is")]
+PolicyOption = Annotated[str | None, _one_of(POLICIES, "How memory is placed")]
 MoveOption = Annotated[str | None, _one_of(MOVES, "What x.to('cuda') does")]
-LogOption = Annotated[str | None, _one_of(LOG_LEVELS, "What uvmalloc writes to stderr")]
+LogOption = Annotated[str | None, _one_of(LOG_LEVELS, "Which messages go to stderr")]
 BudgetOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Most memory uvmalloc may hold.")
 ]
 DeviceBudgetOption = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Most memory of each device it may hold.")
+    str | None, typer.Option(metavar="SIZE", help="Most memory it may hold on each device.")
 ]
 DecayOption = Annotated[
     str | None,
@@ -112,11 +112,11 @@ DecayOption = Annotated[
 TraceOption = Annotated[
     Path | None,
     typer.Option(
-        "--trace", metavar="FILE", help="Trace the allocator there; %p is the process number."
+        "--trace", metavar="FILE", help="Write a trace of the allocator; %p is the process number."
     ),
 ]
 CallSitesOption = Annotated[
-    bool, typer.Option("--call-sites", help="The trace names the line that made each allocation.")
+    bool, typer.Option("--call-sites", help="Name the line of each allocation in the trace.")
 ]
 ShareOption = Annotated[
     bool, typer.Option("--share", help="Take turns on a device with other programs that share it.")
@@ -125,10 +125,10 @@ ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
 ]
 TraceArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Written where UVMALLOC_TRACE is set.")
+    Path, typer.Argument(metavar="FILE", help="A trace, which UVMALLOC_TRACE writes.")
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="OUT", help="Written there, not to stdout.")
+    Path | None, typer.Option("-o", "--out", metavar="OUT", help="Write to OUT, not to stdout.")
 ]
 UnfinishedOption = Annotated[
     bool, typer.Option("--unfinished", help="Accept the trace of a killed process.")
@@ -192,19 +192,19 @@ def run(
 def sim(
     command: CommandArgument,
     devices: Annotated[
-        str, typer.Option(metavar="N", help=f"How many devices, 0 to {MOST_DEVICES}.")
+        str, typer.Option(metavar="N", help=f"Number of devices, 0 to {MOST_DEVICES}.")
     ] = "1",
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
     ] = None,
     native: Annotated[
-        bool, typer.Option("--native", help="Without uvmalloc: the program's own allocators.")
+        bool, typer.Option("--native", help="Run without uvmalloc.")
     ] = False,
     driver_version: Annotated[
-        str | None, _one_of(DRIVER_VERSIONS, "Version of CUDA that the driver has")
+        str | None, _one_of(DRIVER_VERSIONS, "CUDA version of the driver")
     ] = None,
     profile: Annotated[str | None, _one_of(PROFILES, "How devices and host share memory")] = None,
-    hip: Annotated[bool, typer.Option("--hip", help="Devices of HIP (ROCm), not of CUDA.")] = False,
+    hip: Annotated[bool, typer.Option("--hip", help="Simulate HIP (ROCm), not CUDA.")] = False,
     machine_name: Annotated[
         str | None,
         typer.Option(
@@ -284,7 +284,7 @@ def doctor(
 
 @trace_app.command()
 def info(file: TraceArgument, unfinished: UnfinishedOption = False) -> None:
-    """Show what a trace holds: events, devices, peaks."""
+    """Show the contents of a trace: events, devices, peaks."""
     trace, export = _read_trace(file, unfinished)
     export.show_trace(trace, console())
 
@@ -319,25 +319,25 @@ def report(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="Written by --report, or left by a process; or a trace."
+            metavar="FILE", help="A report (from --report or UVMALLOC_REPORT_DIR), or a trace."
         ),
     ],
     page: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Of a trace: the page (default: TRACE.html)."),
+        typer.Option("--html", metavar="FILE", help="For a trace: its page (default: TRACE.html)."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", help="Of a trace: the charts alone.")
+        Path | None, typer.Option("--png", metavar="FILE", help="For a trace: its charts.")
     ] = None,
     machine_name: Annotated[
         str | None,
-        typer.Option("--machine", metavar="NAME", help="Of a trace: the machine it replays on."),
+        typer.Option("--machine", metavar="NAME", help="For a trace: the machine for its replay."),
     ] = None,
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
     ] = None,
     hints: Annotated[
-        str, _one_of(HINTS, "Of a trace: the hints that are sent in the replay")
+        str, _one_of(HINTS, "For a trace: the hints of its replay")
     ] = "recorded",
 ) -> None:
     """Show a saved report, or draw a trace."""
@@ -347,7 +347,7 @@ def report(
     given = {"--html": page, "--png": picture, "--machine": machine_name, "--capacity": capacity}
     for option, value in given.items():
         if value is not None:
-            raise OptionError(option, str(value), "nothing beside a report: only a trace is drawn")
+            raise OptionError(option, str(value), "nothing for a report: only a trace can be drawn")
     saved = read_report(file)
     try:
         show_report(saved, console())
@@ -378,7 +378,7 @@ def plan(
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option(metavar="MARK", help="The step that begins there (default: the last one)."),
+        typer.Option(metavar="MARK", help="The step at this mark (default: the last one)."),
     ] = None,
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page there.")
@@ -388,7 +388,7 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what a recorded step takes with less memory, under each policy."""
+    """Show the time of a recorded step with less memory, under each policy."""
     from uvmalloc import plan as plan_module
 
     sizes = [size_of("--memory", size) for size in memory or []]
@@ -426,7 +426,7 @@ def _folder_of_trace() -> Iterator[Path]:
     except CommandError:
         for trace in folder.iterdir():
             is_kept = True
-            say(f"what was recorded is kept: {trace}. Plan for it with: uvmalloc plan {trace}")
+            say(f"the recorded trace is kept: {trace}. To plan for it: uvmalloc plan {trace}")
         raise
     finally:
         if not is_kept:
@@ -439,13 +439,13 @@ def top(
         list[str] | None, typer.Argument(metavar="[PID]", help="One process (default: all).")
     ] = None,
     interval: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Between two pictures, 0.1 to 3600.")
+        str, typer.Option(metavar="SECONDS", help="Time between two readings, 0.1 to 3600.")
     ] = "1",
     count: Annotated[
-        str | None, typer.Option(metavar="N", help="End after so many pictures.")
+        str | None, typer.Option(metavar="N", help="End after N readings.")
     ] = None,
 ) -> None:
-    """Show running programs live: memory, moves, faults, traffic a second."""
+    """Show running programs live: memory, moves, faults, traffic per second."""
     from uvmalloc import top as top_module
 
     pid = top_module.pid_of(process or [])

@@ -48,7 +48,7 @@ def open_own(file: Path) -> int:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)
-        raise OSError(errno.EPERM, "it belongs to another user or has another name", str(file))
+        raise OSError(errno.EPERM, "it belongs to another user or has a second name", str(file))
     if stat.S_ISREG(found.st_mode):
         os.ftruncate(descriptor, 0)
     return descriptor

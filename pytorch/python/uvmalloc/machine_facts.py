@@ -80,9 +80,9 @@ def paradigm(capabilities: Mapping[str, Any]) -> str:
     if not capabilities.get("concurrent_managed_access"):
         return "not usable: host and device cannot use managed memory at the same time"
     if not capabilities.get("migrates_on_fault", True):
-        return "not usable: pages of managed memory do not follow their use (XNACK is off)"
+        return "not usable: pages of managed memory do not migrate to their user (XNACK is off)"
     if capabilities.get("integrated"):
-        return "integrated: the device's memory is the host's, and nothing moves"
+        return "integrated: device and host share one memory, and nothing moves"
     if capabilities.get("host_page_tables"):
         return "hardware coherent: the device uses the host's page tables"
     if capabilities.get("pageable_memory_access"):
@@ -95,15 +95,15 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
     if not capabilities.get("concurrent_managed_access") or not capabilities.get(
         "migrates_on_fault", True
     ):
-        return ["uvmalloc stays inactive: memory is served as without it"]
+        return ["uvmalloc stays inactive: programs run as without it"]
     found = []
     moves = not capabilities.get("integrated") and not capabilities.get("host_page_tables")
     if moves and not capabilities.get("discard"):
         found.append(
-            "no discard: freed pages keep their place and are copied when they are evicted"
+            "no discard: freed pages stay where they are, and are copied if they are evicted"
         )
     if not capabilities.get("pageable_memory_access"):
-        found.append("memory of malloc cannot be used by the device: a move of it copies")
+        found.append("the device cannot use memory from malloc: a move of it copies")
     return found
 
 

@@ -66,7 +66,7 @@ def refuse_with_native(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             option = f"--{name.replace('_', '-')}"
-            raise OptionError(option, str(value), "nothing beside --native, which has no uvmalloc")
+            raise OptionError(option, str(value), "nothing with --native, without uvmalloc")
 
 
 def check_word(option: str, word: str | None, accepted: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ def machine_of(
         raise OptionError("--devices", devices, f"a whole number from 0 to {MOST_DEVICES}")
     check_word("--driver-version", driver_version, DRIVER_VERSIONS)
     if hip and driver_version is not None:
-        raise OptionError("--driver-version", driver_version, "nothing beside --hip")
+        raise OptionError("--driver-version", driver_version, "nothing with --hip")
     check_word("--profile", profile, PROFILES)
     capacity_bytes = None if capacity is None else size_of("--capacity", capacity)
     host_memory_bytes = None if host_memory is None else size_of("--host-memory", host_memory)

@@ -252,7 +252,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     if _TOLD in policies:
         console.print(f"{_TOLD} knows the recorded order, which a program has to learn.")
     table("Bytes that a step moves, to the device and to the host:", moved)
-    console.print("\nMemory moved by hand, and the policies with as much memory:", soft_wrap=True)
+    console.print("\nMemory moved by the program itself, and policies:", soft_wrap=True)
     print_table(console, _HAND_COLUMNS, _hand_rows(result), numbers_from=1)
     for line in rest:
         console.print(line, soft_wrap=True)

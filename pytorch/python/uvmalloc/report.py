@@ -31,7 +31,7 @@ _TELLING = ("active", "facades", "simulator", "processes")
 # Why a hint was left out.
 _SKIPPED = {
     "already_there": "the pages were there",
-    "no_credit": "the device's share of the budget was full",
+    "no_credit": "the device was full",
     "policy": "the policy sends none",
     "coherent": "the device shares the host's memory",
     "shared_pages": "less than whole pages",
@@ -259,7 +259,7 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
     if report.get("threads_left_out"):
         yield _line(
             "incomplete",
-            f"what {report['threads_left_out']} threads allocated is missing",
+            f"allocations of {report['threads_left_out']} threads are missing",
             alarming=True,
         )
     if report.get("out_of_memory"):
@@ -274,18 +274,18 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
     for file in report.get("static_cuda_runtimes") or []:
         yield _line(
             "past uvmalloc",
-            f"{file} holds CUDA's static runtime, whose calls of the runtime "
-            "are not seen; those of the driver are",
+            f"{file} contains CUDA's static runtime: its runtime calls are not intercepted, "
+            "its driver calls are",
         )
     if report.get("framework") is False:
         if not calls:
             yield _line(
-                "past uvmalloc", "not counted: CUDA's calls are served with UVMALLOC_CUDA=1"
+                "past uvmalloc", "not counted; UVMALLOC_CUDA=1 would serve CUDA's calls"
             )
         return
     native_allocations = report.get("native_allocations", {})
     if native_allocations is None:
-        yield _line("past uvmalloc", "not known: torch is asked only when the program ends well")
+        yield _line("past uvmalloc", "not known: only a program that ends normally can count them")
         return
     made = {name: count for name, count in native_allocations.items() if count}
     text = f"{_counts(made)} by torch's own allocators" if made else "0 allocations"
@@ -306,9 +306,9 @@ def _calls_of(vendor: str, calls: Mapping[str, Mapping[str, int]]) -> Iterable[T
         yield _line(f"{vendor} calls served", _counts(served))
     for outcome, words in (
         ("excluded", "excluded"),
-        ("no_memory", f"no memory here, so {vendor} was asked"),
-        ("left", f"left to {vendor} on purpose"),
-        ("beyond_limit", "refused, because of a budget"),
+        ("no_memory", f"forwarded to {vendor} for lack of managed memory"),
+        ("left", f"forwarded to {vendor} on purpose"),
+        ("beyond_limit", "refused because of a budget"),
     ):
         passed = {name: counts[outcome] for name, counts in calls.items() if counts.get(outcome)}
         if passed:

@@ -303,7 +303,7 @@ class _Parser:
         every = np.concatenate(stored) if stored else np.empty(0, layout)
         kinds, facades = every["kind"], every["facade"]
         self._refuse((kinds == 0) | (kinds >= len(KINDS)), 40, "kind", kinds)
-        self._refuse((facades != NO_FACADE) & (facades >= len(FACADES)), 41, "facade", facades)
+        self._refuse((facades != NO_FACADE) & (facades >= len(FACADES)), 41, "memory kind", facades)
         for name, position in (("device", 44), ("place", 46)):
             values = every[name]
             self._refuse((values < NOWHERE) | (values >= devices), position, name, values)
