@@ -1,10 +1,9 @@
-// replay_corpus FILE EVERY: runs the sequences of calls of a file, each a line of hexadecimal
-// digits, and says which end otherwise than the model says. EVERY is 1 for all lines, 4 for every
-// fourth line.
-#include <cctype>
+// replay_corpus ARCHIVE EVERY: runs the sequences of calls of an archive of scripts/fuzz_corpus.py,
+// and names those after which allocator and model differ. EVERY is 1 for all sequences, 4 for every
+// fourth.
 #include <cstdio>
 #include <fstream>
-#include <optional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -12,24 +11,22 @@
 
 namespace {
 
-// nullopt: other characters than pairs of hexadecimal digits.
-std::optional<std::vector<std::uint8_t>> bytes_of(const std::string& line) {
-  std::vector<std::uint8_t> bytes;
-  if (line.size() % 2 != 0) return std::nullopt;
-  for (std::size_t at = 0; at < line.size(); at += 2) {
-    const std::string digits = line.substr(at, 2);
-    for (const char digit : digits) {
-      if (std::isxdigit(static_cast<unsigned char>(digit)) == 0) return std::nullopt;
-    }
-    bytes.push_back(static_cast<std::uint8_t>(std::stoi(digits, nullptr, 16)));
-  }
-  return bytes;
-}
+using Bytes = std::vector<std::uint8_t>;
 
-// What is wrong with one line; empty: nothing.
-std::string replay(const std::string& line) {
-  const auto bytes = bytes_of(line);
-  return bytes ? uvm::testing::run_call_sequence(*bytes) : "not pairs of hexadecimal digits";
+constexpr std::size_t kLengthBytes = 4;
+
+// The sequence at `at`, which moves behind that sequence. False: the archive ends within it.
+bool read_sequence(const Bytes& archive, std::size_t& at, Bytes& sequence) {
+  std::size_t length = 0;
+  if (archive.size() - at < kLengthBytes) return false;
+  for (std::size_t digit = 0; digit < kLengthBytes; ++digit) {
+    length |= std::size_t{archive[at++]} << (8 * digit);
+  }
+  if (archive.size() - at < length) return false;
+  const auto* const first = archive.data() + at;
+  sequence.assign(first, first + length);
+  at += length;
+  return true;
 }
 
 }  // namespace
@@ -37,17 +34,22 @@ std::string replay(const std::string& line) {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::size_t every = std::stoul(argv[2]);
+  std::ifstream file(argv[1], std::ios::binary);
+  const Bytes archive{std::istreambuf_iterator<char>(file), {}};
   std::size_t sequences = 0;
   std::size_t failures = 0;
-  std::ifstream file(argv[1]);
-  std::size_t number = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (number++ % every != 0) continue;
+  Bytes sequence;
+  for (std::size_t number = 0, at = 0; at < archive.size(); ++number) {
+    if (!read_sequence(archive, at, sequence)) {
+      std::printf("%s: ends within sequence %zu\n", argv[1], number);
+      return 1;
+    }
+    if (number % every != 0) continue;
     ++sequences;
-    const std::string broken = replay(line);
+    const std::string broken = uvm::testing::run_call_sequence(sequence);
     if (broken.empty()) continue;
     ++failures;
-    std::printf("%s:%zu: %s\n", argv[1], number, broken.c_str());
+    std::printf("%s, sequence %zu: %s\n", argv[1], number, broken.c_str());
   }
   std::printf("%zu sequences, %zu wrong\n", sequences, failures);
   return sequences == 0 || failures != 0 ? 1 : 0;

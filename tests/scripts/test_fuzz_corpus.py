@@ -1,4 +1,4 @@
-"""scripts/fuzz_corpus.py: a folder of sequences as one file, and back."""
+"""scripts/fuzz_corpus.py: a folder of sequences as one archive, and back."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
+def test_what_is_packed_or_added_is_unpacked(tmp_path: Path) -> None:
     folder, again = tmp_path / "folder", tmp_path / "again"
     folder.mkdir()
     again.mkdir()
-    sequences = [b"\xff\x00", b"\x01", bytes(range(256)), b"\x00\x01"]
+    sequences = [b"\xff\x00", b"\x01", bytes(range(256))]
     for number, sequence in enumerate([*sequences, b""]):
         (folder / str(number)).write_bytes(sequence)
-    corpus = tmp_path / "corpus.hex"
+    corpus, added = tmp_path / "corpus.bin", tmp_path / "added"
+    added.write_bytes(b"\x00\x01")
     assert run("pack", corpus, folder).returncode == 0
-    assert corpus.read_text().splitlines()[:3] == ["01", "0001", "ff00"]
+    assert run("add", corpus, added).returncode == 0
+    assert corpus.read_bytes()[:17] == b"\1\0\0\0\x01\2\0\0\0\x00\x01\2\0\0\0\xff\x00"
     assert run("unpack", corpus, again).returncode == 0
-    assert sorted(path.read_bytes() for path in again.iterdir()) == sorted(sequences)
+    assert sorted(path.read_bytes() for path in again.iterdir()) == sorted([*sequences, b"\0\1"])
 
 
 def test_another_action_is_refused(tmp_path: Path) -> None:
-    refused = run("pak", tmp_path / "corpus.hex", tmp_path)
+    refused = run("pak", tmp_path / "corpus.bin", tmp_path)
     assert refused.returncode != 0
-    assert "fuzz_corpus.py pack FILE FOLDER" in refused.stderr
+    assert "fuzz_corpus.py pack ARCHIVE FOLDER" in refused.stderr
