@@ -607,28 +607,36 @@ TEST_F(LivePlannerTest, AChildReadsFiguresWhileAThreadOfItsParentPlans) {
 TEST_F(LivePlannerTest, ThreadsMayAllocateFreeAndUseMemoryWhileMovesArePlanned) {
   start_small(Policy::kLru);
   allocate_pages(kPages + 4);
+  constexpr std::uint64_t kRounds = 1500;
+  std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
   for (unsigned number = 0; number < 4; ++number) {
     threads.emplace_back([&, number] {
       std::mt19937 random(number);
       std::vector<char*> own;
-      for (int i = 0; i < 1500; ++i) {
+      const auto free_last = [&] {
+        if (own.back()[0] != static_cast<char>(number)) ++wrong;
+        if (allocator->free(own.back()) != FreeResult::kFreed) ++wrong;
+        own.pop_back();
+      };
+      for (std::uint64_t i = 0; i < kRounds; ++i) {
         const std::size_t what = random() % 4;
-        if (what == 0 && own.size() < 8)
+        if (what == 0 && own.size() < 8) {
           own.push_back(device((1 + random() % 4) * kMiB, stream(1)));
-        if (what == 1 && !own.empty()) {
-          allocator->free(own.back());
-          own.pop_back();
+          own.back()[0] = static_cast<char>(number);
         }
+        if (what == 1 && !own.empty()) free_last();
         char* const used =
             own.empty() ? blocks[random() % blocks.size()] : own[random() % own.size()];
-        allocator->note_use(used, kMiB, stream(1 + number % 2), live::kWrites);
+        if (!allocator->note_use(used, kMiB, stream(1 + number % 2), live::kWrites)) ++wrong;
       }
-      for (char* block : own) allocator->free(block);
+      while (!own.empty()) free_last();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(allocator->live_figures().kernels, 0u);
+  EXPECT_EQ(wrong, 0) << "blocks with another's bytes, or calls that failed";
+  EXPECT_EQ(allocator->live_figures().kernels, 4 * kRounds);
+  allocator->check_invariants();
 }
 
 TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {

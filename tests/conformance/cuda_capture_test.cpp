@@ -93,6 +93,8 @@ TEST_F(CudaCapture, TheRuntimeDoesNotDisturbACaptureOfItsThread) {
   bool capturing = false;
   EXPECT_TRUE(runtime->is_capturing(0, captured, &capturing).ok());
   EXPECT_TRUE(capturing);
+  EXPECT_TRUE(runtime->is_capturing(0, own, &capturing).ok());
+  EXPECT_FALSE(capturing);
   use_runtime();
   EXPECT_EQ(end(), CUDA_SUCCESS);
 }

@@ -11,6 +11,7 @@
 namespace uvm {
 namespace {
 
+#ifndef NDEBUG
 Ranked<std::mutex, LockRank::kRelease> release;
 Ranked<std::mutex, LockRank::kState> state;
 
@@ -19,14 +20,12 @@ TEST(RankedDeathTest, ALockThatIsTakenAfterALaterOneIsNamedWithIt) {
     const std::lock_guard first(release);
     const std::lock_guard second(state);
   }
-#ifndef NDEBUG
   EXPECT_DEATH(
       {
         state.lock();
         release.lock();
       },
       "the lock 'release' is taken while 'state' is held: they are ordered the other way");
-#endif
 }
 
 TEST(RankedDeathTest, ALineMayBeWrittenWithALockThatMayWaitAndWithNoOther) {
@@ -34,15 +33,14 @@ TEST(RankedDeathTest, ALineMayBeWrittenWithALockThatMayWaitAndWithNoOther) {
     const std::lock_guard lock(release);
     log_line(LogLevel::kError, "with the lock 'release'");
   }
-#ifndef NDEBUG
   EXPECT_DEATH(
       {
         state.lock();
         log_line(LogLevel::kError, "the state");
       },
       "the state\nuvmalloc: the line above is written with a lock of the allocator held");
-#endif
 }
+#endif
 
 }  // namespace
 }  // namespace uvm
