@@ -228,15 +228,15 @@ pathlib.Path({str(note)!r}).write_text("hung up")
 def test_the_end_of_a_program_is_seen_in_a_process_of_several_threads(clean_environment):
     """SIGCHLD comes before anybody waits for it, and the kernel gives it to the other thread."""
     text = f"""
-import threading, time
+import os, threading
 from uvmalloc import launch
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 start = launch._start
-def start_and_sleep(*arguments):
+def start_and_see_the_end(*arguments):
     pid = start(*arguments)
-    time.sleep(0.3)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     return pid
-launch._start = start_and_sleep
+launch._start = start_and_see_the_end
 assert launch.launch(["true"], {dict(clean_environment)!r}).exit_code == 0
 """
     subprocess.run([sys.executable, "-c", text], env=clean_environment, check=True, timeout=20)

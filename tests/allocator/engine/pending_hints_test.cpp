@@ -142,11 +142,17 @@ TEST_F(PendingHintsTest, MemoryGoesBackAfterThePrefetchesOfItThatAThreadAsksFor)
   DeviceCapabilities blocking = machine->capabilities;
   blocking.prefetch_blocks = true;
   start(without_thread_caches(), 1, blocking);
-  machine->before_prefetch = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  std::atomic<bool> may_prefetch = false;
+  machine->before_prefetch = [&] {
+    while (!may_prefetch) std::this_thread::yield();
+  };
   std::size_t prefetches_before_free = 0;
   machine->before_free = [&] { prefetches_before_free = prefetches().size(); };
   allocator->free(device(3 * kMiB, stream(1)));
-  allocator->release_cached();
+  testing::WaitingThread release([&] { allocator->release_cached(); });
+  EXPECT_TRUE(release.waits());
+  may_prefetch = true;
+  release.join();
   EXPECT_EQ(machine->allocated_bytes, 0u);
   EXPECT_EQ(prefetches_before_free, 1u);
 }
