@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/sanitized.hpp"
+
 namespace uvm {
 namespace {
 
@@ -16,7 +18,7 @@ class AllocatorPropertyTest : public ::testing::TestWithParam<unsigned> {};
 
 TEST_P(AllocatorPropertyTest, ASequenceOfCallsDoesWhatTheModelSays) {
   std::mt19937 random(GetParam());
-  std::vector<std::uint8_t> bytes(6000);
+  std::vector<std::uint8_t> bytes(testing::steps(6000, 2000));
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
   EXPECT_EQ(testing::run_call_sequence(bytes), "");
 }

@@ -14,6 +14,7 @@
 #include "allocator/base/work_counters.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace uvm {
 namespace {
@@ -279,7 +280,7 @@ TEST_F(PeerPlannerTest, APeerThatNeedsItsMemoryGetsItBeforeItsNextKernelAndKeeps
   for (std::size_t i = 0; i < kPages; ++i)
     ASSERT_NE(allocator->allocate(Facade::kDevice, 1, kPageBytes, stream(2)), nullptr);
   EXPECT_EQ(prefetches_to_host(), 10) << "all that were there";
-  for (int i = 0; i < 200; ++i) step(blocks.size());
+  for (int i = 0; i < testing::steps(200, 50); ++i) step(blocks.size());
   EXPECT_EQ(prefetches_to(Place::device(1)), static_cast<std::ptrdiff_t>(kPages))
       << "its own alone";
 }
@@ -410,7 +411,7 @@ TEST_F(LivePlannerTest, AStepIsServedAsBeforeAfterALongPhaseThatFits) {
     };
     moved_by_steps();
     const std::uint64_t moved = moved_by_steps();
-    for (int i = 0; i < 30000; ++i) kernel(static_cast<std::size_t>(i) % 8);
+    for (int i = 0; i < testing::steps(30000, 10000); ++i) kernel(static_cast<std::size_t>(i) % 8);
     EXPECT_GE(moved_by_steps(), moved / 2) << "pages come ahead of their uses";
   }
 }

@@ -1,6 +1,6 @@
 // replay_corpus ARCHIVE EVERY: runs the sequences of calls of an archive of scripts/fuzz_corpus.py,
-// and names those after which allocator and model differ. EVERY is 1 for all sequences, 4 for every
-// fourth.
+// and names those after which allocator and model differ. EVERY is 1 for all sequences, 16 for
+// every sixteenth.
 #include <cstdio>
 #include <fstream>
 #include <iterator>

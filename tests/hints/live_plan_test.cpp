@@ -443,7 +443,7 @@ TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
     const std::uint8_t accesses[] = {LiveProgram::kBoth, live::kReads | live::kOnce,
                                      LiveProgram::kBoth | live::kOnce, live::kReads};
     for (std::size_t i = 0; i < step; ++i) kernels.push_back({random() % 24, random() % 24});
-    for (int event = 0; event < 1500; ++event) {
+    for (int event = 0; event < testing::steps(1500, 500); ++event) {
       const std::size_t what = random() % 100;
       program.sink.clear();
       if (what < 2) {

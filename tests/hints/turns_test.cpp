@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/sanitized.hpp"
+
 namespace uvm::sharing {
 namespace {
 
@@ -164,7 +166,7 @@ TEST_F(TurnsTest, InAnyOrderOneProgramRunsAndNobodyWaitsForever) {
   std::uint64_t now = 1;
   std::uint64_t longest = 0;
   for (int i = 0; i < 4; ++i) here.push_back(join(60));
-  for (int event = 0; event < 200'000; ++event) {
+  for (int event = 0; event < testing::steps(200'000, 40'000); ++event) {
     now += random() % 20;
     if (random() % 2000 == 0 && here.size() > 2) {
       const std::size_t at = random() % here.size();

@@ -26,6 +26,7 @@
 
 #include "tests/support/allocator_stress.hpp"
 #include "tests/support/fork_fixture.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace uvm {
 namespace {
@@ -172,7 +173,7 @@ TEST_F(ForkTest, AGrandchildIsWholeWhateverTheChildsThreadsWereDoing) {
                 while (!stop) allocator->free(host(2 * kMiB));
               });
               int failed = 0;
-              for (int i = 0; i < 50; ++i) {
+              for (int i = 0; i < testing::steps(50, 8); ++i) {
                 pid_t pid = fork();
                 if (pid == 0) {
                   alarm(10);

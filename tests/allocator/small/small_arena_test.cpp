@@ -18,6 +18,8 @@
 
 #include "storage/pages.hpp"
 
+#include "tests/support/sanitized.hpp"
+
 namespace uvm {
 namespace {
 
@@ -341,7 +343,7 @@ TEST(SmallArena, AForkedChildUsesTheArenaWhileAThreadOfItsParentDid) {
       arena.purge();
     }
   });
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < testing::steps(50, 10); ++i) {
     pid_t child = fork();
     if (child == 0) {
       alarm(20);

@@ -29,6 +29,7 @@
 #include "allocator/trace/trace_reader.hpp"
 #include "allocator/trace/trace_recorder.hpp"
 
+#include "tests/support/sanitized.hpp"
 #include "tests/support/sizes.hpp"
 
 namespace uvm {
@@ -269,10 +270,10 @@ TEST_F(TraceTest, OffItRecordsNothing) {
 // Blocks that come again and others, at equal times, after pauses of any length and out of order.
 TEST_F(TraceTest, WhatIsReadIsWhatWasRecorded) {
   TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+  for (int seed = 1; seed <= testing::steps(20, 6); ++seed) {
     ASSERT_EQ(own.start(file, kDevices), "");
     const TraceTime begin = own.now();
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
     const std::uint64_t addresses = seed % 2 == 0 ? 10 : 5000;
     TraceTime time = begin + 1000;
     std::vector<TraceEvent> expected;
@@ -1048,7 +1049,7 @@ TEST_F(TraceTest, SimultaneousEventsComeAsTheFirstThatIsPossibleEachTime) {
 // Frees of a block that nobody has, of two threads and of as many as there are. Where each step
 // looks at all that are left, that takes hours, and the runner's limit ends the test.
 TEST_F(TraceTest, ManySimultaneousEventsAreReadInTheTimeOfAFewSteps) {
-  constexpr std::uint32_t kEvents = 300'000;
+  constexpr std::uint32_t kEvents = testing::steps(300'000, 30'000);
   for (std::uint32_t threads : {2u, kEvents}) {
     std::vector<ThreadEvent> events;
     for (std::uint32_t i = 0; i < kEvents; ++i) {
