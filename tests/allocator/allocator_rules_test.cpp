@@ -210,17 +210,9 @@ TEST_F(TightTest, WhatACallbackFreesIntoItsThreadsCacheIsFound) {
 }
 
 TEST_F(TightTest, TheErrorSaysWhatRefusedTheRequest) {
-  auto text = [&](std::size_t size_bytes) -> std::string {
-    try {
-      device(size_bytes);
-    } catch (const OutOfMemoryError& error) {
-      return error.what();
-    }
-    return "it was allocated";
-  };
-  EXPECT_NE(text(80 * kMiB).find("the budget is used up"), std::string::npos);
+  EXPECT_NE(refusal(80 * kMiB).find("the budget is used up"), std::string::npos);
   machine->failures["allocate_managed"] = 100;
-  EXPECT_NE(text(40 * kMiB).find("FAKE_OUT_OF_MEMORY"), std::string::npos);
+  EXPECT_NE(refusal(40 * kMiB).find("FAKE_OUT_OF_MEMORY"), std::string::npos);
 }
 
 TEST_F(RulesTest, WhatTheDriverRefusesForACaptureIsAskedForAgain) {

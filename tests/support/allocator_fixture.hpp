@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "allocator/interface.hpp"
 
@@ -50,6 +51,15 @@ class AllocatorTest : public ::testing::Test {
 
   char* device(std::size_t size_bytes, StreamHandle on = nullptr) {
     return static_cast<char*>(allocator->allocate(Facade::kDevice, 0, size_bytes, on));
+  }
+  // What the OutOfMemoryError of a request says.
+  std::string refusal(std::size_t size_bytes, StreamHandle on = nullptr) {
+    try {
+      device(size_bytes, on);
+    } catch (const OutOfMemoryError& error) {
+      return error.what();
+    }
+    return "it was allocated";
   }
   char* host(std::size_t size_bytes) {
     return static_cast<char*>(allocator->allocate(Facade::kHost, 0, size_bytes));
