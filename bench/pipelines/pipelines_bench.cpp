@@ -15,12 +15,12 @@
 #include <nlohmann/json.hpp>
 
 #include "pipelines/credits/credits.hpp"
-#include "pipelines/packing/pack_instance.hpp"
 #include "pipelines/packing/storage_packer.hpp"
 #include "pipelines/plans/storage_arena.hpp"
 
 #include "tests/support/counting_memory.hpp"
 #include "tests/support/hard_instances.hpp"
+#include "tests/support/pack_instance.hpp"
 
 namespace {
 
@@ -60,7 +60,7 @@ Json packings(int count, char** named_files) {
     const std::string argument = named_files[number];
     const std::size_t equals = argument.find('=');
     std::ifstream file(argument.substr(equals + 1));
-    all[argument.substr(0, equals)] = pack(read_pack_instance(file).buffers);
+    all[argument.substr(0, equals)] = pack(testing::read_pack_instance(file));
   }
   return all;
 }

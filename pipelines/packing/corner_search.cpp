@@ -3,26 +3,34 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <tuple>
+#include <utility>
 
 namespace uvm {
 namespace {
 
-constexpr std::int64_t kNoFloor = std::numeric_limits<std::int64_t>::max();
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
-CornerSearch::CornerSearch(const PackProblem& problem) : problem_(problem) {}
+std::optional<std::vector<std::int64_t>> CornerSearch::fit(std::int64_t height_bytes,
+                                                           CornerOrder order,
+                                                           std::size_t most_steps, double noise,
+                                                           std::uint32_t seed) {
+  height_bytes_ = height_bytes;
+  most_steps_ = most_steps;
+  order_ = order;
+  steps_ = 0;
+  reset(noise, seed);
+  if (problem_.lower_bound_bytes() > height_bytes || !search()) return std::nullopt;
+  std::vector<std::int64_t> offsets;
+  for (const Buffer& buffer : buffers_) offsets.push_back(buffer.least_offset);
+  return offsets;
+}
 
-void CornerSearch::reset(CornerOrder order, double noise, std::uint32_t seed) {
-  const std::size_t sections = problem_.section_count();
-  key_.assign(problem_.size(), 0);
-  least_offset_.assign(problem_.size(), 0);
-  placed_.assign(problem_.size(), 0);
-  floor_.assign(sections, kNoFloor);
-  open_bytes_.assign(sections, 0);
-  open_in_.assign(sections, 0);
-  is_marked_.assign(sections, 0);
+void CornerSearch::reset(double noise, std::uint32_t seed) {
+  buffers_.assign(problem_.size(), {});
+  sections_.assign(problem_.section_count(), {});
   marked_.clear();
   changes_.clear();
   choices_.clear();
@@ -31,49 +39,37 @@ void CornerSearch::reset(CornerOrder order, double noise, std::uint32_t seed) {
   std::mt19937 random(seed);
   for (std::uint32_t number = 0; number < problem_.size(); ++number) {
     const PackBuffer& buffer = problem_.buffer(number);
-    // Without a size a buffer fits at 0.
-    if (buffer.size_bytes == 0) {
-      placed_[number] = 1;
-      continue;
-    }
+    // A buffer without a size fits at 0.
+    buffers_[number].is_placed = buffer.size_bytes == 0;
+    if (buffer.size_bytes == 0) continue;
     const auto length = static_cast<double>(buffer.upper - buffer.lower);
     const auto size = static_cast<double>(buffer.size_bytes);
-    key_[number] = order == CornerOrder::kLength ? length
-                   : order == CornerOrder::kSize ? size
-                                                 : length * size;
-    if (noise > 0) key_[number] *= 1 + noise * (static_cast<double>(random()) / 2147483648.0 - 1);
-    ++open_count_;
+    double& key = buffers_[number].key;
+    key = order_ == CornerOrder::kSize ? size : length;
+    if (order_ == CornerOrder::kArea) key *= size;
+    if (noise > 0) key *= 1 + noise * (static_cast<double>(random()) / 2147483648.0 - 1);
     for (std::size_t section = problem_.first_section(number);
          section < problem_.end_section(number); ++section) {
-      floor_[section] = 0;
-      open_bytes_[section] += buffer.size_bytes;
-      ++open_in_[section];
+      sections_[section].floor = 0;
+      sections_[section].buffers.push_back(number);
     }
+    count(number, true);
   }
 }
 
-std::optional<std::vector<std::int64_t>> CornerSearch::fit(std::int64_t height_bytes,
-                                                           CornerOrder order,
-                                                           std::size_t most_steps, double noise,
-                                                           std::uint32_t seed) {
-  height_bytes_ = height_bytes;
-  most_steps_ = most_steps;
-  steps_ = 0;
-  reset(order, noise, seed);
-  if (problem_.lower_bound_bytes() > height_bytes || !search()) return std::nullopt;
-  return least_offset_;
-}
-
-// Depth first, without recursion: a packing may have as many choices as steps are allowed.
+// Not recursive: a packing may have as many choices as buffers.
 bool CornerSearch::search() {
   while (open_count_ != 0) {
-    if (choose() && try_next_case(&choices_.back())) continue;
+    Group failed = next_group();
+    choose(failed);
+    if (try_next_case(&choices_.back())) continue;
     while (true) {
       if (choices_.empty() || steps_ > most_steps_) return false;
       Choice& last = choices_.back();
-      if (last.placed != kNone) take_back(last.placed);
-      undo(last.changes);
-      if (try_next_case(&last)) break;
+      const bool matters = has_changed(failed, last.changes);
+      undo(last);
+      if (matters && try_next_case(&last)) break;
+      if (matters) failed = last.group;
       choices_.pop_back();
       options_.resize(choices_.empty() ? 0 : choices_.back().end);
     }
@@ -81,56 +77,85 @@ bool CornerSearch::search() {
   return true;
 }
 
-// Takes the section with the fewest cases. Returns false if one has none, and takes none then.
-bool CornerSearch::choose() {
+// Whether any change since then is in the group's sections. If not, the group fails without these
+// changes too.
+bool CornerSearch::has_changed(Group group, std::size_t changes) const {
+  const auto begin = changes_.begin() + static_cast<std::ptrdiff_t>(changes);
+  return std::any_of(begin, changes_.end(), [&](const Change& change) {
+    const std::size_t first =
+        change.is_floor ? change.number : problem_.first_section(change.number);
+    const std::size_t end = change.is_floor ? first + 1 : problem_.end_section(change.number);
+    return first < group.end && group.begin < end;
+  });
+}
+
+// The first group that is not finished.
+CornerSearch::Group CornerSearch::next_group() const {
+  Group group;
+  while (sections_[group.begin].open_buffers == 0) ++group.begin;
+  for (group.end = group.begin + 1; sections_[group.end - 1].links != 0;) ++group.end;
+  return group;
+}
+
+// Chooses the section with the fewest cases; in CornerOrder::kLowest, of sections with several
+// cases the one with the lowest floor. Ties: the section with the fewest free bytes. Each section
+// has a case, because settle() raises its floor to a buffer.
+void CornerSearch::choose(Group group) {
   struct {
-    std::size_t cases = std::numeric_limits<std::size_t>::max();
-    std::int64_t free_bytes = 0;
+    std::tuple<std::int64_t, std::size_t, std::int64_t> rank;
     std::uint32_t section = kNone;
+    bool may_stay_empty = false;
   } best;
-  const auto sections = static_cast<std::uint32_t>(floor_.size());
-  for (std::uint32_t begin = 0, end = 0; begin < sections; begin = end) {
-    const std::int64_t floor = floor_[begin];
-    while (end < sections && floor_[end] == floor) ++end;
-    const bool is_valley = floor != kNoFloor && (begin == 0 || floor_[begin - 1] > floor) &&
-                           (end == sections || floor_[end] > floor);
-    if (!is_valley) continue;
-    for (std::uint32_t section = begin; section < end; ++section) {
-      const std::int64_t free_bytes = height_bytes_ - floor - open_bytes_[section];
+  const auto is_above = [&](std::uint32_t section, std::int64_t floor) {
+    return section < group.begin || section >= group.end || sections_[section].floor > floor;
+  };
+  bool is_forced = false;
+  for (std::uint32_t begin = group.begin, end = begin; begin < group.end && !is_forced;
+       begin = end) {
+    const std::int64_t floor = sections_[begin].floor;
+    while (end < group.end && sections_[end].floor == floor) ++end;
+    if (!is_above(begin - 1, floor) || !is_above(end, floor)) continue;
+    for (std::uint32_t section = begin; section < end && !is_forced; ++section) {
+      const std::int64_t free_bytes = height_bytes_ - floor - sections_[section].open_bytes;
       const std::size_t cases = cases_of(section) + (free_bytes > 0 ? 1 : 0);
-      if (cases == 0) return false;
-      if (cases < best.cases || (cases == best.cases && free_bytes < best.free_bytes)) {
-        best = {cases, free_bytes, section};
-      }
+      is_forced = cases == 1;
+      const bool by_floor = order_ == CornerOrder::kLowest && !is_forced;
+      const std::tuple rank{by_floor ? floor : -1, by_floor ? 2 : cases, free_bytes};
+      if (best.section == kNone || rank < best.rank) best = {rank, section, free_bytes > 0};
     }
   }
   const std::size_t begin = options_.size();
-  for (const std::uint32_t buffer : problem_.live(best.section)) {
-    if (placed_[buffer] == 0 && least_offset_[buffer] == floor_[best.section]) {
-      options_.push_back(buffer);
-    }
+  for (const std::uint32_t buffer : open_in(best.section)) {
+    if (lies_on(best.section, buffer)) options_.push_back(buffer);
   }
   const auto first = options_.begin() + static_cast<std::ptrdiff_t>(begin);
   std::stable_sort(first, options_.end(), [this](std::uint32_t left, std::uint32_t right) {
-    return key_[left] > key_[right];
+    return buffers_[left].key > buffers_[right].key;
   });
-  // Of equal buffers one is enough.
+  // Equal buffers make equal cases.
   for (auto option = first; option != options_.end();) {
     const bool is_known =
         std::any_of(first, option, [&](std::uint32_t before) { return is_equal(before, *option); });
     option = is_known ? options_.erase(option) : option + 1;
   }
   choices_.push_back(
-      {best.section, begin, options_.size(), changes_.size(), kNone, best.free_bytes > 0});
-  return true;
+      {best.section, group, begin, options_.size(), changes_.size(), kNone, best.may_stay_empty});
+}
+
+std::span<const std::uint32_t> CornerSearch::open_in(std::uint32_t section) {
+  const auto count = static_cast<std::size_t>(sections_[section].open_buffers);
+  steps_ += count;
+  return std::span(sections_[section].buffers).first(count);
+}
+
+bool CornerSearch::lies_on(std::uint32_t section, std::uint32_t buffer) const {
+  return buffers_[buffer].least_offset == sections_[section].floor;
 }
 
 std::size_t CornerSearch::cases_of(std::uint32_t section) {
-  const auto live = problem_.live(section);
-  steps_ += live.size();
-  return static_cast<std::size_t>(std::count_if(live.begin(), live.end(), [&](std::uint32_t each) {
-    return placed_[each] == 0 && least_offset_[each] == floor_[section];
-  }));
+  const auto open = open_in(section);
+  return static_cast<std::size_t>(std::count_if(
+      open.begin(), open.end(), [&](std::uint32_t each) { return lies_on(section, each); }));
 }
 
 bool CornerSearch::is_equal(std::uint32_t left, std::uint32_t right) const {
@@ -139,13 +164,12 @@ bool CornerSearch::is_equal(std::uint32_t left, std::uint32_t right) const {
          problem_.buffer(left).size_bytes == problem_.buffer(right).size_bytes;
 }
 
-// Goes on to the next case that may fit. Returns false, with nothing changed, if there is none.
+// Tries cases until one may fit. Returns false, with nothing changed, if none does.
 bool CornerSearch::try_next_case(Choice* choice) {
   while (choice->next != choice->end && steps_ <= most_steps_) {
     choice->placed = options_[choice->next++];
     if (place(choice->placed)) return true;
-    take_back(choice->placed);
-    undo(choice->changes);
+    undo(*choice);
   }
   choice->placed = kNone;
   if (!choice->may_stay_empty || steps_ > most_steps_) return false;
@@ -154,54 +178,55 @@ bool CornerSearch::try_next_case(Choice* choice) {
   if (above == kNoFloor) return false;
   set_floor(choice->section, above);
   if (settle()) return true;
-  undo(choice->changes);
+  undo(*choice);
   return false;
 }
 
+// Opens or closes a buffer. A buffer may be opened again only after those that were closed later.
+void CornerSearch::count(std::uint32_t buffer, bool is_open) {
+  const std::int32_t change = is_open ? 1 : -1;
+  const std::size_t end = problem_.end_section(buffer);
+  for (std::size_t number = problem_.first_section(buffer); number < end; ++number) {
+    Section& section = sections_[number];
+    section.open_bytes += change * problem_.buffer(buffer).size_bytes;
+    section.open_buffers += change;
+    if (number + 1 < end) section.links += change;
+    if (is_open) continue;
+    const auto last = section.buffers.begin() + section.open_buffers;
+    std::iter_swap(std::find(section.buffers.begin(), last, buffer), last);
+  }
+  buffers_[buffer].is_placed = !is_open;
+  open_count_ += change;
+}
+
 bool CornerSearch::place(std::uint32_t buffer) {
-  const std::int64_t size_bytes = problem_.buffer(buffer).size_bytes;
-  const std::int64_t end = least_offset_[buffer] + size_bytes;
-  placed_[buffer] = 1;
-  --open_count_;
+  count(buffer, false);
+  const std::int64_t top = buffers_[buffer].least_offset + problem_.buffer(buffer).size_bytes;
   for (auto section = static_cast<std::uint32_t>(problem_.first_section(buffer));
        section < problem_.end_section(buffer); ++section) {
-    open_bytes_[section] -= size_bytes;
-    --open_in_[section];
-    set_floor(section, open_in_[section] == 0 ? kNoFloor : end);
+    set_floor(section, sections_[section].open_buffers == 0 ? kNoFloor : top);
   }
-  return end <= height_bytes_ && settle();
+  return top <= height_bytes_ && settle();
 }
 
-// Its changes are undone by undo().
-void CornerSearch::take_back(std::uint32_t buffer) {
-  const std::int64_t size_bytes = problem_.buffer(buffer).size_bytes;
-  placed_[buffer] = 0;
-  ++open_count_;
-  for (std::size_t section = problem_.first_section(buffer); section < problem_.end_section(buffer);
-       ++section) {
-    open_bytes_[section] += size_bytes;
-    ++open_in_[section];
-  }
-}
-
-void CornerSearch::undo(std::size_t changes) {
-  for (; changes_.size() > changes; changes_.pop_back()) {
+void CornerSearch::undo(const Choice& choice) {
+  if (choice.placed != kNone) count(choice.placed, true);
+  for (; changes_.size() > choice.changes; changes_.pop_back()) {
     const Change& last = changes_.back();
-    (last.is_floor ? floor_ : least_offset_)[last.number] = last.before;
+    (last.is_floor ? sections_[last.number].floor : buffers_[last.number].least_offset) =
+        last.before;
   }
-  for (const std::uint32_t section : marked_) is_marked_[section] = 0;
+  for (const std::uint32_t section : marked_) sections_[section].is_marked = false;
   marked_.clear();
 }
 
 void CornerSearch::mark(std::uint32_t section) {
-  if (is_marked_[section] != 0) return;
-  is_marked_[section] = 1;
+  if (std::exchange(sections_[section].is_marked, true)) return;
   marked_.push_back(section);
 }
 
 void CornerSearch::set_floor(std::uint32_t section, std::int64_t floor) {
-  changes_.push_back({section, true, floor_[section]});
-  floor_[section] = floor;
+  changes_.push_back({section, true, std::exchange(sections_[section].floor, floor)});
   mark(section);
 }
 
@@ -209,49 +234,46 @@ void CornerSearch::set_floor(std::uint32_t section, std::int64_t floor) {
 // its buffers. Returns false if a section can no longer hold its buffers.
 bool CornerSearch::settle() {
   while (!marked_.empty()) {
-    const std::uint32_t section = marked_.back();
+    const std::uint32_t number = marked_.back();
     marked_.pop_back();
-    is_marked_[section] = 0;
-    if (open_in_[section] == 0) continue;
+    Section& section = sections_[number];
+    section.is_marked = false;
+    if (section.open_buffers == 0) continue;
     std::int64_t lowest = kNoFloor;
-    steps_ += problem_.live(section).size();
-    for (const std::uint32_t buffer : problem_.live(section)) {
-      if (placed_[buffer] != 0) continue;
-      if (least_offset_[buffer] < floor_[section]) raise_offset(buffer, floor_[section]);
-      lowest = std::min(lowest, least_offset_[buffer]);
+    for (const std::uint32_t buffer : open_in(number)) {
+      if (buffers_[buffer].least_offset < section.floor) raise_offset(buffer, section.floor);
+      lowest = std::min(lowest, buffers_[buffer].least_offset);
     }
-    if (lowest > floor_[section]) set_floor(section, lowest);
-    if (floor_[section] > height_bytes_ - open_bytes_[section]) return false;
+    if (lowest > section.floor) set_floor(number, lowest);
+    if (section.floor > height_bytes_ - section.open_bytes) return false;
   }
   return true;
 }
 
 void CornerSearch::raise_offset(std::uint32_t buffer, std::int64_t floor) {
-  changes_.push_back({buffer, false, least_offset_[buffer]});
-  least_offset_[buffer] = floor;
+  changes_.push_back({buffer, false, std::exchange(buffers_[buffer].least_offset, floor)});
   for (auto section = static_cast<std::uint32_t>(problem_.first_section(buffer));
        section < problem_.end_section(buffer); ++section) {
-    if (floor_[section] < floor) mark(section);
+    if (sections_[section].floor < floor) mark(section);
   }
 }
 
-// The lowest floor of a section on whose floor nothing lies. A buffer that could lie there rests on
-// one of another section that is not placed yet.
+// The lowest floor of a section on whose floor no buffer lies. A buffer that could lie there rests
+// on an open buffer of another section.
 std::int64_t CornerSearch::floor_above(std::uint32_t section) {
-  const std::int64_t floor = floor_[section];
+  const std::int64_t floor = sections_[section].floor;
   std::int64_t above = kNoFloor;
-  for (const std::uint32_t buffer : problem_.live(section)) {
-    if (placed_[buffer] != 0) continue;
-    if (least_offset_[buffer] > floor) {
-      above = std::min(above, least_offset_[buffer]);
+  for (const std::uint32_t buffer : open_in(section)) {
+    if (buffers_[buffer].least_offset > floor) {
+      above = std::min(above, buffers_[buffer].least_offset);
       continue;
     }
     steps_ += problem_.neighbors(buffer).size();
     for (const std::uint32_t other : problem_.neighbors(buffer)) {
       const bool is_here =
           problem_.first_section(other) <= section && section < problem_.end_section(other);
-      if (placed_[other] != 0 || is_here) continue;
-      const std::int64_t end = least_offset_[other] + problem_.buffer(other).size_bytes;
+      if (buffers_[other].is_placed || is_here) continue;
+      const std::int64_t end = buffers_[other].least_offset + problem_.buffer(other).size_bytes;
       above = std::min(above, std::max(end, floor + 1));
     }
   }

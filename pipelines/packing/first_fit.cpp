@@ -1,36 +1,30 @@
 #include "pipelines/packing/first_fit.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace uvm {
-FirstFit::FirstFit(const PackProblem& problem)
-    : problem_(problem), offsets_(problem.size()), placed_(problem.size()) {}
 
-std::int64_t FirstFit::lowest_offset(std::uint32_t buffer) {
-  taken_.clear();
-  for (const std::uint32_t other : problem_.neighbors(buffer)) {
-    if (placed_[other] == 0) continue;
-    taken_.emplace_back(offsets_[other], offsets_[other] + problem_.buffer(other).size_bytes);
-  }
-  std::sort(taken_.begin(), taken_.end());
-  const std::int64_t size_bytes = problem_.buffer(buffer).size_bytes;
-  std::int64_t offset = 0;
-  for (const auto& [begin, end] : taken_) {
-    if (begin - offset >= size_bytes) break;
-    offset = std::max(offset, end);
-  }
-  return offset;
-}
-
-std::int64_t FirstFit::place(const std::vector<std::uint32_t>& order) {
-  placed_.assign(problem_.size(), 0);
-  std::int64_t height = 0;
+std::vector<std::int64_t> first_fit(const PackProblem& problem,
+                                    std::span<const std::uint32_t> order) {
+  constexpr std::int64_t kNotPlaced = -1;
+  std::vector<std::int64_t> offsets(problem.size(), kNotPlaced);
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // begin and end
   for (const std::uint32_t buffer : order) {
-    offsets_[buffer] = lowest_offset(buffer);
-    placed_[buffer] = 1;
-    height = std::max(height, offsets_[buffer] + problem_.buffer(buffer).size_bytes);
+    taken.clear();
+    for (const std::uint32_t other : problem.neighbors(buffer)) {
+      if (offsets[other] == kNotPlaced) continue;
+      taken.emplace_back(offsets[other], offsets[other] + problem.buffer(other).size_bytes);
+    }
+    std::sort(taken.begin(), taken.end());
+    std::int64_t offset = 0;
+    for (const auto& [begin, end] : taken) {
+      if (begin - offset >= problem.buffer(buffer).size_bytes) break;
+      offset = std::max(offset, end);
+    }
+    offsets[buffer] = offset;
   }
-  return height;
+  return offsets;
 }
 
 }  // namespace uvm

@@ -1,12 +1,22 @@
 #include "pipelines/packing/pack_problem.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace uvm {
+namespace {
+
+struct Events {
+  bool begins = false;
+  bool ends = false;
+};
+
+}  // namespace
 
 PackProblem::PackProblem(std::vector<PackBuffer> buffers)
     : buffers_(std::move(buffers)),
@@ -14,7 +24,7 @@ PackProblem::PackProblem(std::vector<PackBuffer> buffers)
       end_(buffers_.size()),
       neighbors_(buffers_.size()) {
   std::int64_t all_bytes = 0;
-  std::vector<std::int64_t> times;
+  std::map<std::int64_t, Events> events;  // by time
   for (std::size_t number = 0; number < buffers_.size(); ++number) {
     const PackBuffer& buffer = buffers_[number];
     if (buffer.lower >= buffer.upper) {
@@ -30,19 +40,23 @@ PackProblem::PackProblem(std::vector<PackBuffer> buffers)
           fmt::format("the buffers up to {} have more than {} bytes together", number, kMostBytes));
     }
     all_bytes += buffer.size_bytes;
-    times.push_back(buffer.lower);
-    times.push_back(buffer.upper);
+    events[buffer.lower].begins = true;
+    events[buffer.upper].ends = true;
   }
-  std::sort(times.begin(), times.end());
-  times.erase(std::unique(times.begin(), times.end()), times.end());
-  live_.resize(times.empty() ? 0 : times.size() - 1);
-  const auto section_at = [&times](std::int64_t time) {
-    return static_cast<std::size_t>(std::lower_bound(times.begin(), times.end(), time) -
-                                    times.begin());
-  };
+  std::vector<std::int64_t> ends;  // by section: the time at which it ends
+  bool has_begun = false;
+  for (const auto& [time, event] : events) {
+    if (event.ends && has_begun) ends.push_back(time);
+    has_begun = event.begins || (has_begun && !event.ends);
+  }
+  live_.resize(ends.size());
   for (std::size_t number = 0; number < buffers_.size(); ++number) {
-    first_[number] = section_at(buffers_[number].lower);
-    end_[number] = section_at(buffers_[number].upper);
+    const auto ends_after = [&ends](std::int64_t time) {
+      return static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), time) -
+                                      ends.begin());
+    };
+    first_[number] = ends_after(buffers_[number].lower);
+    end_[number] = ends_after(buffers_[number].upper);
     for (std::size_t section = first_[number]; section < end_[number]; ++section) {
       live_[section].push_back(static_cast<std::uint32_t>(number));
     }
@@ -52,15 +66,14 @@ PackProblem::PackProblem(std::vector<PackBuffer> buffers)
     for (const std::uint32_t number : live) bytes += buffers_[number].size_bytes;
     lower_bound_bytes_ = std::max(lower_bound_bytes_, bytes);
   }
-  std::vector<bool> seen(buffers_.size());
-  for (std::size_t number = 0; number < buffers_.size(); ++number) {
-    seen.assign(buffers_.size(), false);
-    seen[number] = true;
+  constexpr std::uint32_t kNobody = std::numeric_limits<std::uint32_t>::max();
+  std::vector<std::uint32_t> neighbor_of(buffers_.size(), kNobody);
+  for (std::uint32_t number = 0; number < buffers_.size(); ++number) {
+    neighbor_of[number] = number;
     for (std::size_t section = first_[number]; section < end_[number]; ++section) {
       for (const std::uint32_t other : live_[section]) {
-        if (seen[other]) continue;
-        seen[other] = true;
-        neighbors_[number].push_back(other);
+        if (std::exchange(neighbor_of[other], number) != number)
+          neighbors_[number].push_back(other);
       }
     }
   }

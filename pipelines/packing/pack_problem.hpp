@@ -1,7 +1,9 @@
-// Buffers that are to share one piece of memory (dynamic storage allocation): each is live from
-// `lower` up to, but without, `upper`, and needs `size_bytes` at one offset for all of that time.
-// Buffers that are live at the same time must not overlap. Prepared once for the searches: time is
-// cut into sections in which the same buffers are live. Immutable.
+// Buffers that share one piece of memory (dynamic storage allocation): each is live from `lower`
+// until before `upper`, and needs `size_bytes` at one offset for that time. Buffers that are live
+// at the same time must not overlap.
+//
+// For the searches, time is cut into sections in which the same buffers are live. A section is left
+// out if all of its buffers are in another one, since it adds no constraint. Immutable.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +27,11 @@ struct Packing {
 
 class PackProblem {
  public:
-  // Half of what an offset can be; larger sums are an error.
+  // Half of the largest offset. A larger sum of sizes is an error.
   static constexpr std::int64_t kMostBytes = std::int64_t{1} << 62;
 
-  // std::invalid_argument for a buffer that is never live or has a negative size, and where all
-  // sizes together are more than kMostBytes. The message has the buffer's number.
+  // Throws std::invalid_argument, which has the buffer's number, for a buffer that is never live or
+  // has a negative size, and if the sum of sizes exceeds kMostBytes.
   explicit PackProblem(std::vector<PackBuffer> buffers);
 
   std::size_t size() const { return buffers_.size(); }
@@ -46,8 +48,8 @@ class PackProblem {
   std::span<const std::uint32_t> neighbors(std::size_t number) const { return neighbors_[number]; }
 
   std::int64_t height_of(std::span<const std::int64_t> offsets) const;
-  // Empty if no two buffers overlap in time and memory, and none lies below 0; else a sentence that
-  // names them.
+  // Empty if no buffers overlap in time and memory and none lies below 0; else a sentence that
+  // names the buffers.
   std::string fault_of(std::span<const std::int64_t> offsets) const;
 
  private:

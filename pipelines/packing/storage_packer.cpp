@@ -3,31 +3,36 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "pipelines/packing/first_fit.hpp"
-#include "pipelines/packing/skyline_search.hpp"
 
 namespace uvm {
 namespace {
 
-// Steps of one search in the first round, which is enough for most problems. At least half of what
-// it takes to place all buffers once. Each round doubles them.
+// Steps of one search at first, which is enough for most problems. At least as many as it takes to
+// place all buffers once.
 constexpr std::size_t kFirstSteps = 1'000'000;
-// How much of all steps goes to searches at the bound itself. A wrong branch ends soonest there.
+// Searches until their steps double. A wrong first choice costs all steps of a search, so many
+// short searches find more than few long ones.
+constexpr std::size_t kSearchesPerLength = 16;
+// The part of all steps for searches at the bound itself, where a wrong branch ends soonest.
 constexpr double kAtBound = 0.45;
-// Heights are halved until they differ by this share of the bound.
+// Heights are halved until they differ by this part of the bound.
 constexpr double kGap = 0.002;
+// The first search in each order has the exact keys. In later ones keys change by up to this part.
+constexpr double kNoise = 0.5;
+constexpr std::array kOrders{CornerOrder::kLength, CornerOrder::kSize, CornerOrder::kArea,
+                             CornerOrder::kLowest};
 
 }  // namespace
 
 StoragePacker::StoragePacker(const PackProblem& problem, const PackEffort& effort)
     : problem_(problem),
-      skylines_(problem),
       corners_(problem),
-      effort_(effort),
+      steps_(effort.steps),
       random_(effort.seed),
       wanted_bytes_(static_cast<std::int64_t>(
           std::ceil(static_cast<double>(problem.lower_bound_bytes()) * effort.good_enough))) {
@@ -41,74 +46,45 @@ Packing StoragePacker::pack() {
   return best_;
 }
 
-bool StoragePacker::is_good() const {
-  return best_.height_bytes <= wanted_bytes_;
-}
-
-void StoragePacker::keep(const std::vector<std::int64_t>& offsets) {
+void StoragePacker::keep(std::span<const std::int64_t> offsets) {
   const std::int64_t height = problem_.height_of(offsets);
-  if (height < best_.height_bytes) best_ = {offsets, height};
+  if (height < best_.height_bytes) best_ = {{offsets.begin(), offsets.end()}, height};
 }
 
-// By falling contention, then by falling area, size, lifetime; ties by the number.
-std::vector<StoragePacker::Order> StoragePacker::fixed_orders() const {
-  std::vector<double> crowd(problem_.size()), area(problem_.size()), length(problem_.size());
-  std::vector<double> section_bytes(problem_.section_count());
-  for (std::size_t section = 0; section < section_bytes.size(); ++section) {
+// Each order has three keys, the largest first; equal buffers keep the order of their numbers.
+void StoragePacker::try_fixed_orders() {
+  using Keys = std::vector<double>;  // by buffer
+  Keys size(problem_.size()), length(size), area(size), crowd(size);
+  for (std::size_t section = 0; section < problem_.section_count(); ++section) {
+    double live_bytes = 0;
     for (const std::uint32_t number : problem_.live(section)) {
-      section_bytes[section] += static_cast<double>(problem_.buffer(number).size_bytes);
+      live_bytes += static_cast<double>(problem_.buffer(number).size_bytes);
+    }
+    for (const std::uint32_t number : problem_.live(section)) {
+      crowd[number] = std::max(crowd[number], live_bytes);
     }
   }
   for (std::size_t number = 0; number < problem_.size(); ++number) {
     const PackBuffer& buffer = problem_.buffer(number);
+    size[number] = static_cast<double>(buffer.size_bytes);
     length[number] = static_cast<double>(buffer.upper - buffer.lower);
-    area[number] = length[number] * static_cast<double>(buffer.size_bytes);
-    for (std::size_t section = problem_.first_section(number);
-         section < problem_.end_section(number); ++section) {
-      crowd[number] = std::max(crowd[number], section_bytes[section]);
-    }
+    area[number] = length[number] * size[number];
   }
-  const auto size_of = [this](std::uint32_t number) {
-    return static_cast<double>(problem_.buffer(number).size_bytes);
-  };
-  using Keys = std::array<double, 3>;
-  const std::array<std::function<Keys(std::uint32_t)>, 6> keys{
-      [&](std::uint32_t n) {
-        return Keys{length[n], area[n], crowd[n]};
-      },
-      [&](std::uint32_t n) {
-        return Keys{crowd[n], area[n], length[n]};
-      },
-      [&](std::uint32_t n) {
-        return Keys{crowd[n], length[n], area[n]};
-      },
-      [&](std::uint32_t n) {
-        return Keys{area[n], length[n], crowd[n]};
-      },
-      [&](std::uint32_t n) {
-        return Keys{size_of(n), length[n], crowd[n]};
-      },
-      [&](std::uint32_t n) {
-        return Keys{crowd[n], size_of(n), length[n]};
-      },
-  };
-  std::vector<Order> orders;
-  for (const auto& key : keys) {
-    Order order(problem_.size());
+  const std::array<std::array<const Keys*, 3>, 6> orders{{{&length, &area, &crowd},
+                                                          {&crowd, &area, &length},
+                                                          {&crowd, &length, &area},
+                                                          {&area, &length, &crowd},
+                                                          {&size, &length, &crowd},
+                                                          {&crowd, &size, &length}}};
+  std::vector<std::uint32_t> order(problem_.size());
+  for (const auto& keys : orders) {
     std::iota(order.begin(), order.end(), 0U);
-    std::stable_sort(order.begin(), order.end(), [&key](std::uint32_t left, std::uint32_t right) {
-      return key(left) > key(right);
+    std::stable_sort(order.begin(), order.end(), [&keys](std::uint32_t left, std::uint32_t right) {
+      const auto* const differs = std::find_if(
+          keys.begin(), keys.end(), [&](const Keys* key) { return (*key)[left] != (*key)[right]; });
+      return differs != keys.end() && (**differs)[left] > (**differs)[right];
     });
-    orders.push_back(std::move(order));
-  }
-  return orders;
-}
-
-void StoragePacker::try_fixed_orders() {
-  for (const Order& order : fixed_orders()) {
-    FirstFit fit(problem_);
-    fit.place(order);
-    keep(fit.offsets());
+    keep(first_fit(problem_, order));
     if (is_good()) return;
   }
 }
@@ -118,47 +94,41 @@ void StoragePacker::search_heights() {
   for (std::size_t section = 0; section < problem_.section_count(); ++section) {
     live += problem_.live(section).size();
   }
-  const std::size_t first_steps = std::max(kFirstSteps, problem_.size() * live / 2);
-  steps_ = effort_.steps;
+  const std::size_t first_steps = std::max(kFirstSteps, problem_.size() * live);
   const auto kept = static_cast<std::size_t>((1 - kAtBound) * static_cast<double>(steps_));
+  const std::int64_t bound = wanted_bytes_;
   std::size_t most_steps = first_steps;
-  for (int round = 0; steps_ > kept && !is_good(); ++round, most_steps *= 2) {
-    try_height(wanted_bytes_, round, most_steps);
+  for (std::size_t search = 1; steps_ > kept && !is_good() && wanted_bytes_ == bound; ++search) {
+    try_height(bound, search - 1, most_steps);
+    if (search % kSearchesPerLength == 0) most_steps *= 2;
   }
-  // Closer and closer to the best height, until one is reached.
+  // Heights between the bound and the best one: lower after a success, higher after a failure.
   const auto gap = static_cast<std::int64_t>(kGap * static_cast<double>(wanted_bytes_)) + 1;
   most_steps = first_steps;
   double part = 0.5;
-  for (int round = 0; steps_ != 0 && !is_good(); ++round) {
+  for (std::size_t search = 0; steps_ != 0 && !is_good(); ++search) {
     const std::int64_t above = best_.height_bytes - wanted_bytes_;
     const auto lower = static_cast<std::int64_t>(part * static_cast<double>(above));
     const bool is_found =
-        try_height(best_.height_bytes - std::max<std::int64_t>(lower, 1), round, most_steps);
-    if (is_found) continue;
-    part /= 2;
-    if (lower > gap) continue;
+        try_height(best_.height_bytes - std::max<std::int64_t>(lower, 1), search, most_steps);
+    part = is_found ? std::min(0.5, 2 * part) : part / 2;
+    if (is_found || lower > gap) continue;
     part = 0.5;
-    most_steps *= 2;
+    if (most_steps < steps_) most_steps *= 2;
   }
 }
 
-// With all searches in turn. Returns whether one has found a packing.
-bool StoragePacker::try_height(std::int64_t height_bytes, int round, std::size_t most_steps) {
-  const auto finds = [&](auto* search, auto order, double noise, std::size_t most) {
-    if (steps_ == 0 || height_bytes < wanted_bytes_) return false;
-    const auto offsets = search->fit(height_bytes, order, std::min(most, steps_), noise, random_());
-    steps_ -= std::min(steps_, search->steps());
-    if (offsets) keep(*offsets);
-    // The search has proved that there is none.
-    if (!offsets && search->is_exhausted()) wanted_bytes_ = height_bytes + 1;
-    return offsets.has_value();
-  };
-  const double corner_noise = round == 0 ? 0 : 0.5;
-  return finds(&skylines_, SkylineOrder::kCrowdLengthArea, 0, 2 * most_steps) ||
-         finds(&corners_, CornerOrder::kLength, corner_noise, most_steps) ||
-         finds(&corners_, CornerOrder::kSize, corner_noise, most_steps) ||
-         finds(&corners_, CornerOrder::kArea, corner_noise, most_steps) ||
-         finds(&skylines_, SkylineOrder::kLengthAreaCrowd, round == 0 ? 0 : 0.1, most_steps);
+// Returns whether the search has found a packing.
+bool StoragePacker::try_height(std::int64_t height_bytes, std::size_t search,
+                               std::size_t most_steps) {
+  const auto offsets =
+      corners_.fit(height_bytes, kOrders[search % kOrders.size()], std::min(most_steps, steps_),
+                   search < kOrders.size() ? 0 : kNoise, static_cast<std::uint32_t>(random_()));
+  steps_ -= std::min(steps_, corners_.steps());
+  if (offsets) keep(*offsets);
+  // The search has proved that there is no such packing.
+  if (!offsets && corners_.is_exhausted()) wanted_bytes_ = height_bytes + 1;
+  return offsets.has_value();
 }
 
 }  // namespace uvm

@@ -3,16 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <numeric>
 #include <random>
-#include <sstream>
 #include <string>
 
 #include "pipelines/packing/corner_search.hpp"
 #include "pipelines/packing/first_fit.hpp"
-#include "pipelines/packing/pack_instance.hpp"
-#include "pipelines/packing/skyline_search.hpp"
 
 #include "tests/support/hard_instances.hpp"
 #include "tests/support/message_of.hpp"
@@ -36,8 +33,7 @@ std::int64_t best_height(const PackProblem& problem) {
   std::iota(order.begin(), order.end(), 0U);
   std::int64_t best = PackProblem::kMostBytes;
   do {
-    FirstFit fit(problem);
-    best = std::min(best, fit.place(order));
+    best = std::min(best, problem.height_of(first_fit(problem, order)));
   } while (std::next_permutation(order.begin(), order.end()));
   return best;
 }
@@ -58,6 +54,17 @@ TEST(PackProblem, TheLowerBoundIsTheMostThatIsLiveAtOneTime) {
   EXPECT_EQ(problem.lower_bound_bytes(), 11);
   EXPECT_EQ(problem.neighbors(1).size(), 2u);
   EXPECT_EQ(problem.neighbors(3).size(), 0u);
+}
+
+TEST(PackProblem, SectionsWithBuffersOfAnotherSectionAloneAreLeftOut) {
+  const PackProblem problem({{0, 2, 5}, {1, 3, 4}, {2, 4, 7}, {10, 11, 3}});
+  ASSERT_EQ(problem.section_count(), 3u);
+  const std::vector<std::vector<std::uint32_t>> live{{0, 1}, {1, 2}, {3}};
+  for (std::size_t section = 0; section < 3; ++section) {
+    EXPECT_TRUE(std::ranges::equal(problem.live(section), live[section])) << section;
+  }
+  EXPECT_EQ(problem.first_section(1), 0u);
+  EXPECT_EQ(problem.end_section(1), 2u);
 }
 
 TEST(PackProblem, WrongBuffersAreNamed) {
@@ -101,29 +108,6 @@ TEST(StoragePacker, SmallProblemsArePackedAsWellAsPossible) {
   }
 }
 
-TEST(SkylineSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
-  std::mt19937 random(5);
-  for (int round = 0; round < testing::steps(60, 6); ++round) {
-    const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
-    const std::int64_t best = best_height(problem);
-    SkylineSearch search(problem);
-    const auto order = static_cast<SkylineOrder>(round % 3);
-    const auto found = search.fit(best, order, 1'000'000, round % 4 == 0 ? 0.5 : 0, random());
-    ASSERT_TRUE(found) << "round " << round;
-    EXPECT_EQ(problem.fault_of(*found), "");
-    EXPECT_LE(problem.height_of(*found), best);
-    EXPECT_FALSE(search.fit(best - 1, order, 1'000'000));
-    EXPECT_TRUE(search.is_exhausted());
-  }
-}
-
-TEST(SkylineSearch, StopsAfterSoManySteps) {
-  const PackProblem problem(testing::cut_rectangle(1, 100, 200, 1000));
-  SkylineSearch search(problem);
-  EXPECT_FALSE(search.fit(problem.lower_bound_bytes(), SkylineOrder::kCrowdAreaLength, 50));
-  EXPECT_FALSE(search.is_exhausted());
-}
-
 // Their bound is 5, and the best packing of each has the height 6.
 const std::vector<std::vector<PackBuffer>>& instances_without_packing_at_the_bound() {
   static const std::vector<std::vector<PackBuffer>> all{{{0, 3, 1},
@@ -158,14 +142,14 @@ const std::vector<std::vector<PackBuffer>>& instances_without_packing_at_the_bou
   return all;
 }
 
+constexpr std::array kOrders{CornerOrder::kLength, CornerOrder::kSize, CornerOrder::kArea,
+                             CornerOrder::kLowest};
+
 TEST(CornerSearch, FindsTheBestHeightAndProvesThatLessIsImpossible) {
   for (const auto& buffers : instances_without_packing_at_the_bound()) {
     const PackProblem problem(buffers);
     ASSERT_EQ(problem.lower_bound_bytes(), 5);
-    SkylineSearch skylines(problem);
-    EXPECT_FALSE(skylines.fit(5, SkylineOrder::kLengthAreaCrowd, 10'000'000));
-    EXPECT_TRUE(skylines.is_exhausted());
-    for (const auto order : {CornerOrder::kLength, CornerOrder::kSize, CornerOrder::kArea}) {
+    for (const auto order : kOrders) {
       CornerSearch search(problem);
       EXPECT_FALSE(search.fit(5, order, 10'000'000, 0.5, 1));
       EXPECT_TRUE(search.is_exhausted());
@@ -183,13 +167,46 @@ TEST(CornerSearch, FindsTheBestHeightOfRandomProblems) {
     const PackProblem problem(random_buffers(random, 7, round % 2 == 0));
     const std::int64_t best = best_height(problem);
     CornerSearch search(problem);
-    const auto order = static_cast<CornerOrder>(round % 3);
+    const auto order = kOrders[static_cast<std::size_t>(round) % kOrders.size()];
     const auto found = search.fit(best, order, 1'000'000, round % 4 == 0 ? 0.5 : 0, random());
     ASSERT_TRUE(found) << "round " << round;
     EXPECT_EQ(problem.fault_of(*found), "");
     EXPECT_LE(problem.height_of(*found), best);
     EXPECT_FALSE(search.fit(best - 1, order, 1'000'000)) << "round " << round;
   }
+}
+
+// Buffers that no time connects: `count` copies of a problem with many packings, then one without a
+// packing at its bound.
+TEST(CornerSearch, AGroupWithoutAPackingIsNotTriedAgainForEachPackingOfOthers) {
+  std::mt19937 random(3);
+  std::vector<PackBuffer> buffers;
+  for (std::int64_t copy = 0; copy < 8; ++copy) {
+    for (const PackBuffer& each : random_buffers(random, 5, false)) {
+      buffers.push_back({each.lower + 20 * copy, each.upper + 20 * copy, 1});
+    }
+  }
+  for (const PackBuffer& each : instances_without_packing_at_the_bound().front()) {
+    buffers.push_back({each.lower + 160, each.upper + 160, each.size_bytes});
+  }
+  const PackProblem problem(buffers);
+  ASSERT_EQ(problem.lower_bound_bytes(), 5);
+  for (const auto order : kOrders) {
+    CornerSearch search(problem);
+    EXPECT_FALSE(search.fit(5, order, 100'000));
+    EXPECT_TRUE(search.is_exhausted());
+    EXPECT_TRUE(search.fit(6, order, 100'000));
+  }
+}
+
+TEST(CornerSearch, ManyBuffersNeedNoDeepStack) {
+  std::vector<PackBuffer> buffers;
+  for (std::int64_t step = 0; step < 5'000; ++step) buffers.push_back({step, step + 2, 1});
+  const PackProblem problem(buffers);
+  CornerSearch search(problem);
+  const auto found = search.fit(2, CornerOrder::kLength, std::size_t{1} << 40);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(problem.fault_of(*found), "");
 }
 
 TEST(CornerSearch, StopsAfterSoManySteps) {
@@ -236,31 +253,6 @@ TEST(StoragePacker, TheSameSeedGivesTheSamePacking) {
   PackEffort effort;
   effort.steps = 300'000;
   EXPECT_EQ(pack(problem, effort).offsets, pack(problem, effort).offsets);
-}
-
-TEST(PackInstance, IsReadByTheNamesOfItsColumns) {
-  std::istringstream text("size,id,upper,lower\r\n10,a,4,2\n\n7,b,9,-1\n");
-  const PackInstance instance = read_pack_instance(text);
-  EXPECT_EQ(instance.ids, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(instance.buffers[0].lower, 2);
-  EXPECT_EQ(instance.buffers[0].upper, 4);
-  EXPECT_EQ(instance.buffers[0].size_bytes, 10);
-  EXPECT_EQ(instance.buffers[1].lower, -1);
-}
-
-TEST(PackInstance, WrongTextIsNamedByItsLine) {
-  auto error = [](const char* given) {
-    return message_of([given] {
-      std::istringstream text(given);
-      read_pack_instance(text);
-    });
-  };
-  EXPECT_EQ(error(""), "line 1: the columns are ''; accepted: id, lower, upper, size");
-  EXPECT_EQ(error("id,lower,upper\n"),
-            "line 1: the columns are 'id,lower,upper'; accepted: id, lower, upper, size");
-  EXPECT_EQ(error("id,lower,upper,size\na,1,2\n"), "line 2 has 3 values; accepted: 4");
-  EXPECT_EQ(error("id,lower,upper,size\na,1,2,4k\n"), "line 2: '4k' is no whole number");
-  EXPECT_EQ(error("id,lower,upper,size\na,1,2,4\na,1,2,4\n"), "line 3: the id 'a' is there twice");
 }
 
 }  // namespace
