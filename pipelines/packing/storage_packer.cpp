@@ -15,9 +15,9 @@ namespace {
 // Steps of one search at first, which is enough for most problems. At least as many as it takes to
 // place all buffers once.
 constexpr std::size_t kFirstSteps = 1'000'000;
-// Searches until their steps double. A wrong first choice costs all steps of a search, so many
-// short searches find more than few long ones.
-constexpr std::size_t kSearchesPerLength = 16;
+// Failed searches until the steps of one double; twice as many at the bound. A wrong first choice
+// costs all steps of a search, so many short searches find more than few long ones.
+constexpr std::size_t kSearchesPerLength = 8;
 // The part of all steps for searches at the bound itself, where a wrong branch ends soonest.
 constexpr double kAtBound = 0.45;
 // Heights are halved until they differ by this part of the bound.
@@ -100,20 +100,20 @@ void StoragePacker::search_heights() {
   std::size_t most_steps = first_steps;
   for (std::size_t search = 1; steps_ > kept && !is_good() && wanted_bytes_ == bound; ++search) {
     try_height(bound, search - 1, most_steps);
-    if (search % kSearchesPerLength == 0) most_steps *= 2;
+    if (search % (2 * kSearchesPerLength) == 0) most_steps *= 2;
   }
   // Heights between the bound and the best one: lower after a success, higher after a failure.
   const auto gap = static_cast<std::int64_t>(kGap * static_cast<double>(wanted_bytes_)) + 1;
   most_steps = first_steps;
+  std::size_t failures = 0;
   double part = 0.5;
   for (std::size_t search = 0; steps_ != 0 && !is_good(); ++search) {
     const std::int64_t above = best_.height_bytes - wanted_bytes_;
     const auto lower = static_cast<std::int64_t>(part * static_cast<double>(above));
     const bool is_found =
         try_height(best_.height_bytes - std::max<std::int64_t>(lower, 1), search, most_steps);
-    part = is_found ? std::min(0.5, 2 * part) : part / 2;
-    if (is_found || lower > gap) continue;
-    part = 0.5;
+    part = is_found ? std::min(0.5, 2 * part) : lower > gap ? part / 2 : 0.5;
+    if (is_found || ++failures % kSearchesPerLength != 0) continue;
     if (most_steps < steps_) most_steps *= 2;
   }
 }
