@@ -19,7 +19,7 @@ from bench.pipelines.chart import draw_pipelines
 from bench.verdict import Target, verdict_table
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL_CHECKER = ROOT / "tests" / "hints" / "check_model.py"
+MODEL_CHECKER = ROOT / "tests" / "pipelines" / "credits" / "check_model.py"
 MODELS = ("resnet18", "gpt2", "llama")
 DEVICE_BYTES = 64 << 20
 
