@@ -38,6 +38,14 @@ std::size_t number(int given) {
   if (given < 0) throw std::invalid_argument("a number is negative");
   return static_cast<std::size_t>(given);
 }
+// Returns 0, or -1 if `body` throws.
+template <class Body>
+int call_checked(char* error, size_t capacity, Body body) {
+  return uvm::call_guarded(-1, error, capacity, [&] {
+    body();
+    return 0;
+  });
+}
 
 }  // namespace
 
@@ -70,14 +78,13 @@ int uvmalloc_credits_add_register(uvmalloc_credits* credits, const char* name, i
 
 int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, char* error,
                           size_t capacity) {
-  return uvm::call_guarded(-1, error, capacity, [&] {
+  return call_checked(error, capacity, [&] {
     std::optional<uvm::Credits::Time> timeout;
     if (timeout_seconds > 0) timeout = time_of(timeout_seconds);
     building(credits).check_memory();
     credits->gate =
         std::make_unique<uvm::CreditGate>(std::move(building(credits)), credits->clock, timeout);
     credits->building.reset();
-    return 0;
   });
 }
 
@@ -110,38 +117,24 @@ int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, 
 
 int uvmalloc_credits_set_output_bytes(uvmalloc_credits* credits, int reg, uint64_t size_bytes,
                                       char* error, size_t capacity) {
-  return uvm::call_guarded(-1, error, capacity, [&] {
-    gate(credits).set_output_bytes(number(reg), size_bytes);
-    return 0;
-  });
+  return call_checked(error, capacity,
+                      [&] { gate(credits).set_output_bytes(number(reg), size_bytes); });
 }
 
 int uvmalloc_credits_finish(uvmalloc_credits* credits, int actor, char* error, size_t capacity) {
-  return uvm::call_guarded(-1, error, capacity, [&] {
-    gate(credits).finish(number(actor));
-    return 0;
-  });
+  return call_checked(error, capacity, [&] { gate(credits).finish(number(actor)); });
 }
 
 int uvmalloc_credits_close(uvmalloc_credits* credits, int actor, char* error, size_t capacity) {
-  return uvm::call_guarded(-1, error, capacity, [&] {
-    gate(credits).close(number(actor));
-    return 0;
-  });
+  return call_checked(error, capacity, [&] { gate(credits).close(number(actor)); });
 }
 
 int uvmalloc_credits_abandon(uvmalloc_credits* credits, int actor, char* error, size_t capacity) {
-  return uvm::call_guarded(-1, error, capacity, [&] {
-    gate(credits).abandon(number(actor));
-    return 0;
-  });
+  return call_checked(error, capacity, [&] { gate(credits).abandon(number(actor)); });
 }
 
 void uvmalloc_credits_stop(uvmalloc_credits* credits, const char* reason) {
-  uvm::call_guarded(0, nullptr, 0, [&] {
-    gate(credits).stop(reason);
-    return 0;
-  });
+  call_checked(nullptr, 0, [&] { gate(credits).stop(reason); });
 }
 
 uint64_t uvmalloc_credits_peak_bytes(const uvmalloc_credits* credits) {

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "pipelines/plans/compiled_plan.hpp"
-#include "pipelines/tensors/tensor_bindings.hpp"
 
 namespace uvm {
 

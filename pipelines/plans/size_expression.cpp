@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "pipelines/plans/size_expression_parser.hpp"
-
 namespace uvm {
 namespace {
 
@@ -104,10 +102,6 @@ struct Ranges {
 };
 
 }  // namespace
-
-SizeExpression SizeExpression::parse(std::string_view text, std::span<const std::string> names) {
-  return SizeExpressionParser(text, names).parse();
-}
 
 template <class Domain, class Value>
 Value SizeExpression::run(std::span<const Value> values) const {

@@ -57,7 +57,7 @@ class SizeExpression {
   const std::vector<std::size_t>& variables() const { return variables_; }
 
  private:
-  friend class SizeExpressionParser;
+  class Parser;
   enum class Operation : std::uint8_t {
     kConstant,
     kVariable,

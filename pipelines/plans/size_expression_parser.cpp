@@ -1,10 +1,13 @@
-#include "pipelines/plans/size_expression_parser.hpp"
-
 #include <algorithm>
 #include <charconv>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "pipelines/plans/size_expression.hpp"
 
 namespace uvm {
 namespace {
@@ -22,20 +25,47 @@ bool is_function(std::string_view name) {
 
 }  // namespace
 
+// Compiles the text of one expression to postfix, from left to right, in one pass.
+class SizeExpression::Parser {
+ public:
+  Parser(std::string_view text, std::span<const std::string> names) : text_(text), names_(names) {
+    made_.text_ = text.substr(0, kMostBytes);
+  }
+  SizeExpression parse();
+
+ private:
+  void sum();
+  void product();
+  void unary();
+  void number();
+  void name();
+  void two_arguments(Operation operation);
+  bool take(char wanted);
+  void expect(char wanted);
+  void skip_blanks();
+  void add(Operation operation, std::int64_t operand = 0);
+  [[noreturn]] void fail(std::string_view what) const;
+
+  std::string_view text_;
+  std::span<const std::string> names_;
+  std::size_t place_ = 0;
+  std::size_t nesting_ = 0;
+  std::size_t depth_ = 0;  // of the stack after the steps so far
+  SizeExpression made_;
+};
+
+SizeExpression SizeExpression::parse(std::string_view text, std::span<const std::string> names) {
+  return Parser(text, names).parse();
+}
+
 bool SizeExpression::is_variable_name(std::string_view name) {
   return !name.empty() && !is_digit(name.front()) && !is_function(name) &&
          std::all_of(name.begin(), name.end(), is_name);
 }
 
-SizeExpressionParser::SizeExpressionParser(std::string_view text,
-                                           std::span<const std::string> names)
-    : text_(text), names_(names) {
-  made_.text_ = text.substr(0, SizeExpression::kMostBytes);
-}
-
-SizeExpression SizeExpressionParser::parse() {
-  if (text_.size() > SizeExpression::kMostBytes) {
-    fail(fmt::format("is longer than {} bytes", SizeExpression::kMostBytes));
+SizeExpression SizeExpression::Parser::parse() {
+  if (text_.size() > kMostBytes) {
+    fail(fmt::format("is longer than {} bytes", kMostBytes));
   }
   sum();
   skip_blanks();
@@ -46,8 +76,8 @@ SizeExpression SizeExpressionParser::parse() {
   return std::move(made_);
 }
 
-void SizeExpressionParser::sum() {
-  if (++nesting_ > SizeExpression::kMostDepth) fail("is nested too deeply");
+void SizeExpression::Parser::sum() {
+  if (++nesting_ > kMostDepth) fail("is nested too deeply");
   product();
   while (true) {
     if (take('+')) {
@@ -63,7 +93,7 @@ void SizeExpressionParser::sum() {
   --nesting_;
 }
 
-void SizeExpressionParser::product() {
+void SizeExpression::Parser::product() {
   unary();
   while (true) {
     if (take('*')) {
@@ -82,7 +112,7 @@ void SizeExpressionParser::product() {
   }
 }
 
-void SizeExpressionParser::unary() {
+void SizeExpression::Parser::unary() {
   skip_blanks();
   std::size_t signs = 0;
   while (take('-')) ++signs;
@@ -100,7 +130,7 @@ void SizeExpressionParser::unary() {
   for (; signs != 0; --signs) add(Operation::kNegate);
 }
 
-void SizeExpressionParser::number() {
+void SizeExpression::Parser::number() {
   std::int64_t value = 0;
   const char* const begin = text_.data() + place_;
   const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
@@ -109,7 +139,7 @@ void SizeExpressionParser::number() {
   add(Operation::kConstant, value);
 }
 
-void SizeExpressionParser::name() {
+void SizeExpression::Parser::name() {
   const std::size_t begin = place_;
   while (place_ < text_.size() && is_name(text_[place_])) ++place_;
   const std::string_view found = text_.substr(begin, place_ - begin);
@@ -127,7 +157,7 @@ void SizeExpressionParser::name() {
   add(Operation::kVariable, static_cast<std::int64_t>(variable));
 }
 
-void SizeExpressionParser::two_arguments(Operation operation) {
+void SizeExpression::Parser::two_arguments(Operation operation) {
   expect('(');
   sum();
   expect(',');
@@ -136,31 +166,31 @@ void SizeExpressionParser::two_arguments(Operation operation) {
   add(operation);
 }
 
-void SizeExpressionParser::skip_blanks() {
+void SizeExpression::Parser::skip_blanks() {
   while (place_ < text_.size() && (text_[place_] == ' ' || text_[place_] == '\t')) ++place_;
 }
 
-bool SizeExpressionParser::take(char wanted) {
+bool SizeExpression::Parser::take(char wanted) {
   skip_blanks();
   if (place_ == text_.size() || text_[place_] != wanted) return false;
   ++place_;
   return true;
 }
 
-void SizeExpressionParser::expect(char wanted) {
+void SizeExpression::Parser::expect(char wanted) {
   if (!take(wanted)) fail(fmt::format("lacks a '{}'", wanted));
 }
 
-void SizeExpressionParser::add(Operation operation, std::int64_t operand) {
+void SizeExpression::Parser::add(Operation operation, std::int64_t operand) {
   if (operation == Operation::kConstant || operation == Operation::kVariable) {
-    if (++depth_ > SizeExpression::kMostDepth) fail("is nested too deeply");
+    if (++depth_ > kMostDepth) fail("is nested too deeply");
   } else if (operation != Operation::kNegate) {
     --depth_;
   }
   made_.steps_.push_back({operation, operand});
 }
 
-void SizeExpressionParser::fail(std::string_view what) const {
+void SizeExpression::Parser::fail(std::string_view what) const {
   throw ExpressionError(
       fmt::format("the expression '{}' {} (at character {})", made_.text_, what, place_ + 1));
 }

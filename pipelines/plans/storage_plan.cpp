@@ -12,11 +12,14 @@
 namespace uvm {
 namespace {
 
-// Follows `next` from each start. Throws a PlanError that lists the circle if there is one.
+// Returns all numbers in an order in which those of next(number) come before the number. Throws a
+// PlanError that lists the circle if there is one.
 template <class Next, class Name>
-void refuse_circles(std::size_t count, Next next, Name name, std::string_view what) {
+std::vector<std::size_t> order_without_circles(std::size_t count, Next next, Name name,
+                                               std::string_view what) {
   enum class Mark : std::uint8_t { kNew, kOpen, kDone };
   std::vector<Mark> marks(count, Mark::kNew);
+  std::vector<std::size_t> order;
   struct Visit {
     std::size_t number;
     std::size_t at;
@@ -29,6 +32,7 @@ void refuse_circles(std::size_t count, Next next, Name name, std::string_view wh
       const std::vector<std::size_t>& others = next(path.back().number);
       if (path.back().at == others.size()) {
         marks[path.back().number] = Mark::kDone;
+        order.push_back(path.back().number);
         path.pop_back();
         continue;
       }
@@ -46,6 +50,7 @@ void refuse_circles(std::size_t count, Next next, Name name, std::string_view wh
       throw PlanError(fmt::format("{} go round in a circle: {}", what, fmt::join(names, " -> ")));
     }
   }
+  return order;
 }
 
 template <class Items, class Name>
@@ -163,28 +168,18 @@ void StoragePlan::order_derived() {
   const auto uses = [this](std::size_t number) -> const std::vector<std::size_t>& {
     return derivations_[number] ? derivations_[number]->variables() : kNone;
   };
-  refuse_circles(
+  const std::vector<std::size_t> order = order_without_circles(
       variables.size(), uses, [this](std::size_t number) { return names_[number]; },
       "the derived variables");
-  std::vector<bool> is_known(variables.size());
   variable_dependencies_.resize(variables.size());
-  for (std::size_t number = 0; number < variables.size(); ++number) {
-    is_known[number] = !variables[number].is_derived();
-    if (is_known[number]) variable_dependencies_[number] = {number};
-  }
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t number = 0; number < variables.size(); ++number) {
-      const auto& used = uses(number);
-      if (is_known[number] || !std::all_of(used.begin(), used.end(),
-                                           [&](std::size_t other) { return is_known[other]; })) {
-        continue;
-      }
-      is_known[number] = changed = true;
-      derivation_order_.push_back(number);
-      for (const std::size_t other : used) {
-        merge_sorted(&variable_dependencies_[number], variable_dependencies_[other]);
-      }
+  for (const std::size_t number : order) {
+    if (!variables[number].is_derived()) {
+      variable_dependencies_[number] = {number};
+      continue;
+    }
+    derivation_order_.push_back(number);
+    for (const std::size_t other : uses(number)) {
+      merge_sorted(&variable_dependencies_[number], variable_dependencies_[other]);
     }
   }
 }
@@ -201,7 +196,7 @@ void StoragePlan::find_owners() {
                                   storages[number].id, storages[number].part_of));
     }
   }
-  refuse_circles(
+  order_without_circles(
       storages.size(),
       [&next](std::size_t number) -> const std::vector<std::size_t>& { return next[number]; },
       [&storages](std::size_t number) { return storages[number].id; }, "parts of storages");

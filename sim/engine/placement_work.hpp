@@ -14,7 +14,7 @@ struct PlacementWork {
   std::uint64_t to_host_bytes = 0;
   std::uint64_t between_devices_bytes = 0;
   int between_devices_to = -1;     // the receiving device; -1: none
-  std::uint64_t moved_blocks = 0;  // blocks of which a request made pages resident
+  std::uint64_t moved_blocks = 0;  // blocks with pages that a request made resident
 
   std::uint64_t evicted_bytes = 0;
   std::uint64_t copied_chunks = 0;     // evicted with a copy
