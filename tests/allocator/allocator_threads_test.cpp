@@ -44,6 +44,7 @@ TEST_F(AllocatorThreads, UnderPressureToo) {
   AllocatorStress stress(*allocator, *machine);
   stress.run(4, milliseconds(1500));
   stress.finish();
+  EXPECT_GT(allocator->statistics().pressure_rounds, 0u);
 }
 
 TEST_F(AllocatorThreads, WhereTheySoonKeepLargeBlocksToo) {

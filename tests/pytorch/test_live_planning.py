@@ -36,6 +36,18 @@ def losses(run: SimulatedRun) -> list[str]:
     return found
 
 
+_ENOUGH: dict[tuple[str, str], list[str]] = {}
+
+
+def losses_with_enough(
+    simulate: Simulate, program: str = TRAINING, steps: str = STEPS
+) -> list[str]:
+    """With memory enough; each time the same."""
+    if (program, steps) not in _ENOUGH:
+        _ENOUGH[program, steps] = losses(simulate(program, steps, capacity="1GiB"))
+    return _ENOUGH[program, steps]
+
+
 def test_nothing_is_planned_where_all_fits(simulate: Simulate) -> None:
     run = simulate(TRAINING, STEPS, capacity="1GiB").check()
     assert set(run.report["live_plan"].values()) == {0}
@@ -44,9 +56,8 @@ def test_nothing_is_planned_where_all_fits(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize("policy", ["auto", "planned", "lru"])
 def test_planned_moves_change_no_result(simulate: Simulate, policy: str) -> None:
-    enough = simulate(TRAINING, STEPS, capacity="1GiB")
     short = simulate(TRAINING, STEPS, capacity="48MiB", policy=policy)
-    assert losses(short) == losses(enough)
+    assert losses(short) == losses_with_enough(simulate)
     plan = short.report["live_plan"]
     assert plan["kernels"] > 100
     assert plan["brought_pages"] > 0
@@ -82,12 +93,11 @@ width, layers""",
 
 
 def test_memory_of_another_program_is_not_planned_with(simulate: Simulate) -> None:
-    enough = simulate(TRAINING, STEPS, capacity="1GiB")
     beside = {
         policy: simulate(BESIDE_OTHERS, STEPS, capacity="72MiB", policy=policy)
         for policy in ("driver", "auto")
     }
-    assert losses(beside["auto"]) == losses(enough)
+    assert losses(beside["auto"]) == losses_with_enough(simulate)
     faults = {policy: run.check().sim["faults_device"] for policy, run in beside.items()}
     assert faults["auto"] < 0.7 * faults["driver"]
 
@@ -100,12 +110,11 @@ LIMITED = TRAINING.replace(
 
 def test_a_limit_that_is_lowered_while_a_program_runs_is_obeyed(simulate: Simulate) -> None:
     longer = str(int(STEPS) + 8)
-    enough = simulate(TRAINING, longer, capacity="1GiB")
     runs = {
         text: simulate(text, longer, capacity="64MiB", policy="planned")
         for text in (TRAINING, LIMITED)
     }
-    assert losses(runs[LIMITED]) == losses(enough)
+    assert losses(runs[LIMITED]) == losses_with_enough(simulate, TRAINING, longer)
     evicted = {text: run.report["live_plan"]["evicted_pages"] for text, run in runs.items()}
     assert evicted[LIMITED] > evicted[TRAINING] + 50
 
@@ -145,13 +154,12 @@ print(json.dumps(losses))
 def test_pages_of_a_captured_step_come_before_its_replays(
     simulate: Simulate, capacity: str
 ) -> None:
-    enough = simulate(CAPTURED, STEPS, capacity="1GiB")
     runs = {
         policy: simulate(CAPTURED, STEPS, capacity=capacity, policy=policy)
         for policy in ("driver", "auto")
     }
     for run in runs.values():
-        assert losses(run) == losses(enough)
+        assert losses(run) == losses_with_enough(simulate, CAPTURED)
     assert runs["auto"].sim["graph_launches"] == int(STEPS)
     assert runs["auto"].report["live_plan"]["brought_pages"] > 0
     assert runs["auto"].sim["faults_device"] < 0.7 * runs["driver"].sim["faults_device"]
