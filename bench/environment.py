@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 
 
 def clean_environment() -> dict[str, str]:

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Checks that includes go one way.
+"""Checks that includes, and imports of the Python package, go one way.
 
 A room is a folder. LAYERS names the rooms that each room may include besides itself. A room inside
 another room has rules of its own. PUBLIC names the room of each header in include/uvmalloc, which
-are installed and include only each other. Prints a line for each include against these rules, and
-for each include of a folder without a line. Ends with exit code 1 if there are any.
+are installed and include only each other. PYTHON_LAYERS names the parts of the Python package that
+each part may import. Prints a line for each include or import against these rules, and for each
+include of a folder without a line. Ends with exit code 1 if there are any.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -83,6 +85,15 @@ PUBLIC = {
 ROOM_OF_PUBLIC = {
     PUBLIC_FOLDER + header: room for room, headers in PUBLIC.items() for header in headers.split()
 }
+PYTHON = "pytorch/python/uvmalloc"
+PYTHON_LAYERS = {
+    "interface": "pipelines",  # all modules that no line below names
+    "pipelines": "interface",
+    "_cli": "interface",
+    "_trace": "interface _cli",
+    "_cli/main.py": "interface _cli _trace",
+    "__main__.py": "_cli/main.py",
+}
 SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<(uvmalloc/[^>]+)>|"([^">]+/[^"]+)")', re.MULTILINE)
 
@@ -140,11 +151,45 @@ def forbidden(root: Path, file: str, room: str, accepted: set[str]) -> Iterator[
             yield f"{file} includes {header}: {room} may not include {other}"
 
 
+def python_part(path: str) -> str:
+    """The part of a module or folder of the package, by its path below the package."""
+    first = path.split("/")[0]
+    return next((part for part in (path, first) if part in PYTHON_LAYERS), "interface")
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The modules of the package that a file imports, as paths below the package."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, *words = name.split(".")
+            if package == "uvmalloc" and words:
+                # A name in a module counts as its module: _cli.main.run as _cli/main.py.
+                in_folder = len(words) > 1 and words[0] in PYTHON_LAYERS
+                yield "/".join(words[:2]) + ".py" if in_folder else words[0]
+
+
+def python_violations(root: Path) -> Iterator[str]:
+    package = root / PYTHON
+    for file in sorted(package.rglob("*.py")):
+        path = str(file.relative_to(package))
+        part = python_part(path)
+        accepted = {part, *PYTHON_LAYERS[part].split()}
+        for imported in imports(file):
+            if python_part(imported) not in accepted:
+                yield f"{PYTHON}/{path} imports {imported}: {part} may not import it"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root
-    found = list(violations(root))
+    found = [*violations(root), *python_violations(root)]
     for line in found:
         print(line)
     print(f"{len(found)} violations")

@@ -25,7 +25,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from uvmalloc.report import show_report
+from uvmalloc._cli.report import show_report
 from uvmalloc.sizes import format_size
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from uvmalloc.environment import Machine, on_simulated_device, without_uvmalloc
+from uvmalloc._cli.environment import Machine, on_simulated_device, without_uvmalloc
 from uvmalloc.libraries import Libraries
 
 from bench.environment import clean_environment

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from uvmalloc.environment import Machine, on_simulated_device, with_cuda_calls_served
+from uvmalloc._cli.environment import Machine, on_simulated_device, with_cuda_calls_served
 from uvmalloc.libraries import Libraries
 
 from bench.any_program.figures import write_figures

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 
 from bench.any_program.figures import write_figures
 

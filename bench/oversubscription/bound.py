@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace
+from uvmalloc._trace.reader import ALLOCATE, FREE, KERNEL, MARK, Trace
 
 from bench.oversubscription.linear_program import LinearProgram
 

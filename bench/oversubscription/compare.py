@@ -19,8 +19,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from uvmalloc._trace.reader import read_trace
 from uvmalloc.libraries import Libraries
-from uvmalloc.trace import read_trace
 
 from bench.environment import clean_environment
 from bench.oversubscription import in_place, live, peers, to_use

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from uvmalloc.environment import Machine, on_simulated_device, without_uvmalloc
+from uvmalloc._cli.environment import Machine, on_simulated_device, without_uvmalloc
 from uvmalloc.libraries import Libraries
 
 from bench.environment import clean_environment

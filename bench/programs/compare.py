@@ -19,15 +19,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from uvmalloc.environment import (
+from uvmalloc._cli.environment import (
     AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
     without_uvmalloc,
 )
+from uvmalloc._cli.report import main_report
 from uvmalloc.libraries import Libraries
-from uvmalloc.report import main_report
 from uvmalloc.sizes import format_size
 
 from bench.allocators.engines import Program

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uvmalloc.environment import (
+from uvmalloc._cli.environment import (
     AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
     without_uvmalloc,
 )
+from uvmalloc._cli.report import main_report
 from uvmalloc.libraries import Libraries, find_libraries
-from uvmalloc.report import main_report
 
 PROGRAM = Path(__file__).resolve().parent / "random_moves.py"
 DEVICES = 2

@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from uvmalloc.environment import (
+from uvmalloc._cli.environment import (
     AllocatorOptions,
     Machine,
     on_simulated_device,

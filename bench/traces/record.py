@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from uvmalloc import trace as traces
+from uvmalloc._trace import reader as traces
 
 from bench.traces import committed_file
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 
 COMMAND = Path(sys.executable).with_name("uvmalloc")
 DEBIANS = Path("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5")

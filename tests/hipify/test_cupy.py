@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine, on_simulated_device, without_settings
+from uvmalloc._cli.environment import Machine, on_simulated_device, without_settings
+from uvmalloc._cli.report import main_report
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import main_report
 
 NOTE = Path(__file__).resolve().parents[2] / "build" / "cupy-rocm"
 OF_ROCM = re.compile(r"lib(roc|hip|rccl)[\w-]*\.so\.\d+")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uvmalloc.environment import Machine, on_simulated_device, without_settings
+from uvmalloc._cli.environment import Machine, on_simulated_device, without_settings
 from uvmalloc.libraries import find_libraries
 
 from tests.preload.conftest import run_on

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 ROOT = Path(__file__).resolve().parents[2]

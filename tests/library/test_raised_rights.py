@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from uvmalloc.credentials import credentials_of
+from uvmalloc._cli.credentials import credentials_of
 
 from .conftest import Installed, run
 

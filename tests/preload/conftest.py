@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uvmalloc.environment import (
+from uvmalloc._cli.environment import (
     AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
 )
+from uvmalloc._cli.report import main_report, read_report
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import main_report, read_report
 
 ROOT = Path(__file__).resolve().parents[2]
 STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "HIP_", "HSA_", "LD_")

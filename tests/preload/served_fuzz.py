@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from uvmalloc.environment import Machine
+from uvmalloc._cli.environment import Machine
 from uvmalloc.libraries import find_libraries
 
 from tests.build_facts import found_by_cmake

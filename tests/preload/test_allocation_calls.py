@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc.environment import Machine
-from uvmalloc.report import show_report
+from uvmalloc._cli.environment import Machine
+from uvmalloc._cli.report import show_report
 
 from tests.build_facts import found_by_cmake
 from tests.preload.conftest import ROOT, Program, in_python, listed_calls, run_on

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine, on_simulated_device, without_settings
+from uvmalloc._cli.environment import Machine, on_simulated_device, without_settings
+from uvmalloc._cli.report import main_report
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import main_report
 
 from tests.build_facts import found_by_cmake
 

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from uvmalloc.trace import ALLOCATE, SITE, read_trace
+from uvmalloc._trace.reader import ALLOCATE, SITE, read_trace
 
 from tests.preload.conftest import Program, in_python
 

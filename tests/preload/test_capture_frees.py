@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine
+from uvmalloc._cli.environment import Machine
 from uvmalloc.libraries import find_libraries
 
 from tests.build_facts import found_by_cmake

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from uvmalloc.environment import Machine
+from uvmalloc._cli.environment import Machine
 
 from tests.preload.conftest import Program, in_python, run_on
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine, without_uvmalloc
+from uvmalloc._cli.environment import Machine, without_uvmalloc
+from uvmalloc._cli.report import main_report, read_report
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import main_report, read_report
 
 from tests.preload.conftest import build_with_nvcc, environment
 

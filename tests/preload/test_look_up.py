@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from uvmalloc import doctor
-from uvmalloc.environment import without_settings
+from uvmalloc._cli import doctor
+from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 LOAD = """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 SWITCHES = [None, "0", "1"]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine, without_uvmalloc
+from uvmalloc._cli.environment import Machine, without_uvmalloc
+from uvmalloc._cli.report import read_report
 from uvmalloc.libraries import find_libraries
-from uvmalloc.report import read_report
 
 from tests.preload.conftest import build_with_nvcc, environment
 

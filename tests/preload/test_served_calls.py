@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine
+from uvmalloc._cli.environment import Machine
 from uvmalloc.libraries import find_libraries
 
 from tests.preload.conftest import Program, in_python, run_on

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import Machine
+from uvmalloc._cli.environment import Machine
 from uvmalloc.libraries import find_libraries
 
 from tests.preload.conftest import CTYPES, ROOT, run_on

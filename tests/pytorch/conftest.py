@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from uvmalloc.environment import (
+from uvmalloc._cli.environment import (
     AllocatorOptions,
     Machine,
     on_simulated_device,
@@ -32,8 +32,8 @@ from uvmalloc.environment import (
     without_settings,
     without_uvmalloc,
 )
+from uvmalloc._cli.report import main_report, read_report
 from uvmalloc.libraries import Libraries, find_libraries
-from uvmalloc.report import main_report, read_report
 from uvmalloc.sizes import parse_size
 
 from tests.pytorch.fork_server import READ_LATE, Ended, ForkServer

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from uvmalloc._trace.reader import FACADES, MARK, read_trace
 from uvmalloc.libraries import find_libraries
-from uvmalloc.trace import FACADES, MARK, read_trace
 
 import bench.__main__ as bench_command
 from bench.allocators import engines as allocators

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from uvmalloc.trace import ALLOCATE, SITE, Trace, read_trace
+from uvmalloc._trace.reader import ALLOCATE, SITE, Trace, read_trace
 
 from tests.pytorch.conftest import Simulate
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc import accepted, cli, doctor, report, running
-from uvmalloc.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
+from uvmalloc._cli import accepted, doctor, report, running
+from uvmalloc._cli import main as cli
+from uvmalloc._cli.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
 from uvmalloc.errors import CommandError, MissingLibraryError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
@@ -164,7 +165,7 @@ def test_version(uvmalloc):
 
 
 def test_importing_the_package_imports_no_torch():
-    code = "import sys, uvmalloc.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, uvmalloc._cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -1036,7 +1037,7 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
         "usable": False,
         "verdict": verdict,
     }
-    monkeypatch.setattr(doctor.native, "doctor", lambda library: said)
+    monkeypatch.setattr(doctor.library_calls, "doctor", lambda library: said)
     diagnosis = doctor.diagnose()
     assert (diagnosis["usable"], diagnosis["problems"]) == (False, [verdict])
 
@@ -1059,7 +1060,7 @@ def torch_problems(uvmalloc, folder, version, cuda, python=None):
 
 def copy_package(python):
     ignored = shutil.ignore_patterns("lib", "__pycache__")
-    shutil.copytree(Path(cli.__file__).parent, python / "uvmalloc", ignore=ignored)
+    shutil.copytree(Path(cli.__file__).parents[1], python / "uvmalloc", ignore=ignored)
 
 
 def test_doctor_says_how_to_get_a_plugin(uvmalloc, libraries, tmp_path):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from uvmalloc.files import write_own
+from uvmalloc._cli.files import write_own
 
 
 @pytest.fixture

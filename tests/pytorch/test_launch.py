@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import AllocatorOptions, with_uvmalloc
+from uvmalloc._cli.environment import AllocatorOptions, with_uvmalloc
 
 UVMALLOC = (sys.executable, "-m", "uvmalloc")
 RUN = (*UVMALLOC, "run", "--no-report", "--", sys.executable, "-c")
@@ -229,7 +229,7 @@ def test_the_end_of_a_program_is_seen_in_a_process_of_several_threads(clean_envi
     """SIGCHLD comes before anybody waits for it, and the kernel gives it to the other thread."""
     text = f"""
 import os, threading
-from uvmalloc import launch
+from uvmalloc._cli import launch
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 start = launch._start
 def start_and_see_the_end(*arguments):
@@ -264,8 +264,8 @@ def test_a_failure_of_the_launcher_is_named_and_leaves_no_program(clean_environm
     note = tmp_path / "pid"
     text = f"""
 import errno, os, sys, time
-from uvmalloc import launch
-from uvmalloc.cli import main
+from uvmalloc._cli import launch
+from uvmalloc._cli.main import main
 def take(program, received):
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 launch._Program.take = take

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from uvmalloc import machine_facts
+from uvmalloc._cli import machine_facts
 
 GIB = 1 << 30
 DISCRETE = {"concurrent_managed_access": True, "discard": True}

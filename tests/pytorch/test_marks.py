@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import uvmalloc
-from uvmalloc.trace import MARK, read_trace
+from uvmalloc._trace.reader import MARK, read_trace
 
 from tests.pytorch.conftest import Simulate
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from uvmalloc import plan
-from uvmalloc.cli import main
+from uvmalloc._cli.main import main
+from uvmalloc._trace import plan
 from uvmalloc.libraries import Libraries
 
 from bench.oversubscription import live, to_use

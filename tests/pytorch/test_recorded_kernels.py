@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from uvmalloc._trace.reader import KERNEL, MARK, TOUCH, WORK, Trace, read_trace
 from uvmalloc.libraries import Libraries
-from uvmalloc.trace import KERNEL, MARK, TOUCH, WORK, Trace, read_trace
 
 from tests.pytorch.conftest import Simulate
 

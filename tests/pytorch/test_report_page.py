@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 NOTE = _CHECKOUT / "build" / "browser"

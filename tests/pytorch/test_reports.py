@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc import processes, report
-from uvmalloc.launch import Finished
-from uvmalloc.processes import collect, sum_of
+from uvmalloc._cli import processes, report
+from uvmalloc._cli.launch import Finished
+from uvmalloc._cli.processes import collect, sum_of
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

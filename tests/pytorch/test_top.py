@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from uvmalloc.credentials import Answer, Credentials, credentials_of
+from uvmalloc._cli.credentials import Answer, Credentials, credentials_of
+from uvmalloc._cli.files import MOST_BYTES
+from uvmalloc._cli.top import Moment, Moments, folders_of, picture, rate_table
 from uvmalloc.errors import CommandError
-from uvmalloc.files import MOST_BYTES
-from uvmalloc.top import Moment, Moments, folders_of, picture, rate_table
 
 PROGRAM = """
 import os, sys, torch

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from uvmalloc._trace.reader import ALLOCATE, FREE, KINDS, USE, TraceError, read_trace
 from uvmalloc.libraries import find_libraries
-from uvmalloc.trace import ALLOCATE, FREE, KINDS, USE, TraceError, read_trace
 
 from tests.pytorch.conftest import fails_in_one_line_on_a_full_disk
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from uvmalloc.trace import read_trace
-from uvmalloc.trace_report import memory_chart
+from uvmalloc._trace.pages import memory_chart
+from uvmalloc._trace.reader import read_trace
 
 from tests.pytorch.conftest import Simulate
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import Libraries
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Includes against the arrows are found."""
+"""Includes and imports against the arrows are found."""
 
 from __future__ import annotations
 
@@ -69,4 +69,21 @@ def test_a_public_header_includes_public_headers_of_its_layers_alone(tree: Path)
         " storage\n"
         "include/uvmalloc/place.hpp includes runtime/own.hpp, which is not installed\n"
         "3 violations\n"
+    )
+
+
+def test_the_interface_and_traces_do_not_import_the_command_line(tree: Path) -> None:
+    package = tree / "pytorch" / "python" / "uvmalloc"
+    shutil.copytree(ROOT / "pytorch" / "python" / "uvmalloc", package)
+    assert check(tree).stdout == "0 violations\n"
+    for name in ("memory.py", "_trace/plan.py"):
+        with (package / name).open("a") as file:
+            file.write("\ndef planted():\n    from uvmalloc._cli import main\n")
+    finished = check(tree)
+    assert finished.returncode == 1
+    of = "pytorch/python/uvmalloc"
+    assert finished.stdout == (
+        f"{of}/_trace/plan.py imports _cli/main.py: _trace may not import it\n"
+        f"{of}/memory.py imports _cli/main.py: interface may not import it\n"
+        "2 violations\n"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
 pytestmark = pytest.mark.slow

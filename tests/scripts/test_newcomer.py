@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 
 pytestmark = pytest.mark.all  # it builds everything once more
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from uvmalloc.environment import with_cuda_calls_served
+from uvmalloc._cli.environment import with_cuda_calls_served
 
 from gpu_check.place import MIB, ROOT, Place
 from gpu_check.subprograms import CheckError, Clock, ExitError, run

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from uvmalloc.environment import without_settings
+from uvmalloc._cli.environment import without_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPS = ROOT / "build" / "gpu_deps"

@@ -1,4 +1,6 @@
-"""uvmalloc from Python: functions for programs, and the command line.
+"""uvmalloc from Python: functions for programs, here and in uvmalloc.pipelines.
+
+The command line is in uvmalloc._cli, its work with traces in uvmalloc._trace.
 
 Importing it imports neither torch nor a native library. Torch, imported before or after, then has
 RFC-0023's names, including the methods of tensors (uvmalloc.torch_names).

@@ -2,6 +2,6 @@
 
 import sys
 
-from uvmalloc.cli import main
+from uvmalloc._cli.main import main
 
 sys.exit(main())

@@ -13,12 +13,13 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.accepted import REGION_POLICIES
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.torch_names import get_enabled_uvm, library_function
 
 if TYPE_CHECKING:
     import torch
+
+_REGION_POLICIES = ("auto", "driver", "off")
 
 
 def enabled() -> bool:
@@ -130,8 +131,8 @@ def region(
         ValueError: an unknown policy, or no size of at least one byte.
         TypeError: the budget is neither a number nor a string.
     """
-    if policy is not None and policy not in REGION_POLICIES:
-        accepted = ", ".join(REGION_POLICIES)
+    if policy is not None and policy not in _REGION_POLICIES:
+        accepted = ", ".join(_REGION_POLICIES)
         raise ValueError(f"region: the policy is {policy!r}; accepted: {accepted}")
     budget_bytes = 0 if budget is None else _budget_bytes(budget)
     with contextlib.ExitStack() as effects:

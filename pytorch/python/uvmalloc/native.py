@@ -1,14 +1,8 @@
-"""Calls into libuvmalloc.so."""
+"""A program's calls into libuvmalloc.so: its process's library, and marks in the trace."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import json
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from uvmalloc.errors import MissingLibraryError
 from uvmalloc.libraries import find_libraries
@@ -43,59 +37,3 @@ def library() -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise MissingLibraryError(f"{file} cannot be used: {error}") from None
     return opened
-
-
-def doctor(library: Path) -> dict[str, Any]:
-    """The library's report on this machine and its configuration."""
-    describe = _function(library, "uvmalloc_doctor_json", ctypes.c_char_p, ctypes.c_size_t)
-    text = _text(describe)
-    if text is None:
-        raise MissingLibraryError(f"{library} gave no description of this machine")
-    return json.loads(text)
-
-
-@functools.cache
-def figures_reader() -> Callable[..., int]:
-    """Loads the library's function, so that a process may then give up the right to load the
-    library.
-    """
-    return _function(
-        find_libraries().require_uvmalloc(),
-        "uvmalloc_report_json_of", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t,
-    )  # fmt: skip
-
-
-def report_of(figures: Path) -> dict[str, Any] | None:
-    """The report on a process that left its figures in a file; None: it is no such file."""
-    text = _text(functools.partial(figures_reader(), os.fsencode(figures)))
-    return None if text is None else json.loads(text)
-
-
-def machine_fault(library: Path, machine: str) -> str | None:
-    """Why the simulator in `library` cannot read a machine, by name or by file; None: it can."""
-    check = _function(
-        library, "uvmsim_check_machine", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
-    )
-    fault = ctypes.create_string_buffer(1024)
-    if check(os.fsencode(machine), fault, len(fault)) == 0:
-        return None
-    return fault.value.decode("utf-8", "replace")
-
-
-def _function(library: Path, name: str, *arguments: Any) -> Callable[..., int]:
-    try:
-        function = getattr(ctypes.CDLL(str(library)), name)
-    except (OSError, AttributeError) as error:
-        raise MissingLibraryError(f"{library} cannot be used: {error}") from None
-    function.argtypes = arguments
-    function.restype = ctypes.c_int64
-    return function
-
-
-def _text(write: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str | None:
-    """The text that `write` puts into a buffer; None: it fails."""
-    # Figures may gain a digit between the two calls.
-    capacity = write(None, 0) + 64
-    buffer = ctypes.create_string_buffer(capacity)
-    needed = write(buffer, capacity)
-    return buffer.value.decode("utf-8", "replace") if 0 < needed <= capacity else None

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 # The longest single wait of a caller. Python handles signals between two waits.
 WAIT_SECONDS = 0.05
+# How long an error and the end of the program wait for worker threads that are about to end. A
+# thread that is stuck does not end.
+GRACE_SECONDS = 0.2
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PER_THREAD = 2  # cudaStreamPerThread, hipStreamPerThread
 _stand_ins = threading.local()

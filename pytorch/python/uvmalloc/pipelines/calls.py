@@ -37,11 +37,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "uvmalloc_credits_abandon": (_INT, (_HANDLE, _INT, *_ERROR)),
     "uvmalloc_credits_stop": (None, (_HANDLE, _TEXT)),
     "uvmalloc_credits_peak_bytes": (_UINT64, (_HANDLE,)),
-    "uvmalloc_credits_held_bytes": (_UINT64, (_HANDLE,)),
     "uvmalloc_plan_make": (_HANDLE, (_TEXT, _DOUBLE, *_ERROR)),
-    "uvmalloc_plan_from_json": (_HANDLE, (_TEXT, *_ERROR)),
     "uvmalloc_plan_destroy": (None, (_HANDLE,)),
-    "uvmalloc_plan_to_json": (_INT64, (_HANDLE, _TEXT, _SIZE)),
     "uvmalloc_plan_arena_bytes": (_INT64, (_HANDLE,)),
     "uvmalloc_plan_lower_bound_bytes": (_INT64, (_HANDLE,)),
     "uvmalloc_plan_storage_count": (_SIZE, (_HANDLE,)),
@@ -151,10 +148,6 @@ class CreditsGate:
     def peak_bytes(self) -> int:
         return self._library.uvmalloc_credits_peak_bytes(self._handle)
 
-    @property
-    def held_bytes(self) -> int:
-        return self._library.uvmalloc_credits_held_bytes(self._handle)
-
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self._library, f"uvmalloc_credits_{name}")
         return checked(function, self._handle, *arguments, fault=CreditError)
@@ -194,18 +187,6 @@ class Plan:
         """Makes a plan from a description in JSON. ValueError names the description's fault."""
         function = calls().uvmalloc_plan_make
         return cls(checked(function, description.encode(), effort, fault=ValueError))
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        return cls(checked(calls().uvmalloc_plan_from_json, text.encode(), fault=ValueError))
-
-    def to_json(self) -> str:
-        needed = self._library.uvmalloc_plan_to_json(self._handle, None, 0)
-        if needed < 0:
-            raise MemoryError("no memory for the plan's text")
-        buffer = ctypes.create_string_buffer(needed)
-        self._library.uvmalloc_plan_to_json(self._handle, buffer, needed)
-        return buffer.value.decode()
 
     @property
     def arena_bytes(self) -> int:

@@ -19,16 +19,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.pipelines.caller_state import WAIT_SECONDS, CallerState, refuse_capture
+from uvmalloc.pipelines.caller_state import (
+    GRACE_SECONDS,
+    WAIT_SECONDS,
+    CallerState,
+    refuse_capture,
+)
 from uvmalloc.pipelines.calls import CreditError, CreditsGate, CreditStopped
 from uvmalloc.sizes import EXAMPLES, parse_size
 
 if TYPE_CHECKING:
     import torch
 
-# After an error, the pipeline waits this long for its stages: long enough for stages that are about
-# to end. A stage that is stuck does not end.
-_GRACE_SECONDS = 0.2
 _SOURCE = "source"
 _CONSUMER = "consumer"
 Stage = Callable[[Any], Any]
@@ -161,14 +163,14 @@ class Pipeline:
         try:
             return self._next_item()
         except BaseException:
-            self._end(_GRACE_SECONDS)
+            self._end(GRACE_SECONDS)
             raise
 
     def __enter__(self) -> Pipeline:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self._end(None if error is None else _GRACE_SECONDS)
+        self._end(None if error is None else GRACE_SECONDS)
 
     def close(self) -> None:
         """Ends all stages after their current items, and waits for them. Other results are lost."""
@@ -176,7 +178,7 @@ class Pipeline:
 
     def __del__(self) -> None:
         if getattr(self, "_threads", None):
-            self._end(_GRACE_SECONDS)
+            self._end(GRACE_SECONDS)
 
     # ---- the caller's side
 
@@ -268,7 +270,7 @@ def _end_all() -> None:
     """Ends the stages first: the interpreter stops threads anywhere, even inside a kernel's code.
     """
     for pipeline in list(_open_pipelines):
-        pipeline._end(_GRACE_SECONDS)
+        pipeline._end(GRACE_SECONDS)
 
 
 # ---- the stages' side

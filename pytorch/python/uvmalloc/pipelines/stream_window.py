@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 
 from uvmalloc.forks import ForkedLock
 from uvmalloc.loading import Checkpoint
-from uvmalloc.pipelines.caller_state import WAIT_SECONDS, CallerState, refuse_capture
+from uvmalloc.pipelines.caller_state import (
+    GRACE_SECONDS,
+    WAIT_SECONDS,
+    CallerState,
+    refuse_capture,
+)
 from uvmalloc.sizes import format_size
 
 if TYPE_CHECKING:
     import torch
-
-# How long the end of the program waits for threads that read ahead. A stuck one does not end.
-_GRACE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def _end_all() -> None:
     """Ends the threads first: the interpreter stops them anywhere, even inside a kernel's code."""
     _has_ended.set()
     for thread in list(_threads):
-        thread.join(_GRACE_SECONDS)
+        thread.join(GRACE_SECONDS)
 
 
 @dataclass(eq=False)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from uvmalloc._cli.files import MOST_BYTES
+from uvmalloc._cli.launch import Finished
+from uvmalloc._cli.report import Report, opened, read_found
 from uvmalloc.errors import CommandError
-from uvmalloc.files import MOST_BYTES
-from uvmalloc.launch import Finished
-from uvmalloc.report import Report, opened, read_found
 
 SIM_REPORT_NAME = "sim.%p.json"
 _STATIC_RUNTIME = (

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from uvmalloc import __version__
-from uvmalloc import doctor as doctor_module
-from uvmalloc.accepted import (
+from uvmalloc import __version__, _trace
+from uvmalloc._cli import doctor as doctor_module
+from uvmalloc._cli.accepted import (
     DRIVER_VERSIONS,
     HINTS,
     LOG_LEVELS,
@@ -28,18 +28,15 @@ from uvmalloc.accepted import (
     MOVES,
     POLICIES,
     PROFILES,
-    TRACE_MAGIC,
 )
-from uvmalloc.environment import (
+from uvmalloc._cli.environment import (
     Environment,
     on_simulated_device,
     with_uvmalloc,
     without_uvmalloc,
 )
-from uvmalloc.errors import CommandError, OptionError
-from uvmalloc.files import open_own
-from uvmalloc.libraries import find_libraries
-from uvmalloc.options import (
+from uvmalloc._cli.files import open_own
+from uvmalloc._cli.options import (
     allocator_options,
     check_drawings,
     check_word,
@@ -48,14 +45,16 @@ from uvmalloc.options import (
     reporting_of,
     size_of,
 )
-from uvmalloc.processes import SIM_REPORT_NAME
-from uvmalloc.report import read_report, show_report
-from uvmalloc.running import console, run_program, say
+from uvmalloc._cli.processes import SIM_REPORT_NAME
+from uvmalloc._cli.report import read_report, show_report
+from uvmalloc._cli.running import console, run_program, say
+from uvmalloc._cli.static_runtime import refuse_static_runtime
+from uvmalloc.errors import CommandError, OptionError
+from uvmalloc.libraries import find_libraries
 from uvmalloc.sizes import EXAMPLES
-from uvmalloc.static_runtime import refuse_static_runtime
 
 if TYPE_CHECKING:
-    from uvmalloc.trace import Trace
+    from uvmalloc._trace.reader import Trace
 
 
 class _PlanCommand(typer.core.TyperCommand):
@@ -149,7 +148,7 @@ def _root(
 
 
 @trace_app.callback(invoke_without_command=True)
-def _trace(context: typer.Context) -> None:
+def _trace_root(context: typer.Context) -> None:
     """Show and convert traces of the allocator."""
     _help_without_command(context)
 
@@ -389,7 +388,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show the time of a recorded step with less memory, under each policy."""
-    from uvmalloc import plan as plan_module
+    from uvmalloc._trace import plan as plan_module
 
     sizes = [size_of("--memory", size) for size in memory or []]
     if step == "":
@@ -446,7 +445,7 @@ def top(
     ] = None,
 ) -> None:
     """Show running programs live: memory, moves, faults, traffic per second."""
-    from uvmalloc import top as top_module
+    from uvmalloc._cli import top as top_module
 
     pid = top_module.pid_of(process or [])
     seconds, pictures = top_module.interval_of(interval), top_module.count_of(count)
@@ -495,18 +494,18 @@ def _drop_output() -> None:
 
 
 def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
-    """Returns the trace and uvmalloc.trace_export. Only these import numpy."""
+    """Returns the trace and uvmalloc._trace.export. Both modules import numpy."""
     try:
-        from uvmalloc import trace, trace_export
+        from uvmalloc._trace import export, reader
     except ImportError as error:
         raise CommandError(f"traces need {error.name}: pip install {error.name}") from None
-    return trace.read_trace(file, unfinished), trace_export
+    return reader.read_trace(file, unfinished), export
 
 
 def _is_trace(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
-            return stream.read(len(TRACE_MAGIC)) == TRACE_MAGIC
+            return stream.read(len(_trace.MAGIC)) == _trace.MAGIC
     except OSError:
         return False
 
@@ -526,17 +525,17 @@ def _draw_trace(
         page = file.with_name(file.name + ".html")
     check_drawings(page, picture)
     trace, _ = _read_trace(file, False)
-    from uvmalloc import trace_report
+    from uvmalloc._trace import pages
 
     replayed = None
-    if trace_report.has_kernels(trace):
-        replayed = trace_report.replay(
+    if pages.has_kernels(trace):
+        replayed = pages.replay(
             libraries.require_machine_replay(), file, machine.machine, machine.capacity_bytes, hints
         )
     if picture is not None:
-        trace_report.write_png(trace, replayed, picture)
+        pages.write_png(trace, replayed, picture)
     if page is not None:
-        trace_report.write_html(trace, replayed, page)
+        pages.write_html(trace, replayed, page)
     for written in (page, picture):
         if written is not None:
             say(f"wrote {written}")

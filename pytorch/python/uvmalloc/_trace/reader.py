@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from uvmalloc.accepted import TRACE_MAGIC
+from uvmalloc._trace import MAGIC
 from uvmalloc.errors import CommandError
 
 VERSION = 4
@@ -220,7 +220,7 @@ class _Parser:
 
     def _header(self) -> tuple[int, ...]:
         size = len(self._content)
-        if not TRACE_MAGIC.startswith(self._content[:8]):
+        if not MAGIC.startswith(self._content[:8]):
             raise self._error(0, "this is not a trace of uvmalloc")
         if size < struct.calcsize("<" + _HEADER):
             raise self._error(size, "the file ends in its header (truncated)")

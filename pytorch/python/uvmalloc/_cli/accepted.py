@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # libuvmalloc.so and the simulator accept the same; tests/pytorch/test_cli.py compares.
 POLICIES = ("auto", "planned", "lru", "driver", "off")
-REGION_POLICIES = ("auto", "driver", "off")
 MOVES = ("cow", "alias", "copy")
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
@@ -13,4 +12,3 @@ PROFILES = ("discrete", "integrated", "hmm", "coherent")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
 MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
 MOST_DEVICES = 32
-TRACE_MAGIC = b"UVMTRACE"  # the first bytes of a trace

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from uvmalloc._cli.files import write_own
+from uvmalloc._cli.tables import one_line
+from uvmalloc._trace.export import LiveBytes
+from uvmalloc._trace.reader import ALLOCATE, FREE, KERNEL, MARK, Trace
 from uvmalloc.errors import CommandError
-from uvmalloc.files import write_own
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import one_line
-from uvmalloc.trace import ALLOCATE, FREE, KERNEL, MARK, Trace
-from uvmalloc.trace_export import LiveBytes
 
 _MIB = 1 << 20
 _MOST_POINTS = 4000  # of a curve
@@ -93,8 +93,8 @@ def _thinned(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
     return [x[i] for i in kept], [y[i] for i in kept]
 
 
-def _program(trace: Trace) -> str:
-    return one_line(trace.program or "program", _LONGEST_PROGRAM)
+def title_of(program: str) -> str:
+    return one_line(program or "program", _LONGEST_PROGRAM)
 
 
 def memory_chart(trace: Trace) -> Chart:
@@ -116,7 +116,7 @@ def memory_chart(trace: Trace) -> Chart:
             trace.times_ns[kinds == MARK], trace.events["extra"][kinds == MARK], strict=True
         )
     ]
-    title = f"{_program(trace)}: memory in blocks"
+    title = f"{title_of(trace.program)}: memory in blocks"
     return Chart("memory", title, "recorded time, ms", "MiB", curves, marks)
 
 
@@ -306,7 +306,7 @@ def write_page(title: str, heading: str, parts: Sequence[str], out: Path) -> Non
 
 def write_html(trace: Trace, replayed: Replayed | None, out: Path) -> None:
     """Writes one page with all charts and tables."""
-    program = _program(trace)
+    program = title_of(trace.program)
     parts = chart_parts(_charts(trace, replayed))
     if replayed is None:
         parts.append("<p>The trace holds no kernels: what moves is not known.</p>")
@@ -320,7 +320,7 @@ def write_png(trace: Trace, replayed: Replayed | None, out: Path) -> None:
 
 
 def _charts(trace: Trace, replayed: Replayed | None) -> list[Chart]:
-    of_machine = machine_charts(_program(trace), replayed) if replayed else ()
+    of_machine = machine_charts(title_of(trace.program), replayed) if replayed else ()
     return [memory_chart(trace), *of_machine]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from uvmalloc_autoload import OFF_WORDS
 
-from uvmalloc.accepted import (
+from uvmalloc._cli.accepted import (
     DRIVER_VERSIONS,
     LEAST_SIZE_BYTES,
     LOG_LEVELS,
@@ -21,11 +21,11 @@ from uvmalloc.accepted import (
     POLICIES,
     PROFILES,
 )
-from uvmalloc.environment import AllocatorOptions, Machine
+from uvmalloc._cli.environment import AllocatorOptions, Machine
+from uvmalloc._cli.library_calls import machine_fault
+from uvmalloc._cli.running import Reporting
 from uvmalloc.errors import CommandError, OptionError
 from uvmalloc.libraries import Libraries
-from uvmalloc.native import machine_fault
-from uvmalloc.running import Reporting
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
 
 

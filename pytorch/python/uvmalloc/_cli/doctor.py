@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from uvmalloc import machine_facts, native
+from uvmalloc._cli import library_calls, machine_facts
+from uvmalloc._cli.tables import print_table
 from uvmalloc.errors import CommandError
 from uvmalloc.libraries import CUDA_MAJOR, Libraries, find_libraries
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import print_table
 
 Diagnosis = dict[str, Any]
 
@@ -30,7 +30,7 @@ def diagnose() -> Diagnosis:
     problems: list[str] = []
     try:
         libraries = find_libraries()
-        diagnosis = native.doctor(libraries.require_uvmalloc())
+        diagnosis = library_calls.doctor(libraries.require_uvmalloc())
     except CommandError as error:
         problems.append(str(error))
     else:

@@ -11,9 +11,8 @@ from typing import Any, TextIO
 import numpy as np
 from rich.console import Console
 
-from uvmalloc.sizes import format_size
-from uvmalloc.tables import print_table
-from uvmalloc.trace import (
+from uvmalloc._cli.tables import print_table
+from uvmalloc._trace.reader import (
     ACCESSES,
     ADVICE,
     ADVISE,
@@ -38,6 +37,7 @@ from uvmalloc.trace import (
     WORK,
     Trace,
 )
+from uvmalloc.sizes import format_size
 
 COLUMNS = (
     "time_ns",

@@ -16,10 +16,10 @@ from typing import Any
 
 from rich.console import Console
 
-from uvmalloc.accepted import POLICIES
+from uvmalloc._cli.accepted import POLICIES
+from uvmalloc._cli.tables import print_table
 from uvmalloc.errors import CommandError
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import one_line, print_table
 
 _COLUMNS = ("memory", "policy", "time of a step", "against all resident", "to device", "to host")
 _HAND_COLUMNS = ("moved by hand", "memory", "by hand", "auto", "planned")
@@ -32,7 +32,6 @@ _DEFAULT = "auto"
 _SETTINGS = [policy for policy in POLICIES if policy not in ("off", _TOLD)]
 _WITHIN = 1.1  # times the step's time with all memory resident; uvmalloc_plan's own figure
 _GAIN = 1.05  # by which another setting has to be faster than the default
-_LONGEST_PROGRAM = 60  # in a title
 # Ratios of the step's need to the memory, used if no memory is given.
 _TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
 
@@ -260,32 +259,32 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def write(result: dict[str, Any], page: Path | None, picture: Path | None) -> None:
     """Writes the tables and the chart as a page, and the chart as a picture."""
-    from uvmalloc.trace_report import Chart, Curve, chart_parts, draw_png, table_html, write_page
+    from uvmalloc._trace import pages
 
     points = sorted(result["points"], key=lambda point: point["memory_bytes"])
     curves = []
     for policy in points[0]["policies"]:
         runs = [p for p in points if "failure" not in p["policies"][policy]]
         curves.append(
-            Curve(
+            pages.Curve(
                 _name_of(policy),
                 [p["memory_bytes"] / _MIB for p in runs],
                 [_ratio(result, p["policies"][policy]) for p in runs],
             )
         )
-    program = one_line(result.get("program") or "program", _LONGEST_PROGRAM)
-    chart = Chart(
+    program = pages.title_of(result.get("program") or "")
+    chart = pages.Chart(
         "steps",
         f"{program}: time of a step on {result['machine']}, against all memory resident",
         "memory of the device, MiB", "times", curves,
         [(result["footprint_bytes"] / _MIB, "the step's need")],
     )  # fmt: skip
     if picture is not None:
-        draw_png([chart], picture)
+        pages.draw_png([chart], picture)
     if page is not None:
         parts = [f"<p>{html.escape(line)}</p>" for line in summary(result)]
-        parts += chart_parts([chart])
-        parts.append(table_html(_COLUMNS, list(_rows(result)), "policies"))
-        parts.append(table_html(_HAND_COLUMNS, list(_hand_rows(result)), "by-hand"))
+        parts += pages.chart_parts([chart])
+        parts.append(pages.table_html(_COLUMNS, list(_rows(result)), "policies"))
+        parts.append(pages.table_html(_HAND_COLUMNS, list(_hand_rows(result)), "by-hand"))
         heading = f"{program}: a step with less memory"
-        write_page(heading, heading, parts, page)
+        pages.write_page(heading, heading, parts, page)

@@ -14,12 +14,12 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from uvmalloc.environment import Environment, wanted_reports
+from uvmalloc._cli.environment import Environment, wanted_reports
+from uvmalloc._cli.files import write_own
+from uvmalloc._cli.launch import launch
+from uvmalloc._cli.processes import collect
+from uvmalloc._cli.report import show_report
 from uvmalloc.errors import CommandError
-from uvmalloc.files import write_own
-from uvmalloc.launch import launch
-from uvmalloc.processes import collect
-from uvmalloc.report import show_report
 
 NOT_USED = "this program did not use it (it serves PyTorch, and allocation calls of CUDA and HIP)"
 

@@ -20,16 +20,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from uvmalloc.credentials import Answer, Credentials, credentials_of
+from uvmalloc._cli.credentials import Answer, Credentials, credentials_of
+from uvmalloc._cli.library_calls import figures_reader
+from uvmalloc._cli.processes import running
+from uvmalloc._cli.report import MEMORY_KINDS, Report
+from uvmalloc._cli.tables import one_line
 from uvmalloc.errors import CommandError, OptionError
-from uvmalloc.native import figures_reader
-from uvmalloc.processes import running
-from uvmalloc.report import Report
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import one_line
 
 _VARIABLE = b"UVMALLOC_REPORT_DIR="
-_FACADES = ("host", "pinned", "device")
 _LONGEST_LINE = 300
 # Counters of the simulated machine that are shown, and whether they are bytes.
 _RATES = (
@@ -132,7 +131,7 @@ def memory_table(moment: Moment) -> Table:
     for column in ("memory", "live", "peak", "allocations", "from cache"):
         table.add_column(column, justify="left" if column == "memory" else "right")
     facades = moment.report.get("facades", {})
-    for name in _FACADES:
+    for name in MEMORY_KINDS:
         facade = facades.get(name, {})
         allocations, hits = facade.get("allocations", 0), facade.get("cache_hits", 0)
         share = f"{100 * hits / allocations:.0f} %" if allocations else ""

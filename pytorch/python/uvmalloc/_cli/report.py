@@ -14,16 +14,15 @@ from typing import Any, BinaryIO
 from rich.console import Console
 from rich.text import Text
 
-from uvmalloc import native
+from uvmalloc._cli import library_calls
+from uvmalloc._cli.files import MOST_BYTES, open_found
+from uvmalloc._cli.tables import one_line, print_table
 from uvmalloc.errors import CommandError
-from uvmalloc.files import MOST_BYTES, open_found
 from uvmalloc.sizes import format_size
-from uvmalloc.tables import one_line, print_table
 
 Report = dict[str, Any]
 
-_FACADES = ("host", "pinned", "device")
-
+MEMORY_KINDS = ("host", "pinned", "device")
 
 # One of these is in every report.
 _TELLING = ("active", "facades", "simulator", "processes")
@@ -81,7 +80,7 @@ def _parsed(content: bytes, file: Path, again: Path) -> Report:
 
 def _read_figures(file: Path, again: Path) -> Report:
     with contextlib.suppress(ValueError, RecursionError):
-        report = native.report_of(again)
+        report = library_calls.report_of(again)
         if report is not None:
             return report
     raise CommandError(f"{file} is of another version of uvmalloc, or damaged")
@@ -202,7 +201,7 @@ def _ended(ended: Mapping[str, Any]) -> str:
 def _show_facades(report: Mapping[str, Any], console: Console) -> None:
     columns = ("memory", "allocations", "from cache", "allocated", "peak", "live", "cached")
     facades = report.get("facades", {})
-    names = [*_FACADES, *(other for other in facades if other not in _FACADES)]
+    names = [*MEMORY_KINDS, *(other for other in facades if other not in MEMORY_KINDS)]
     rows = []
     for name in names:
         facade = facades.get(name, {})
