@@ -372,7 +372,7 @@ def _hints(hints: Mapping[str, Any], detail: str = "") -> str:
 
 
 def _counts(counts: Mapping[str, int], words: Mapping[str, str] | None = None) -> str:
-    """The largest first, each explained where `words` has something to say."""
+    """The largest first, each with its explanation in `words`, if there is one."""
     explained = {name: f" ({words[name]})" for name in counts if name in (words or {})}
     return ", ".join(
         f"{name} {count:,}{explained.get(name, '')}"

@@ -50,7 +50,7 @@ class CallerState:
     saved_tensors_hooks: tuple[Any, Any] | None = None
     device: int | None = None  # None: CUDA is not initialised
     streams: tuple[torch.cuda.Stream, ...] = ()  # the current ones, by device
-    host_managed: int | None = None  # as uvmalloc_set_host_managed() has it
+    host_managed: int | None = None  # the value of uvmalloc_set_host_managed()
     context: contextvars.Context = dataclasses.field(
         default_factory=contextvars.copy_context, compare=False, repr=False
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """Tensors that come and go together."""
+    """Tensors that are loaded and dropped together."""
 
     what: str  # for messages
     names: tuple[str, ...]  # in the files

@@ -28,7 +28,7 @@ def stream_safetensors(
     *,
     window: int | str,
 ) -> StreamedCheckpoint:
-    """Opens a checkpoint whose tensors come to `device` when they are used, and go afterwards.
+    """Opens a checkpoint whose tensors are loaded to `device` when used, and dropped afterwards.
 
         with uvmalloc.stream_safetensors("model.safetensors", "cuda", window="2GiB") as stream:
             for tensors in stream:                     # in the order of the file
@@ -37,7 +37,7 @@ def stream_safetensors(
             with stream.into(model):                   # a model on the device "meta"
                 y = model(x)                           # module by module
 
-    Tensors come in pieces of at most half a window. While one piece is used, the next one is read
+    Tensors are loaded in pieces of at most half a window. While one piece is used, the next is read
     if the window has room for it. All iterations and models of one stream share its window.
 
     Tensors are loaded as if the caller had called `load_safetensors` when they are needed: "cuda"
@@ -123,15 +123,15 @@ class StreamedCheckpoint:
     def into(self, model: torch.nn.Module, prefix: str = "") -> Iterator[None]:
         """While it is open, each module of `model` has its tensors during its forward pass.
 
-        The tensors of a module come before its forward pass and go after it. Meanwhile those of the
-        next module are read. The order of modules is expected to be that of
+        The tensors of a module are loaded before its forward pass and dropped after it. Meanwhile
+        those of the next module are read. The order of modules is expected to be that of
         `model.named_modules()`; in another order nothing is read ahead. If another module uses a
-        module's tensors in its own forward pass, they come for the rest of that pass. `prefix`
+        module's tensors in its own forward pass, they stay for the rest of that pass. `prefix`
         begins the tensors' names in the files.
 
-        A tensor that several modules share comes to all of them, under any of its names in the
-        files. Parameters and buffers that are not in the files stay as they are. What a forward
-        pass has written stays in the model. Parameters from the files require no gradients.
+        All modules that share a tensor get it, under any of its names in the files. Parameters and
+        buffers that are not in the files stay as they are. What a forward pass has written stays in
+        the model. Parameters from the files require no gradients.
 
         Several threads may call the model. One of them at a time is inside, so that the window
         holds; a recomputation in a backward pass does not wait for another thread.
