@@ -122,4 +122,4 @@ def test_a_report_is_not_drawn(report, tmp_path):
     file.write_text('{"active": false}')
     finished = report(file, "--png", tmp_path / "out.png")
     assert finished.returncode == 2
-    assert "only a trace is drawn" in finished.stderr
+    assert "only a trace can be drawn" in finished.stderr
