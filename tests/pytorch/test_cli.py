@@ -619,7 +619,7 @@ def test_the_report_gives_the_reason_that_the_first_line_gave(uvmalloc, command,
     finished = uvmalloc(*command, "--", sys.executable, "-c", USES_TORCH, **variables)
     assert finished.returncode == 0
     first, title, *_ = finished.stderr.splitlines()
-    why = first.partition("memory is served as without it: ")[2]
+    why = first.partition("the program runs as without uvmalloc: ")[2]
     assert reason in why
     assert title.endswith(f", not active: {why}")
 
