@@ -99,8 +99,7 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
 foreach(file allocator/README.md include/uvmalloc/uvmalloc.h bench/traces/README.md
-        examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/noted_calls.inc
-        preload/served_calls.inc preload/variants_left.txt
+        examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/calls.def
         include/uvmalloc/uvmalloc_runtime.h)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)

@@ -14,15 +14,6 @@
 namespace uvm::preload {
 namespace {
 
-constexpr std::array<const char*, kCalls> kNames = {
-#define SERVED(symbol, library, table) #symbol,
-#include "preload/served_calls.inc"
-#undef SERVED
-#define LEFT(symbol, library, table) #symbol,
-#include "preload/left_calls.inc"
-#undef LEFT
-};
-
 // CUDA's runtime looks up some 400 functions; other libraries look up the few that they use.
 constexpr int kLookupsOfARuntime = 100;
 
@@ -46,7 +37,8 @@ InterposedCalls coverage() {
       now[outcome] = counts[call][outcome].load(std::memory_order_relaxed);
       is_used |= now[outcome] != 0;
     }
-    if (is_used) out.calls.push_back({kNames[call], now[0], now[1], now[2], now[3], now[4]});
+    if (is_used)
+      out.calls.push_back({intercepted_calls[call].name, now[0], now[1], now[2], now[3], now[4]});
   }
   const std::lock_guard lock(lookups().mutex);
   for (const auto& [file, count] : lookups().by_file) {

@@ -5,25 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace uvm::preload {
+#include "preload/calls.hpp"
 
-// The interposed calls: those of served_calls.inc, then those of left_calls.inc. The names stand
-// behind ##, because cuda.h defines macros of some of them.
-enum Call : std::uint8_t {
-#define SERVED(symbol, library, table) kCall_##symbol,
-#include "preload/served_calls.inc"
-#undef SERVED
-#define LEFT(symbol, library, table) kCall_##symbol,
-#include "preload/left_calls.inc"
-#undef LEFT
-  kCalls
-};
+namespace uvm::preload {
 
 enum class Outcome : std::uint8_t {
   kServed,
   kExcluded,     // UVMALLOC_EXCLUDE, or a library that is excluded always
   kNoMemory,     // no memory for the block or its records: forwarded
-  kLeft,         // this call, or this use of it, is forwarded on purpose
+  kForwarded,    // this call, or this use of it, on purpose
   kBeyondLimit,  // above a limit of this process: refused
 };
 inline constexpr std::size_t kOutcomes = 5;

@@ -34,7 +34,7 @@ class OpenCaptures {
   std::size_t room_ = 0;  // entries reserved by make_room()
 };
 
-// Whether this thread is inside begin_capture(). The runtime's call may reach the driver through
+// Whether this thread is inside begin_capture_of(). The runtime's call may reach the driver through
 // our function, which must not record the capture again.
 inline thread_local bool is_beginning_capture = false;
 
@@ -48,7 +48,7 @@ void note_capture_end(const DeviceStream& stream) noexcept;
 // Calls begin(), which begins a capture of the stream, and records the capture. A per-thread
 // default stream means that of the calling thread.
 template <class Begin>
-auto begin_capture(const char* call, int device, StreamHandle stream, Begin begin) noexcept {
+auto begin_capture_of(const char* call, int device, StreamHandle stream, Begin begin) noexcept {
   bool is_noted = false;
   beside(call, [&] {
     if (is_beginning_capture || !notes_captures()) return;
@@ -69,17 +69,6 @@ auto begin_capture(const char* call, int device, StreamHandle stream, Begin begi
     note_capture_end(captured);
   }
   OpenCaptures::instance().use_room(has_begun ? captured : DeviceStream{});
-  return result;
-}
-
-// Calls end(), which ends the capture of a stream. A call that fails may have ended it too, so
-// `ask`, the interface's cudaStreamIsCapturing, decides.
-template <class End, class Result, class Stream, class Status>
-Result end_capture(Stream stream, End end, Result (*ask)(Stream, Status*)) noexcept {
-  const Result result = end();
-  Status status{};  // not capturing
-  if (result != Result{} && ask != nullptr && ask(stream, &status) != Result{}) status = {};
-  if (status == Status{}) OpenCaptures::instance().remove(DeviceStream::named(0, stream));
   return result;
 }
 

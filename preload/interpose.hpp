@@ -11,14 +11,12 @@
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
-// The real function behind a call. Its type is that of its declaration in scope.
-#define UVMALLOC_NEXT(function, library) UVMALLOC_NEXT_AS(function, library, decltype(&(function)))
-// The same where a header overloads the name: `type` is the pointer that one declaration has.
-#define UVMALLOC_NEXT_AS(function, library, type)                                         \
-  ([]() noexcept {                                                                        \
-    static constinit uvm::preload::NextFunction<decltype(static_cast<type>(&(function)))> \
-        next_of_name{#function, library};                                                 \
-    return next_of_name.get();                                                            \
+// The real function of this name. Its type is that of its declaration in scope.
+#define UVMALLOC_NEXT(function, library)                                                       \
+  ([]() noexcept {                                                                             \
+    static constinit uvm::preload::NextFunction<decltype(&(function))> next_of_name{#function, \
+                                                                                    library};  \
+    return next_of_name.get();                                                                 \
   }())
 
 namespace uvm::preload {
@@ -68,6 +66,13 @@ template <class Result, class... Parameters, class... Arguments>
 Result pass_on(Result (*next)(Parameters...), Arguments... arguments) {
   constexpr int kNotInitialized = 3;
   return next != nullptr ? next(arguments...) : static_cast<Result>(kNotInitialized);
+}
+
+// The number that a query of an interface returns in its last argument; -1: the query fails.
+template <class Query, class... Arguments>
+int number_of(Query query, Arguments... arguments) noexcept {
+  int answer = -1;
+  return pass_on(query, arguments..., &answer) == 0 ? answer : -1;
 }
 
 // The file name in a library's path. `path` may be nullptr.

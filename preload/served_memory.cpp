@@ -144,9 +144,9 @@ bool ServedMemory::is_capturing(const Request& request) const noexcept {
 
 Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
   if (request.size_bytes == 0 || request.vendor != vendor_ || allocator_.in_forked_child()) {
-    return Outcome::kLeft;
+    return Outcome::kForwarded;
   }
-  if (request.is_ordered && is_capturing(request)) return Outcome::kLeft;
+  if (request.is_ordered && is_capturing(request)) return Outcome::kForwarded;
   if (exclusions_.excludes(request.size_bytes, request.caller)) return Outcome::kExcluded;
   try {
     void* address = take_block(request);

@@ -1,7 +1,6 @@
 // Look-ups by name, by which a program reaches functions without linking: dlsym and dlvsym on a
 // handle, and the driver's cuGetProcAddress. If a look-up finds a function that we intercept, the
 // program gets ours. If UVMALLOC_CUDA is off, every look-up is forwarded unchanged.
-#include <cuda.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "preload/call_coverage.hpp"
+#include "preload/calls.hpp"
 #include "preload/interpose.hpp"
 #include "preload/library_copies.hpp"
 #include "preload/served_memory.hpp"
@@ -56,28 +56,6 @@ struct RealLookups {
   }
 };
 
-struct InterposedCall {
-  const char* name;
-  bool is_of_driver;
-  NextDefinition real;
-  std::atomic<void*> ours = nullptr;
-};
-
-constexpr bool kRuntime = false;
-constexpr bool kDriver = true;
-
-constinit InterposedCall interposed_calls[] = {
-#define SERVED(symbol, library, table) {#symbol, table, {#symbol, library}},
-#include "preload/served_calls.inc"
-#undef SERVED
-#define LEFT(symbol, library, table) {#symbol, table, {#symbol, library}},
-#include "preload/left_calls.inc"
-#undef LEFT
-#define NOTED(symbol, library, table) {#symbol, table, {#symbol, library}},
-#include "preload/noted_calls.inc"
-#undef NOTED
-};
-
 }  // namespace
 }  // namespace uvm::preload
 
@@ -98,7 +76,7 @@ namespace uvm::preload {
 namespace {
 
 // Our function of this name; nullptr: this library was unloaded, or does not define it.
-void* ours_of(InterposedCall& call) noexcept {
+void* ours_of(InterceptedCall& call) noexcept {
   if (void* known = call.ours.load(std::memory_order_acquire)) return known;
   if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
   const auto look_up = reinterpret_cast<Dlsym>(uvmalloc_real_dlsym);
@@ -125,11 +103,11 @@ bool is_left_alone(const void* caller) noexcept {
          name.starts_with("libuvm");
 }
 
-InterposedCall* call_of(const char* name) noexcept {
-  auto* const found = std::ranges::find_if(interposed_calls, [&](const InterposedCall& call) {
+InterceptedCall* call_of(const char* name) noexcept {
+  auto* const found = std::ranges::find_if(intercepted_calls, [&](const InterceptedCall& call) {
     return std::strcmp(call.name, name) == 0;
   });
-  return found != std::end(interposed_calls) ? found : nullptr;
+  return found != std::end(intercepted_calls) ? found : nullptr;
 }
 
 // Tells the assembly to return nullptr: nothing was found, and dlerror() says why.
@@ -139,7 +117,7 @@ void* const kNothing = reinterpret_cast<void*>(1);
 // Pseudo-handles such as RTLD_NEXT depend on the caller, and do not come here.
 template <class LookUp>
 void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noexcept {
-  InterposedCall* call = call_of(name);
+  InterceptedCall* call = call_of(name);
   if (call == nullptr || !wants_to_serve() || is_left_alone(caller)) return nullptr;
   void* real = look_up();
   void* ours = real != nullptr ? ours_of(*call) : nullptr;
@@ -164,17 +142,17 @@ void* answer(void* handle, const char* name, const void* caller, LookUp look_up)
   return ours_for_handle(name, caller, [&] { return look_up(handle); });
 }
 
+}  // namespace
+
 // Replaces a driver's function that a look-up found by ours. 0 is success in both interfaces.
 void put_ours(int result, void** found) noexcept {
   if (result != 0 || found == nullptr || !wants_to_serve()) return;
-  for (InterposedCall& call : interposed_calls) {
-    if (!call.is_of_driver || call.real.get() != *found) continue;
+  for (InterceptedCall& call : intercepted_calls) {
+    if (!call.has_own_look_up || call.real.get() != *found) continue;
     if (void* ours = ours_of(call)) *found = ours;
     return;
   }
 }
-
-}  // namespace
 
 void put_ours_for(const void* caller, int result, void** found) noexcept {
   if (!wants_to_serve() || is_left_alone(caller)) return;
@@ -288,48 +266,3 @@ UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%r
 UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "x2");
 UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "x3");
 #endif
-
-// NOLINTBEGIN(readability-identifier-naming)
-
-UVMALLOC_INTERPOSE CUresult cuGetProcAddress_v2(const char* name, void** out, int version,
-                                                cuuint64_t flags,
-                                                CUdriverProcAddressQueryResult* status) {
-  const CUresult result =
-      pass_on(UVMALLOC_NEXT(cuGetProcAddress_v2, "libcuda.so"), name, out, version, flags, status);
-  put_ours_for(__builtin_return_address(0), result, out);
-  return result;
-}
-
-// The form of drivers before CUDA 12.
-#undef cuGetProcAddress
-UVMALLOC_INTERPOSE CUresult cuGetProcAddress(const char* name, void** out, int version,
-                                             cuuint64_t flags) {
-  const CUresult result =
-      pass_on(UVMALLOC_NEXT(cuGetProcAddress, "libcuda.so"), name, out, version, flags);
-  put_ours_for(__builtin_return_address(0), result, out);
-  return result;
-}
-
-// Results are cudaError_t; the last argument is a place for the reason. A default stream per thread
-// has names of its own, whose flags mean other functions of the driver.
-#define UVMALLOC_DRIVER_ENTRY_POINT(function)                                                      \
-  UVMALLOC_INTERPOSE int function(const char* name, void** out, unsigned long long flags,          \
-                                  void* status) {                                                  \
-    const int result = pass_on(UVMALLOC_NEXT(function, "libcudart.so"), name, out, flags, status); \
-    put_ours(result, out);                                                                         \
-    return result;                                                                                 \
-  }
-#define UVMALLOC_DRIVER_ENTRY_POINT_BY_VERSION(function)                                     \
-  UVMALLOC_INTERPOSE int function(const char* name, void** out, unsigned version,            \
-                                  unsigned long long flags, void* status) {                  \
-    const int result =                                                                       \
-        pass_on(UVMALLOC_NEXT(function, "libcudart.so"), name, out, version, flags, status); \
-    put_ours(result, out);                                                                   \
-    return result;                                                                           \
-  }
-UVMALLOC_DRIVER_ENTRY_POINT(cudaGetDriverEntryPoint)
-UVMALLOC_DRIVER_ENTRY_POINT(cudaGetDriverEntryPoint_ptsz)
-UVMALLOC_DRIVER_ENTRY_POINT_BY_VERSION(cudaGetDriverEntryPointByVersion)
-UVMALLOC_DRIVER_ENTRY_POINT_BY_VERSION(cudaGetDriverEntryPointByVersion_ptsz)
-
-// NOLINTEND(readability-identifier-naming)

@@ -8,4 +8,7 @@ namespace uvm::preload {
 // `*found` by our function. If `caller` is a library of CUDA or HIP, it keeps the real function.
 void put_ours_for(const void* caller, int result, void** found) noexcept;
 
+// The same for every caller.
+void put_ours(int result, void** found) noexcept;
+
 }  // namespace uvm::preload

@@ -1,36 +1,54 @@
-// Where the functions of CUDA's driver behind its interposed calls are. HIP has no second
-// interface.
+// CUDA's driver, as the handlers of intercepted calls see it (define_calls.hpp).
 #pragma once
 
 #include <cuda.h>
 
-#include "preload/cuda/vendor.hpp"
+#include "preload/cuda/runtime.hpp"
 #include "preload/interpose.hpp"
-#include "preload/served_answers.hpp"
 
 #define NEXT_OF_DRIVER(function) UVMALLOC_NEXT(function, "libcuda.so")
 
 namespace uvm::preload::cuda {
 
-// The current device of the thread; -1: none, and the driver is to say why.
-inline int device_of_driver() noexcept {
-  return device_by(NEXT_OF_DRIVER(cuCtxGetDevice));
-}
-
-// The device of a context; nullptr: of the current one. -1: none, and the driver is to say why.
-int device_of(CUcontext context) noexcept;
-
-// The device of a stream; that of stream 0 is the current one, and that of every stream is where
-// the driver is older than the question.
-inline int device_of_stream_by_driver(CUstream stream) noexcept {
-  const int device = device_by(NEXT_OF_DRIVER(cuStreamGetDevice), stream);
-  return device >= 0 ? device : device_of_driver();
-}
-
-#define POOL_QUESTIONS_OF_DRIVER                                           \
-  uvm::preload::PoolQuestions {                                            \
-    device_of_stream_by_driver, NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool), \
-        NEXT_OF_DRIVER(cuDeviceGetMemPool)                                 \
+struct Driver {
+  using Pool = CUmemoryPool;
+  static constexpr auto kVendor = Runtime::kVendor;
+  static constexpr auto kFreesOfDevice = Runtime::kFreesOfDevice;
+  static constexpr auto kFreesOfHost = Runtime::kFreesOfHost;
+  static constexpr unsigned kAttachGlobal = CU_MEM_ATTACH_GLOBAL;
+  static constexpr unsigned kPinnedFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+  static constexpr unsigned kWriteCombined = CU_MEMHOSTALLOC_WRITECOMBINED;
+  static constexpr bool accepts_elements(unsigned bytes) {
+    return bytes == 4 || bytes == 8 || bytes == 16;
   }
+
+  static int device() noexcept { return number_of(NEXT_OF_DRIVER(cuCtxGetDevice)); }
+  // If the driver is older than cuStreamGetDevice, every stream counts as one of the current
+  // device.
+  static int device_of(CUstream stream) noexcept {
+    const int known = stream != nullptr ? number_of(NEXT_OF_DRIVER(cuStreamGetDevice), stream) : -1;
+    return known >= 0 ? known : device();
+  }
+  // nullptr is the current context.
+  static int device_of_context(CUcontext context = nullptr) noexcept;
+  static int device_to_reset(CUdevice device) noexcept { return device; }
+  static bool is_reset(int device) noexcept { return is_inactive(device); }
+  static const void* context_of_thread() noexcept { return current_context(); }
+
+  static CUresult default_pool(CUmemoryPool* out, int device) {
+    return pass_on(NEXT_OF_DRIVER(cuDeviceGetDefaultMemPool), out, device);
+  }
+  static CUresult current_pool(CUmemoryPool* out, int device) {
+    return pass_on(NEXT_OF_DRIVER(cuDeviceGetMemPool), out, device);
+  }
+  static bool is_capturing(CUstream stream) {
+    CUstreamCaptureStatus status{};
+    return pass_on(NEXT_OF_DRIVER(cuStreamIsCapturing), stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+};
+
+// Call before the context is destroyed: its streams end with it, without a call that names them.
+void note_streams_gone(CUcontext context);
 
 }  // namespace uvm::preload::cuda

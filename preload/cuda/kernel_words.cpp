@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "preload/cuda/driver.hpp"
-#include "preload/cuda/vendor.hpp"
+#include "preload/cuda/runtime.hpp"
 #include "preload/kernel_arguments.hpp"
 #include "runtime/log.hpp"
 
@@ -105,7 +105,7 @@ Words words_of_node(CUgraphNode node) {
       pass_on(NEXT_OF_DRIVER(cuGraphKernelNodeGetParams_v2), node, &parameters) != CUDA_SUCCESS) {
     return {};
   }
-  return words_of(parameters);
+  return words_of_parameters(parameters);
 }
 
 void add_graph(CUgraph graph, GraphUses::Nodes* nodes) {
@@ -137,12 +137,6 @@ Words words_of_symbol(const void* symbol, const Arguments& arguments) {
     if (function == nullptr) return std::nullopt;
     return layout_of(function, NEXT_OF_DRIVER(cuFuncGetParamInfo));
   });
-}
-
-Words words_of(const CUDA_KERNEL_NODE_PARAMS& parameters) {
-  const Arguments arguments{parameters.kernelParams, parameters.extra};
-  return parameters.func != nullptr ? words_of(parameters.func, arguments)
-                                    : words_of(parameters.kern, arguments);
 }
 
 GraphUses::Nodes nodes_of(CUgraph graph) {

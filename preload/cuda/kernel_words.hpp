@@ -5,6 +5,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <type_traits>
+
 #include "preload/graph_uses.hpp"
 #include "preload/memory_uses.hpp"
 
@@ -25,6 +27,19 @@ Words words_of_symbol(const void* symbol, const Arguments& arguments);
 
 // The kernels of a graph and of its child graphs. A cudaGraph_t is a CUgraph.
 GraphUses::Nodes nodes_of(CUgraph graph);
-Words words_of(const CUDA_KERNEL_NODE_PARAMS& parameters);
+
+// The parameters of a kernel node, in any form of the driver or of the runtime.
+template <class Parameters>
+Words words_of_parameters(const Parameters& parameters) {
+  const Arguments arguments{parameters.kernelParams, parameters.extra};
+  if constexpr (requires { parameters.kern; }) {
+    if (parameters.func == nullptr) return words_of(parameters.kern, arguments);
+  }
+  if constexpr (std::is_same_v<decltype(parameters.func), CUfunction>) {
+    return words_of(parameters.func, arguments);
+  } else {
+    return words_of_symbol(parameters.func, arguments);
+  }
+}
 
 }  // namespace uvm::preload::cuda

@@ -1,112 +1,172 @@
-// The allocation calls of CUDA's runtime, served where UVMALLOC_CUDA asks for it and passed on
-// otherwise. The declarations are those of its header, so a wrong signature does not compile.
-#include "preload/cuda/vendor.hpp"
-#include "preload/served_answers.hpp"
+// The intercepted calls of CUDA's runtime, with the handlers that only the runtime needs.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "allocator/process/process_allocator.hpp"
+#include "preload/cuda/graphs.hpp"
+#include "preload/cuda/kernel_words.hpp"
+#include "preload/cuda/runtime.hpp"
+#include "preload/define_calls.hpp"
+#include "preload/memory_uses.hpp"
+#include "preload/observed_calls.hpp"
+#include "preload/served_calls.hpp"
+#include "runtime/log.hpp"
+
+namespace uvm::preload::cuda {
+namespace {
+
+// The beginning of cudaPointerAttributes, which all its versions share.
+struct PointerAnswer {
+  int type;
+  int device;
+  const void* device_pointer;
+  const void* host_pointer;
+};
+
+// The driver does not know ordinary memory that a device uses, and torch takes no device address
+// that the driver does not know. So report such memory as managed.
+void correct(const void* address, PointerAnswer* answer) {
+  constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
+  constexpr int kHost = 1;          // cudaMemoryTypeHost
+  constexpr int kDevice = 2;        // cudaMemoryTypeDevice
+  constexpr int kManaged = 3;       // cudaMemoryTypeManaged
+  const auto served = find(address);
+  const bool is_pinned = served && served->kind == Kind::kPinned;
+  if (is_pinned || RegisteredMemory::instance().contains(address)) {
+    *answer = {kHost, answer->device, address, address};
+    return;
+  }
+  if (served && hides_management(*served)) {
+    *answer = {kDevice, answer->device, address, nullptr};
+    return;
+  }
+  if (answer->type != kUnregistered) return;
+  const CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || ours->host_backing() == HostBacking::kManaged) return;
+  if (ours->in_forked_child()) return;
+  const auto block = ours->find(address);
+  if (block && block->live && block->location.is_device()) {
+    *answer = {kManaged, block->location.index, address, address};
+  }
+}
+
+auto get_attributes(const auto& call, cudaPointerAttributes* out, const void* address) {
+  const cudaError_t result = call.forward(out, address);
+  if (result == cudaSuccess)
+    beside(call.name(), [&] { correct(address, reinterpret_cast<PointerAnswer*>(out)); });
+  return result;
+}
+
+// The process that loaded this library; its forked children have other numbers.
+const pid_t kLoadedIn = getpid();
+
+// Programs call cudaGetDeviceCount to find out whether there is CUDA. If the call fails, one line
+// says why.
+void explain_device_count(cudaError_t answer) {
+  if (answer == cudaSuccess || !is_framework_installed()) return;
+  const CachingManagedAllocator* ours = process_allocator();
+  // A driver that was initialised in a parent refuses to be initialised in its children.
+  const bool is_forked = (ours != nullptr && ours->in_forked_child()) ||
+                         (answer == cudaErrorInitializationError && getpid() != kLoadedIn);
+  if (!is_forked) {
+    if (ours == nullptr) activate_process_allocator();
+    return;
+  }
+  log_once(LogLevel::kError, "forked",
+           fmt::format(
+               "CUDA cannot be used in this process: it was forked after CUDA had been initialised "
+               "in its parent{}. Fork before that, or start the process with spawn or forkserver",
+               process_configuration().configuration.cpu_tensors == CpuTensors::kManaged
+                   ? " (UVMALLOC_CPU=managed initialises CUDA with the first large CPU tensor)"
+                   : ""));
+}
+
+auto get_device_count(const auto& call, int* count) {
+  const cudaError_t result = call.forward(count);
+  beside(call.name(), [&] { explain_device_count(result); });
+  return result;
+}
+
+// cudaGetDriverEntryPoint and its like. Its flags, and a name of its own for a default stream per
+// thread, select other functions of the driver.
+auto find_driver_function(const auto& call, const char* name, void** out, auto... rest) {
+  const auto result = call.forward(name, out, rest...);
+  put_ours(result, out);
+  return result;
+}
+
+// A kernel is launched on a stream of the current device. Not inlined, so that a launch whose uses
+// nobody wants ends in a jump to the real function.
+[[gnu::noinline]] void note_runtime_launch(const auto& call, const void* symbol, void** arguments,
+                                           cudaStream_t stream) noexcept {
+  note_launch(call.name(), call.device(), call.order(stream),
+              [&] { return words_of_symbol(symbol, {.each = arguments}); });
+}
+[[gnu::noinline]] void note_runtime_launch(const auto& call, cudaKernel_t kernel, void** arguments,
+                                           cudaStream_t stream) noexcept {
+  note_launch(call.name(), call.device(), call.order(stream),
+              [&] { return words_of(CUkernel{kernel}, {.each = arguments}); });
+}
+
+auto launch(const auto& call, auto function, dim3 grid, dim3 block, void** arguments,
+            std::size_t shared_bytes, cudaStream_t stream) {
+  if (wants_uses()) note_runtime_launch(call, function, arguments, stream);
+  return call.forward(function, grid, block, arguments, shared_bytes, stream);
+}
+
+auto launch_configured(const auto& call, const cudaLaunchConfig_t* configuration,
+                       const void* function, void** arguments) {
+  if (wants_uses() && configuration != nullptr)
+    note_runtime_launch(call, function, arguments, configuration->stream);
+  return call.forward(configuration, function, arguments);
+}
+
+}  // namespace
+}  // namespace uvm::preload::cuda
 
 using namespace uvm::preload;
 using namespace uvm::preload::cuda;
 
-using AllocateOnStream = cudaError_t (*)(void**, std::size_t, cudaStream_t);
-using AllocateFromPool = cudaError_t (*)(void**, std::size_t, cudaMemPool_t, cudaStream_t);
-
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" {
+// Functions that cuda_runtime_api.h does not declare: compiled code calls them, since CUDA 13 for
+// <<<>>>, and headers after 13.0 leave the last one out.
+void __cudaUnregisterFatBinary(void** handle);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                               std::size_t shared_bytes, cudaStream_t stream);
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** out, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* status);
 
-UVMALLOC_INTERPOSE cudaError_t cudaMalloc(void** out, std::size_t size_bytes) {
-  if (serve(UVMALLOC_ASKED(cudaMalloc, kDevice, device_of_runtime), out, size_bytes)) {
-    return cudaSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME(cudaMalloc), out, size_bytes);
+// These two have other parameters in CUDA 11. Ours have all that either form may have, and forward
+// all of them.
+__attribute__((visibility("default"))) cudaError_t uvmalloc_graph_instantiate(
+    CUgraphExec* out, CUgraph graph, void* third, void* fourth,
+    std::size_t fifth) __asm__("cudaGraphInstantiate");
+__attribute__((visibility("default"))) cudaError_t uvmalloc_graph_exec_update(
+    CUgraphExec executable, CUgraph graph, void* third,
+    void* fourth) __asm__("cudaGraphExecUpdate");
 }
 
-UVMALLOC_INTERPOSE cudaError_t cudaMallocManaged(void** out, std::size_t size_bytes,
-                                                 unsigned flags) {
-  const bool is_served =
-      flags == cudaMemAttachGlobal
-          ? serve(UVMALLOC_ASKED(cudaMallocManaged, kManaged, device_of_runtime), out, size_bytes)
-          : leave(UVMALLOC_CALL(cudaMallocManaged));
-  if (is_served) return cudaSuccess;
-  return pass_on(NEXT_OF_RUNTIME(cudaMallocManaged), out, size_bytes, flags);
+cudaError_t uvmalloc_graph_instantiate(CUgraphExec* out, CUgraph graph, void* third, void* fourth,
+                                       std::size_t fifth) {
+  const Intercepted<Runtime, kCall_cudaGraphInstantiate, decltype(uvmalloc_graph_instantiate),
+                    false>
+      call{{}, nullptr};
+  return instantiate_graph(call, out, graph, third, fourth, fifth);
 }
 
-UVMALLOC_INTERPOSE cudaError_t cudaMallocHost(void** out, std::size_t size_bytes) {
-  if (serve(UVMALLOC_ASKED(cudaMallocHost, kPinned, device_of_runtime), out, size_bytes)) {
-    return cudaSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME(cudaMallocHost), out, size_bytes);
+cudaError_t uvmalloc_graph_exec_update(CUgraphExec executable, CUgraph graph, void* third,
+                                       void* fourth) {
+  const Intercepted<Runtime, kCall_cudaGraphExecUpdate, decltype(uvmalloc_graph_exec_update), false>
+      call{{}, nullptr};
+  return update_graph(call, executable, graph, third, fourth);
 }
-
-UVMALLOC_INTERPOSE cudaError_t cudaHostAlloc(void** out, std::size_t size_bytes, unsigned flags) {
-  constexpr unsigned kKnown =
-      cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
-  if (((flags & ~kKnown) == 0 || leave(UVMALLOC_CALL(cudaHostAlloc))) &&
-      serve(UVMALLOC_ASKED(cudaHostAlloc, kPinned, device_of_runtime), out, size_bytes)) {
-    return cudaSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME(cudaHostAlloc), out, size_bytes, flags);
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaMallocPitch(void** out, std::size_t* pitch_bytes,
-                                               std::size_t width_bytes, std::size_t height) {
-  if (serve_rows(UVMALLOC_ASKED(cudaMallocPitch, kDevice, device_of_runtime), out, pitch_bytes,
-                 width_bytes, height)) {
-    return cudaSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME(cudaMallocPitch), out, pitch_bytes, width_bytes, height);
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
-  std::size_t rows = 0;
-  std::size_t pitch_bytes = 0;
-  void* address = nullptr;
-  if (out != nullptr && !__builtin_mul_overflow(extent.height, extent.depth, &rows) &&
-      serve_rows(UVMALLOC_ASKED(cudaMalloc3D, kDevice, device_of_runtime), &address, &pitch_bytes,
-                 extent.width, rows)) {
-    *out = {address, pitch_bytes, extent.width, extent.height};
-    return cudaSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME(cudaMalloc3D), out, extent);
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaMallocAsync(void** out, std::size_t size_bytes,
-                                               cudaStream_t stream) {
-  if (serve_in_order(UVMALLOC_ASKED(cudaMallocAsync, kDevice, device_of_runtime), out, size_bytes,
-                     stream, stream, POOL_QUESTIONS)) {
-    return cudaSuccess;
-  }
-  return pass_on(NEXT_OF_RUNTIME_AS(cudaMallocAsync, AllocateOnStream), out, size_bytes, stream);
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaMallocFromPoolAsync(void** out, std::size_t size_bytes,
-                                                       cudaMemPool_t pool, cudaStream_t stream) {
-  if (serve_from_pool(UVMALLOC_ASKED(cudaMallocFromPoolAsync, kDevice, device_of_runtime), out,
-                      size_bytes, pool, stream, stream, POOL_QUESTIONS))
-    return cudaSuccess;
-  return pass_on(NEXT_OF_RUNTIME_AS(cudaMallocFromPoolAsync, AllocateFromPool), out, size_bytes,
-                 pool, stream);
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaFree(void* address) {
-  return release(address, kFreesOfDevice, NEXT_OF_RUNTIME(cudaFree));
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaFreeHost(void* address) {
-  return release(address, kFreesOfHost, NEXT_OF_RUNTIME(cudaFreeHost));
-}
-
-UVMALLOC_INTERPOSE cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
-  return release_in_order(address, stream, stream, device_of_stream,
-                          NEXT_OF_RUNTIME(cudaFreeAsync));
-}
-
-// Attaching says which stream will use the memory, on devices that cannot share it with the host.
-// Ours can, and the driver attaches whole spans only.
-UVMALLOC_INTERPOSE cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* address,
-                                                        std::size_t size_bytes, unsigned flags) {
-  if (find(address)) return cudaSuccess;
-  return pass_on(NEXT_OF_RUNTIME(cudaStreamAttachMemAsync), stream, address, size_bytes, flags);
-}
-UVMALLOC_INTERPOSE cudaError_t cudaDeviceSynchronize() {
-  return synchronize(device_of_runtime, NEXT_OF_RUNTIME(cudaDeviceSynchronize));
-}
-
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+
+#define CUDA_RUNTIME(name, parameters, forms, handler) \
+  UVMALLOC_DEFINE_##forms(Runtime, name, parameters, handler)
+#include "preload/calls.def"

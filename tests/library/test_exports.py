@@ -1,4 +1,5 @@
-"""libuvmalloc.so exports what preload/exported_names.txt lists: nothing less, nothing more."""
+"""libuvmalloc.so exports what preload/calls.def and preload/exported_names.txt list: nothing less,
+nothing more."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from uvmalloc.libraries import find_libraries
 
+from tests.preload.conftest import listed_calls
+
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = [
+LISTED = listed_calls() + [
     line
     for line in (ROOT / "preload/exported_names.txt").read_text().splitlines()
     if line and not line.startswith("#")
@@ -34,8 +37,8 @@ def names(library: Path, kind: str) -> set[str]:
 
 def test_the_library_exports_the_list() -> None:
     exported = names(find_libraries().require_uvmalloc(), "--defined-only")
-    assert sorted(exported - set(LISTED)) == [], "exported but not in preload/exported_names.txt"
-    assert sorted(set(LISTED) - exported) == [], "in preload/exported_names.txt but not exported"
+    assert sorted(exported - set(LISTED)) == [], "exported but not listed"
+    assert sorted(set(LISTED) - exported) == [], "listed but not exported"
 
 
 def test_the_list_names_each_once() -> None:

@@ -109,13 +109,15 @@ def build_with_nvcc(name: str, folder: Path) -> Path:
     return program
 
 
-def listed_calls(beginning: str, library: str = "") -> list[str]:
-    """The names of interposed calls that begin so, of a library whose name begins so."""
-    lists = [
-        (ROOT / "preload" / f"{kind}_calls.inc").read_text() for kind in ("served", "left", "noted")
-    ]
-    pattern = rf'^(?:SERVED|LEFT|NOTED)\(({beginning}\w+), "{library}'
-    return re.findall(pattern, "\n".join(lists), re.MULTILINE)
+TWINS = {"ONE": [""], "OWN": [""], "PTSZ": ["", "_ptsz"], "SPT": ["", "_spt"]}
+
+
+def listed_calls(beginning: str = "", interface: str = "[A-Z_]+") -> list[str]:
+    """The intercepted functions whose names begin so, of an interface (CUDA_RUNTIME ...)."""
+    table = (ROOT / "preload" / "calls.def").read_text()
+    rows = re.findall(rf"^{interface}\((\w+), \d+, ([A-Z]+), \w+\)$", table, re.MULTILINE)
+    names = [name + twin for name, forms in rows for twin in TWINS[forms]]
+    return [name for name in names if name.startswith(beginning)]
 
 
 @pytest.fixture

@@ -295,10 +295,14 @@ def test_every_interposed_call_is_declared_by_cuda_or_is_a_variant_of_one() -> N
     assert missing == []
 
 
-def test_the_real_runtime_exports_every_interposed_call_of_it() -> None:
-    names = set(listed_calls("cu", "libcudart"))
-    exported = set((ROOT / "sim" / "cuda" / "cudart_symbols.txt").read_text().split())
-    assert names - exported == set()
+@pytest.mark.parametrize(
+    ("interface", "symbols"), [("CUDA_RUNTIME", "cudart"), ("CUDA_DRIVER", "cuda")]
+)
+def test_the_real_library_exports_every_intercepted_call_of_it(
+    interface: str, symbols: str
+) -> None:
+    exported = set((ROOT / "sim" / "cuda" / f"{symbols}_symbols.txt").read_text().split())
+    assert set(listed_calls("cu", interface)) - exported == set()
 
 
 def test_a_program_that_looks_up_a_launch_gets_ours(python: Program) -> None:

@@ -12,7 +12,7 @@ import pytest
 from uvmalloc.libraries import find_libraries
 
 from tests.build_facts import found_by_cmake
-from tests.preload.conftest import ROOT, Program
+from tests.preload.conftest import ROOT, Program, listed_calls
 
 SUFFIXES = re.compile(r"(R\d{4})?(_v\d+)?(_ptsz|_ptds|_spt)?$")
 LIBRARIES = [
@@ -31,13 +31,12 @@ def exported_by_libraries() -> set[str]:
 
 
 def intercepted() -> set[str]:
-    names = (ROOT / "preload" / "exported_names.txt").read_text().split()
-    return {name for name in names if re.match("(__)?(cu|hip)", name)}
+    return set(listed_calls())
 
 
 def left() -> dict[str, str]:
-    lines = (ROOT / "preload" / "variants_left.txt").read_text().splitlines()
-    return dict(line.split(": ", 1) for line in lines if not line.startswith("#"))
+    table = (ROOT / "preload" / "calls.def").read_text()
+    return dict(re.findall(r'^NOT_INTERCEPTED\((\w+), "(.*)"\)$', table, re.MULTILINE))
 
 
 def base_of(name: str) -> str:

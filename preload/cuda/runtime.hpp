@@ -1,0 +1,58 @@
+// CUDA's runtime, as the handlers of intercepted calls see it (define_calls.hpp). Its twins are
+// preload/cuda/driver.hpp and preload/hip/runtime.hpp.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "preload/interpose.hpp"
+#include "preload/served_memory.hpp"
+
+// Deprecated functions are called by programs, and so they are intercepted.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+#define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libcudart.so")
+
+namespace uvm::preload::cuda {
+
+// The thread's current context; memory that is allocated now ends with it. nullptr: none.
+const void* current_context() noexcept;
+// Whether the device's primary context was destroyed.
+bool is_inactive(int device) noexcept;
+
+struct Runtime {
+  using Pool = cudaMemPool_t;
+  static constexpr auto kVendor = ServedMemory::Vendor::kCuda;
+  // Each kind of memory has a free of its own.
+  static constexpr auto kFreesOfDevice = ServedMemory::Frees::kAllButPinned;
+  static constexpr auto kFreesOfHost = ServedMemory::Frees::kPinned;
+  static constexpr unsigned kAttachGlobal = cudaMemAttachGlobal;
+  static constexpr unsigned kPinnedFlags = cudaHostAllocPortable | cudaHostAllocMapped;
+  static constexpr unsigned kWriteCombined = cudaHostAllocWriteCombined;
+
+  // The thread's current device; -1: none, so forward the call, which then fails.
+  static int device() noexcept { return number_of(NEXT_OF_RUNTIME(cudaGetDevice)); }
+  // The device of a stream; that of stream 0 is the current one.
+  static int device_of(cudaStream_t stream) noexcept {
+    const int known =
+        stream != nullptr ? number_of(NEXT_OF_RUNTIME(cudaStreamGetDevice), stream) : -1;
+    return known >= 0 ? known : device();
+  }
+  static int device_of_context() noexcept { return device(); }
+  static int device_to_reset() noexcept { return device(); }
+  static bool is_reset(int device) noexcept { return is_inactive(device); }
+  static const void* context_of_thread() noexcept { return current_context(); }
+
+  static cudaError_t default_pool(cudaMemPool_t* out, int device) {
+    return pass_on(NEXT_OF_RUNTIME(cudaDeviceGetDefaultMemPool), out, device);
+  }
+  static cudaError_t current_pool(cudaMemPool_t* out, int device) {
+    return pass_on(NEXT_OF_RUNTIME(cudaDeviceGetMemPool), out, device);
+  }
+  static bool is_capturing(cudaStream_t stream) {
+    cudaStreamCaptureStatus status{};
+    return pass_on(NEXT_OF_RUNTIME(cudaStreamIsCapturing), stream, &status) == cudaSuccess &&
+           status != cudaStreamCaptureStatusNone;
+  }
+};
+
+}  // namespace uvm::preload::cuda

@@ -1,0 +1,58 @@
+// HIP's runtime, as the handlers of intercepted calls see it (define_calls.hpp): the twin of
+// preload/cuda/runtime.hpp.
+#pragma once
+
+// Without the templates that the header adds for C++, which make a function's name ambiguous.
+#ifndef __HIP_DISABLE_CPP_FUNCTIONS__
+#define __HIP_DISABLE_CPP_FUNCTIONS__
+#endif
+#include <hip/hip_runtime_api.h>
+
+#include "preload/interpose.hpp"
+#include "preload/served_memory.hpp"
+
+// Deprecated functions are called by programs, and so they are intercepted.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+#define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libamdhip64.so")
+
+namespace uvm::preload::hip {
+
+struct Runtime {
+  using Pool = hipMemPool_t;
+  static constexpr auto kVendor = ServedMemory::Vendor::kHip;
+  // hipFree and hipHostFree are the same function.
+  static constexpr auto kFreesOfDevice = ServedMemory::Frees::kAll;
+  static constexpr auto kFreesOfHost = ServedMemory::Frees::kAll;
+  static constexpr unsigned kAttachGlobal = hipMemAttachGlobal;
+  // The flags of hipHostMalloc and of hipHostAlloc have the same values.
+  static constexpr unsigned kPinnedFlags = hipHostMallocPortable | hipHostMallocMapped;
+  static constexpr unsigned kWriteCombined = hipHostMallocWriteCombined;
+  static constexpr bool accepts_elements(unsigned) { return true; }
+
+  static int device() noexcept { return number_of(NEXT_OF_RUNTIME(hipGetDevice)); }
+  static int device_of(hipStream_t stream) noexcept {
+    const int known =
+        stream != nullptr ? number_of(NEXT_OF_RUNTIME(hipStreamGetDevice), stream) : -1;
+    return known >= 0 ? known : device();
+  }
+  // Contexts of HIP are its devices.
+  static int device_of_context() noexcept { return device(); }
+  static const void* context_of_thread() noexcept { return nullptr; }
+  static int device_to_reset() noexcept { return device(); }
+  static bool is_reset(int) noexcept { return false; }
+
+  static hipError_t default_pool(hipMemPool_t* out, int device) {
+    return pass_on(NEXT_OF_RUNTIME(hipDeviceGetDefaultMemPool), out, device);
+  }
+  static hipError_t current_pool(hipMemPool_t* out, int device) {
+    return pass_on(NEXT_OF_RUNTIME(hipDeviceGetMemPool), out, device);
+  }
+  static bool is_capturing(hipStream_t stream) {
+    hipStreamCaptureStatus status{};
+    return pass_on(NEXT_OF_RUNTIME(hipStreamIsCapturing), stream, &status) == hipSuccess &&
+           status != hipStreamCaptureStatusNone;
+  }
+};
+
+}  // namespace uvm::preload::hip
