@@ -72,6 +72,8 @@ struct Intercepted : Interface {
   UVMALLOC_DEFINE_ONE(interface, name, parameters, handler)       \
   UVMALLOC_DEFINE(interface, name##_spt, decltype(name), true, parameters, handler)
 
+// The names of types and functions take no parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define UVMALLOC_PARAMETERS_0(type)
 #define UVMALLOC_PARAMETERS_1(type) type<0> a
 #define UVMALLOC_PARAMETERS_2(type) UVMALLOC_PARAMETERS_1(type), type<1> b
@@ -82,6 +84,7 @@ struct Intercepted : Interface {
 #define UVMALLOC_PARAMETERS_10(type) \
   UVMALLOC_PARAMETERS_6(type), type<6> g, type<7> h, type<8> i, type<9> j
 #define UVMALLOC_PARAMETERS_11(type) UVMALLOC_PARAMETERS_10(type), type<10> k
+// NOLINTEND(bugprone-macro-parentheses)
 
 #define UVMALLOC_ARGUMENTS_0
 #define UVMALLOC_ARGUMENTS_1 , a
