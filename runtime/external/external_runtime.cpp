@@ -88,6 +88,14 @@ RuntimeStatus ExternalRuntime::call(std::string_view name,
   return status(operation(context_, device, arguments...), name);
 }
 
+#define UVM_ARGUMENTS(...) __VA_ARGS__
+#define UVM_PASSED(constant, name, parameters, arguments)          \
+  RuntimeStatus ExternalRuntime::name parameters const {           \
+    return call(#name, operations_.name, UVM_ARGUMENTS arguments); \
+  }
+#include "runtime/calls.def"
+#undef UVM_ARGUMENTS
+
 RuntimeStatus ExternalRuntime::describe(int device, DeviceDescription* out) const {
   uvmalloc_runtime_device given{};
   given.struct_bytes = sizeof given;
@@ -138,15 +146,6 @@ RuntimeStatus ExternalRuntime::pointer_attributes(const void* address,
   return {};
 }
 
-RuntimeStatus ExternalRuntime::allocate_managed(int device, std::size_t size_bytes,
-                                                void** out) const {
-  return call("allocate_managed", operations_.allocate_managed, device, size_bytes, out);
-}
-
-RuntimeStatus ExternalRuntime::free_managed(int device, void* address) const {
-  return call("free_managed", operations_.free_managed, device, address);
-}
-
 RuntimeStatus ExternalRuntime::advise(int device, void* address, std::size_t size_bytes,
                                       Advice advice, Place place) const {
   if (operations_.advise == nullptr) return {};
@@ -169,28 +168,6 @@ RuntimeStatus ExternalRuntime::discard(int device, void* address, std::size_t si
   return call("discard", operations_.discard, device, address, size_bytes, stream);
 }
 
-RuntimeStatus ExternalRuntime::copy(int device, void* destination, const void* source,
-                                    std::size_t size_bytes, StreamHandle stream) const {
-  return call("copy", operations_.copy, device, destination, source, size_bytes, stream);
-}
-
-RuntimeStatus ExternalRuntime::create_stream(int device, StreamHandle* out) const {
-  return call("create_stream", operations_.create_stream, device, out);
-}
-
-RuntimeStatus ExternalRuntime::destroy_stream(int device, StreamHandle stream) const {
-  return call("destroy_stream", operations_.destroy_stream, device, stream);
-}
-
-RuntimeStatus ExternalRuntime::synchronize_stream(int device, StreamHandle stream) const {
-  return call("synchronize_stream", operations_.synchronize_stream, device, stream);
-}
-
-RuntimeStatus ExternalRuntime::stream_wait_event(int device, StreamHandle stream,
-                                                 EventHandle event) const {
-  return call("stream_wait_event", operations_.stream_wait_event, device, stream, event);
-}
-
 RuntimeStatus ExternalRuntime::is_capturing(int device, StreamHandle stream, bool* out) const {
   *out = false;
   if (operations_.is_capturing == nullptr) return {};
@@ -199,31 +176,6 @@ RuntimeStatus ExternalRuntime::is_capturing(int device, StreamHandle stream, boo
       call("is_capturing", operations_.is_capturing, device, stream, &capturing);
   *out = capturing != 0;
   return outcome;
-}
-
-RuntimeStatus ExternalRuntime::create_event(int device, EventHandle* out) const {
-  return call("create_event", operations_.create_event, device, out);
-}
-
-RuntimeStatus ExternalRuntime::destroy_event(int device, EventHandle event) const {
-  return call("destroy_event", operations_.destroy_event, device, event);
-}
-
-RuntimeStatus ExternalRuntime::record_event(int device, EventHandle event,
-                                            StreamHandle stream) const {
-  return call("record_event", operations_.record_event, device, event, stream);
-}
-
-RuntimeStatus ExternalRuntime::query_event(int device, EventHandle event) const {
-  return call("query_event", operations_.query_event, device, event);
-}
-
-RuntimeStatus ExternalRuntime::synchronize_event(int device, EventHandle event) const {
-  return call("synchronize_event", operations_.synchronize_event, device, event);
-}
-
-RuntimeStatus ExternalRuntime::synchronize_device(int device) const {
-  return call("synchronize_device", operations_.synchronize_device, device);
 }
 
 std::string add_external_runtime(const char* name, const uvmalloc_runtime_operations* operations,

@@ -23,39 +23,20 @@ class ExternalRuntime final : public DeviceRuntime {
 
   std::string_view name() const override { return name_; }
   int device_count() const override { return devices_; }
-  RuntimeStatus describe(int device, DeviceDescription* out) const override;
-  RuntimeStatus memory_figures(int device, MemoryFigures* out) const override;
   bool has_context(int device) const override;
-  RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const override;
-  RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const override;
-  RuntimeStatus free_managed(int device, void* address) const override;
-  RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
-                       Place place) const override;
-  RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes, Place destination,
-                         StreamHandle stream) const override;
-  RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
-                        StreamHandle stream) const override;
-  RuntimeStatus copy(int device, void* destination, const void* source, std::size_t size_bytes,
-                     StreamHandle stream) const override;
-  RuntimeStatus create_stream(int device, StreamHandle* out) const override;
-  RuntimeStatus destroy_stream(int device, StreamHandle stream) const override;
-  RuntimeStatus synchronize_stream(int device, StreamHandle stream) const override;
-  RuntimeStatus stream_wait_event(int device, StreamHandle stream,
-                                  EventHandle event) const override;
-  RuntimeStatus is_capturing(int device, StreamHandle stream, bool* out) const override;
-  RuntimeStatus create_event(int device, EventHandle* out) const override;
-  RuntimeStatus destroy_event(int device, EventHandle event) const override;
-  RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const override;
-  RuntimeStatus query_event(int device, EventHandle event) const override;
-  RuntimeStatus synchronize_event(int device, EventHandle event) const override;
-  RuntimeStatus synchronize_device(int device) const override;
+#define UVM_CALL(constant, name, parameters, arguments) \
+  RuntimeStatus name parameters const override;
+#define UVM_ABSENT(...)
+#include "runtime/calls.def"
 
  private:
   ExternalRuntime(std::string name, const uvmalloc_runtime_operations& operations, void* context)
       : name_(std::move(name)), operations_(operations), context_(context) {}
 
   RuntimeStatus status(int code, std::string_view call) const;
-  bool has_device(int device) const { return device >= 0 && device < devices_; }
+  bool has_device(int device) const {
+    return device >= 0 && device < devices_;
+  }
   // Calls the operation if the device exists; otherwise returns RuntimeError::kNoDevice.
   template <class... Parameters, class... Arguments>
   RuntimeStatus call(std::string_view name, int (*operation)(void*, int, Parameters...), int device,

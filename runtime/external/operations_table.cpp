@@ -17,20 +17,22 @@ struct Operation {
 
 #define OPERATION(name) \
   { #name, offsetof(uvmalloc_runtime_operations, name) }
+#define UVM_OPERATION(constant, name, ...) OPERATION(name),
 constexpr Operation kRequired[] = {
-    OPERATION(initialize),         OPERATION(device_count),
-    OPERATION(describe),           OPERATION(memory_figures),
-    OPERATION(pointer_attributes), OPERATION(allocate_managed),
-    OPERATION(free_managed),       OPERATION(copy),
-    OPERATION(create_stream),      OPERATION(destroy_stream),
-    OPERATION(synchronize_stream), OPERATION(stream_wait_event),
-    OPERATION(create_event),       OPERATION(destroy_event),
-    OPERATION(record_event),       OPERATION(query_event),
-    OPERATION(synchronize_event),  OPERATION(synchronize_device),
-    OPERATION(error_kind),         OPERATION(error_name),
+    OPERATION(initialize),
+    OPERATION(device_count),
+#define UVM_PASSED UVM_OPERATION
+#define UVM_TRANSLATED UVM_OPERATION
+#include "runtime/calls.def"
+    OPERATION(error_kind),
+    OPERATION(error_name),
 };
-constexpr Operation kHints[] = {OPERATION(advise), OPERATION(prefetch)};
+constexpr Operation kHints[] = {
+#define UVM_HINT UVM_OPERATION
+#include "runtime/calls.def"
+};
 constexpr Operation kPresence[] = {OPERATION(is_present), OPERATION(is_initialized)};
+#undef UVM_OPERATION
 #undef OPERATION
 
 // The groups of several operations: a table has all of a group or none.
