@@ -9,35 +9,11 @@ namespace uvm::detail {
 namespace {
 
 const char* name(LockRank rank) {
-  switch (rank) {
-    case LockRank::kNone:
-      return "none";
-    case LockRank::kPlan:
-      return "live plan";
-    case LockRank::kRelease:
-      return "release";
-    case LockRank::kFences:
-      return "fences";
-    case LockRank::kPendingHints:
-      return "pending hints";
-    case LockRank::kCaptures:
-      return "captures";
-    case LockRank::kArena:
-      return "arena";
-    case LockRank::kCaches:
-      return "thread caches";
-    case LockRank::kState:
-      return "state";
-    case LockRank::kEvents:
-      return "events";
-    case LockRank::kLanes:
-      return "hint lanes";
-    case LockRank::kTrace:
-      return "trace";
-    case LockRank::kThreadEnds:
-      return "ends of threads";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {
+#define UVM_LOCK_RANK(constant, name) name,
+#include "runtime/lock_ranks.def"
+  };
+  return kNames[static_cast<std::size_t>(rank)];
 }
 
 unsigned bit(LockRank rank) {

@@ -9,22 +9,9 @@
 
 namespace uvm {
 
-// In the order in which a thread may take the locks. From kArena on, no lock is held across a
-// driver call (invariant 13).
 enum class LockRank : std::uint8_t {
-  kNone,
-  kPlan,
-  kRelease,
-  kFences,
-  kPendingHints,
-  kCaptures,
-  kArena,
-  kCaches,
-  kState,
-  kEvents,
-  kLanes,
-  kTrace,
-  kThreadEnds,
+#define UVM_LOCK_RANK(constant, name) constant,
+#include "runtime/lock_ranks.def"
 };
 
 namespace detail {
