@@ -80,8 +80,9 @@ if(UVMALLOC_BUILD_SIM)
   endfunction()
   uvmalloc_install_stand_ins("${private_dir}/sim"
     uvmsim uvmsim_cuda uvmsim_cudart uvmsim_cupti uvmsim_nvml uvmsim_audit uvmsim_host)
-  uvmalloc_install_stand_ins("${private_dir}/sim/12.2" uvmsim_cuda_12020)
-  uvmalloc_install_stand_ins("${private_dir}/sim/12.8" uvmsim_cuda_12080)
+  foreach(version folder IN ZIP_LISTS UVMSIM_OLDER_DRIVERS UVMSIM_OLDER_FOLDERS)
+    uvmalloc_install_stand_ins("${private_dir}/sim/${folder}" uvmsim_cuda_${version})
+  endforeach()
   if(TARGET uvmsim_hip)
     uvmalloc_install_stand_ins("${private_dir}/sim/hip" uvmsim_hsa uvmsim_hip_5 uvmsim_hip_6 uvmsim_hip_7)
     install(FILES "${CMAKE_BINARY_DIR}/lib/sim/hip/libamdhip64.so" DESTINATION "${private_dir}/sim/hip"

@@ -64,3 +64,11 @@ function(uvmalloc_add_rooms library)
     target_link_libraries(${library} PUBLIC "$<BUILD_INTERFACE:uvmalloc_${room}>")
   endforeach()
 endfunction()
+
+# The older versions of the simulated driver, and the folders where they lie: all that the list has but the newest.
+set(driver_versions "${PROJECT_SOURCE_DIR}/sim/cuda/driver_versions.def")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${driver_versions}")
+file(STRINGS "${driver_versions}" UVMSIM_OLDER_DRIVERS REGEX "^UVMSIM_DRIVER")
+list(POP_BACK UVMSIM_OLDER_DRIVERS)
+list(TRANSFORM UVMSIM_OLDER_DRIVERS REPLACE ".*\"(.*)\".*" "\\1" OUTPUT_VARIABLE UVMSIM_OLDER_FOLDERS)
+list(TRANSFORM UVMSIM_OLDER_DRIVERS REPLACE "[^0-9]*([0-9]+).*" "\\1")

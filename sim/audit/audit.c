@@ -51,11 +51,21 @@ static int set_target(char* target, const char* folder, const char* subfolder, c
   return 0;
 }
 
+static const struct {
+  const char* number;
+  const char* folder;
+} kDrivers[] = {
+#define UVMSIM_DRIVER(number, name) {#number, name "/"},
+#include "sim/cuda/driver_versions.def"
+};
+enum { kOlderDrivers = sizeof kDrivers / sizeof kDrivers[0] - 1 };
+
 /* The subfolder with the driver of the chosen version. */
 static const char* driver_subfolder(void) {
   const char* version = secure_getenv("UVMSIM_DRIVER_VERSION");
-  if (version != NULL && strcmp(version, "12020") == 0) return "12.2/";
-  if (version != NULL && strcmp(version, "12080") == 0) return "12.8/";
+  for (int i = 0; version != NULL && i < kOlderDrivers; ++i) {
+    if (strcmp(version, kDrivers[i].number) == 0) return kDrivers[i].folder;
+  }
   return "";
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace uvmsim::cuda {
@@ -11,23 +12,26 @@ namespace {
 struct DriverVersion {
   std::string_view text;
   int number;
-  const char* subfolder;  // below the stand-ins, with the driver of that version
+  const char* subfolder;  // below the stand-ins, with an older driver
 };
 
-constexpr std::array<DriverVersion, 3> kAccepted{
-    {{"12020", 12020, "/12.2"}, {"12080", 12080, "/12.8"}, {"13000", 13000, ""}}};
-constexpr const DriverVersion& kDefault = kAccepted.back();
+constexpr std::array kAccepted{
+#define UVMSIM_DRIVER(number, name) DriverVersion{#number, number, "/" name},
+#include "sim/cuda/driver_versions.def"
+};
+constexpr const DriverVersion& kNewest = kAccepted.back();
 
 const DriverVersion& read_version() {
   const char* text = secure_getenv("UVMSIM_DRIVER_VERSION");
-  if (text == nullptr) return kDefault;
+  if (text == nullptr) return kNewest;
+  std::string accepted;
   for (const DriverVersion& version : kAccepted) {
     if (version.text == text) return version;
+    accepted.append(accepted.empty() ? "" : ", ").append(version.text);
   }
-  std::fprintf(stderr,
-               "uvmsim: UVMSIM_DRIVER_VERSION is '%s'; accepted: 12020, 12080, 13000; using %d\n",
-               text, kDefault.number);
-  return kDefault;
+  std::fprintf(stderr, "uvmsim: UVMSIM_DRIVER_VERSION is '%s'; accepted: %s; using %d\n", text,
+               accepted.c_str(), kNewest.number);
+  return kNewest;
 }
 
 const DriverVersion& chosen() {
@@ -42,7 +46,7 @@ int driver_version() {
 }
 
 const char* driver_subfolder() {
-  return chosen().subfolder;
+  return &chosen() == &kNewest ? "" : chosen().subfolder;
 }
 
 }  // namespace uvmsim::cuda

@@ -5,11 +5,11 @@ namespace uvmsim::cuda {
 
 inline constexpr int kRuntimeVersion = 13000;
 
-// UVMSIM_DRIVER_VERSION (12020, 12080 or 13000), by default 13000. Another value prints one line on
-// stderr.
+// The value of UVMSIM_DRIVER_VERSION if driver_versions.def has it, else the newest version. A line
+// on stderr names a value that is not accepted.
 int driver_version();
 
-// The subfolder of the stand-ins with the driver of that version: "/12.2", or "" for the newest.
+// The folder of that driver below the folder of the stand-ins, such as "/12.2"; "" for the newest.
 const char* driver_subfolder();
 
 }  // namespace uvmsim::cuda
