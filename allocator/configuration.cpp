@@ -275,11 +275,7 @@ ParsedConfiguration parse_configuration(const VariableLookup& lookup,
   Reader read(lookup, &out);
   read.flag(&configuration.enabled);
   read.word(&configuration.runtime);
-  read.choice(&configuration.policy, Choices<Policy>{{"auto", Policy::kAuto},
-                                                     {"planned", Policy::kPlanned},
-                                                     {"lru", Policy::kLru},
-                                                     {"driver", Policy::kDriver},
-                                                     {"off", Policy::kOff}});
+  read.choice(&configuration.policy, Choices<Policy>(kPolicies.begin(), kPolicies.end()));
   read.choice(&configuration.thrashing, Choices<Thrashing>{{"warn", Thrashing::kWarn},
                                                            {"fail", Thrashing::kFail},
                                                            {"off", Thrashing::kIgnore}});

@@ -50,17 +50,8 @@ const char* to_string(SkipReason reason) {
 }
 
 std::string_view to_string(Policy policy) {
-  switch (policy) {
-    case Policy::kAuto:
-      return "auto";
-    case Policy::kDriver:
-      return "driver";
-    case Policy::kOff:
-      return "off";
-    case Policy::kLru:
-      return "lru";
-    case Policy::kPlanned:
-      return "planned";
+  for (const auto& [name, named] : kPolicies) {
+    if (named == policy) return name;
   }
   return "unknown";
 }

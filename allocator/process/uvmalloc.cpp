@@ -110,18 +110,16 @@ uvmalloc_options known_options(const uvmalloc_options& given) {
   return options;
 }
 
+static_assert(static_cast<int>(uvm::Policy::kAuto) == UVMALLOC_POLICY_AUTO);
+static_assert(static_cast<int>(uvm::Policy::kDriver) == UVMALLOC_POLICY_DRIVER);
+static_assert(static_cast<int>(uvm::Policy::kLru) == UVMALLOC_POLICY_LRU);
+static_assert(static_cast<int>(uvm::Policy::kPlanned) == UVMALLOC_POLICY_PLANNED);
+
 uvm::Policy policy_of(std::int32_t policy) {
-  switch (policy) {
-    case UVMALLOC_POLICY_AUTO:
-      return uvm::Policy::kAuto;
-    case UVMALLOC_POLICY_DRIVER:
-      return uvm::Policy::kDriver;
-    case UVMALLOC_POLICY_LRU:
-      return uvm::Policy::kLru;
-    case UVMALLOC_POLICY_PLANNED:
-      return uvm::Policy::kPlanned;
+  if (policy < UVMALLOC_POLICY_AUTO || policy > UVMALLOC_POLICY_PLANNED) {
+    throw std::invalid_argument("uvmalloc_create: there is no such policy");
   }
-  throw std::invalid_argument("uvmalloc_create: there is no such policy");
+  return static_cast<uvm::Policy>(policy);
 }
 
 uvm::Configuration configuration_of(const uvmalloc_options& given) {

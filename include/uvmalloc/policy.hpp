@@ -1,18 +1,27 @@
 // The policies for placement, by their names in UVMALLOC_POLICY.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace uvm {
 
+// The values of uvmalloc_policy (uvmalloc.h), and kOff.
 enum class Policy : unsigned char {
   kAuto,     // advice and prefetches by the rules of placement_planner.hpp
   kDriver,   // plain unified memory: a move changes labels only, page faults do the rest
-  kOff,      // moves are refused: callers copy, as without uvmalloc
   kLru,      // as kAuto; if memory is short, the least recently used page leaves
   kPlanned,  // as kAuto; plans even if the program repeats no step
+  kOff,      // moves are refused: callers copy, as without uvmalloc
 };
+inline constexpr std::array<std::pair<std::string_view, Policy>, 5> kPolicies{
+    {{"auto", Policy::kAuto},
+     {"planned", Policy::kPlanned},
+     {"lru", Policy::kLru},
+     {"driver", Policy::kDriver},
+     {"off", Policy::kOff}}};
 std::string_view to_string(Policy policy);
 
 // Whether advice and prefetches are sent.
