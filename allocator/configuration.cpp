@@ -12,7 +12,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include "runtime/log.hpp"
@@ -23,9 +25,10 @@ namespace {
 // With more ranks a process would get hardly any of the machine's memory.
 constexpr unsigned kMostLocalRanks = 1024;
 
-constexpr std::string_view kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
-constexpr std::string_view kSizeOrAuto = "auto, or a size such as 512MiB, 8G, 1.5GiB or bytes";
-constexpr std::string_view kPagesOrAuto = "auto, or a size of at least 2MiB, such as 512MiB or 8G";
+constexpr const char* kOnOff = "1, on, true, yes; 0, off, false, no";
+constexpr const char* kSize = "a size such as 512MiB, 8G, 1.5GiB or bytes";
+constexpr const char* kSizeOrAuto = "auto, or a size such as 512MiB, 8G, 1.5GiB or bytes";
+constexpr const char* kPagesOrAuto = "auto, or a size of at least 2MiB, such as 512MiB or 8G";
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -54,297 +57,339 @@ std::optional<double> parse_number(std::string_view text) {
   return number;
 }
 
-template <class Enum>
-using Choices = std::vector<std::pair<std::string_view, Enum>>;
-
-// Reads the settings in the order of known_settings(), and collects their errors.
-class Reader {
+// The variable of one setting, while it is read.
+class Variable {
  public:
-  Reader(const VariableLookup& lookup, ParsedConfiguration* out) : lookup_(lookup), out_(*out) {}
+  // A variable that is set but empty means the default.
+  explicit Variable(const char* text) : text_(text != nullptr && *text != '\0' ? text : nullptr) {}
 
-  void flag(bool* value) {
-    const auto& setting = next();
-    const char* text = given(setting);
-    if (text != nullptr) {
+  // nullptr: the default is in force.
+  const char* text() const { return text_; }
+  void refuse() { refused_ = std::exchange(text_, nullptr); }
+  const char* refused() const { return refused_; }
+
+ private:
+  const char* text_;
+  const char* refused_ = nullptr;
+};
+
+// Reads a variable into its member. Returns the value in force.
+using Reader = std::function<std::string(Variable*, Configuration*)>;
+
+Reader flag(bool Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) -> std::string {
+    bool& value = out->*member;
+    if (const char* text = variable->text()) {
       static constexpr std::array<std::string_view, 4> kOn = {"1", "on", "true", "yes"};
       if (is_off(text)) {
-        *value = false;
+        value = false;
       } else if (std::find(kOn.begin(), kOn.end(), lower(text)) != kOn.end()) {
-        *value = true;
+        value = true;
       } else {
-        text = refuse(setting, text);
+        variable->refuse();
       }
     }
-    keep(setting, *value ? "1" : "0", text);
-  }
+    return value ? "1" : "0";
+  };
+}
 
-  void word(std::string* value) {
-    const auto& setting = next();
-    const char* text = given(setting);
-    if (text != nullptr) *value = text;
-    keep(setting, *value, text);
-  }
+Reader word(std::string Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) {
+    if (variable->text() != nullptr) out->*member = variable->text();
+    return out->*member;
+  };
+}
 
-  void file_name(std::string* value) {
-    const auto& setting = next();
-    const char* text = given(setting);
-    if (text != nullptr && !is_off(text)) *value = text;
-    keep(setting, *value, text);
-  }
+Reader file_name(std::string Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) {
+    const char* text = variable->text();
+    if (text != nullptr && !is_off(text)) out->*member = text;
+    return out->*member;
+  };
+}
 
-  // `off`: the value for the words that mean off, if the setting has one.
-  template <class Enum>
-  void choice(Enum* value, const Choices<Enum>& choices, const Enum* off = nullptr) {
-    const auto& setting = next();
-    const char* text = given(setting);
-    if (text != nullptr && off != nullptr && is_off(text)) {
-      *value = *off;
-    } else if (text != nullptr) {
-      auto found = std::find_if(choices.begin(), choices.end(),
-                                [&](const auto& choice) { return choice.first == lower(text); });
-      if (found != choices.end()) {
-        *value = found->second;
+template <class Value, std::size_t kCount>
+using Words = std::array<std::pair<std::string_view, Value>, kCount>;
+
+// The first word of a value is shown for it. `off`: the value for the words that mean off, if the
+// setting has one.
+template <class Member, class Value, std::size_t kCount>
+Reader choice(Member Configuration::*member, const Words<Value, kCount>& words,
+              std::optional<Value> off = std::nullopt) {
+  return [member, words, off](Variable* variable, Configuration* out) -> std::string {
+    Member& value = out->*member;
+    if (const char* text = variable->text()) {
+      const auto found = std::find_if(words.begin(), words.end(),
+                                      [&](const auto& each) { return each.first == lower(text); });
+      if (off && is_off(text)) {
+        value = *off;
+      } else if (found != words.end()) {
+        value = found->second;
       } else {
-        text = refuse(setting, text);
+        variable->refuse();
       }
     }
-    std::string_view name = setting.default_text;
-    for (const auto& choice : choices) {
-      if (choice.second == *value) name = choice.first;
+    for (const auto& [name, named] : words) {
+      if (named == value) return std::string(name);
     }
-    keep(setting, std::string(name), text);
-  }
+    return "";
+  };
+}
 
-  void size(std::size_t* value, std::size_t least = 0) {
-    std::optional<std::size_t> read;
-    const auto& setting = next();
-    const char* text = read_size(setting, least, false, &read);
-    if (read) *value = *read;
-    keep(setting, format_size(*value), text);
+template <class Value, std::size_t kCount>
+std::string names_of(const Words<Value, kCount>& words) {
+  std::string names;
+  for (const auto& [name, value] : words) {
+    if (!names.empty()) names += ", ";
+    names += name;
   }
+  return names;
+}
 
-  void seconds(double* value) {
-    const auto& setting = next();
-    const char* text = given(setting);
-    if (text != nullptr && is_off(text)) {
-      *value = 0;
-    } else if (text != nullptr) {
-      const auto read = parse_number(text);
+Reader size(std::size_t Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) {
+    if (const char* text = variable->text()) {
+      if (const auto read = parse_size(text)) {
+        out->*member = *read;
+      } else {
+        variable->refuse();
+      }
+    }
+    return format_size(out->*member);
+  };
+}
+
+Reader size_or_auto(std::optional<std::size_t> Configuration::*member, std::size_t least = 0) {
+  return [member, least](Variable* variable, Configuration* out) {
+    std::optional<std::size_t>& value = out->*member;
+    const char* text = variable->text();
+    if (text != nullptr && lower(text) != "auto") {
+      const auto read = parse_size(text);
+      if (read && *read >= least) {
+        value = read;
+      } else {
+        variable->refuse();
+      }
+    }
+    return value ? format_size(*value) : "auto";
+  };
+}
+
+Reader seconds(double Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) {
+    double& value = out->*member;
+    if (const char* text = variable->text()) {
+      const auto read = is_off(text) ? 0 : parse_number(text);
       if (read && *read >= 0) {
-        *value = *read;
+        value = *read;
       } else {
-        text = refuse(setting, text);
+        variable->refuse();
       }
     }
-    keep(setting, fmt::format("{}", *value), text);
-  }
+    return fmt::format("{}", value);
+  };
+}
 
-  void slowdown(std::optional<double>* value) {
-    const auto& setting = next();
-    const char* text = given(setting);
+Reader slowdown(std::optional<double> Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) -> std::string {
+    std::optional<double>& value = out->*member;
+    const char* text = variable->text();
     if (text != nullptr && lower(text) == "none") {
-      *value = std::numeric_limits<double>::infinity();
+      value = std::numeric_limits<double>::infinity();
     } else if (text != nullptr && lower(text) != "auto") {
       std::string_view number(text);
       if (number.ends_with('x') || number.ends_with('X')) number.remove_suffix(1);
       const auto read = parse_number(number);
       if (read && *read >= 1) {
-        *value = *read;
+        value = *read;
       } else {
-        text = refuse(setting, text);
+        variable->refuse();
       }
     }
-    keep(setting,
-         !*value                  ? "auto"
-         : std::isfinite(**value) ? fmt::format("{}x", **value)
-                                  : "none",
-         text);
-  }
+    if (!value) return "auto";
+    return std::isfinite(*value) ? fmt::format("{}x", *value) : "none";
+  };
+}
 
-  void size_or_auto(std::optional<std::size_t>* value, std::size_t least = 0) {
-    const auto& setting = next();
-    const char* text = read_size(setting, least, true, value);
-    keep(setting, *value ? format_size(**value) : "auto", text);
-  }
+constexpr Words<Thrashing, 3> kThrashing{
+    {{"warn", Thrashing::kWarn}, {"fail", Thrashing::kFail}, {"off", Thrashing::kIgnore}}};
+constexpr Words<MoveMode, 3> kMoves{
+    {{"cow", MoveMode::kCopyOnWrite}, {"alias", MoveMode::kAlias}, {"copy", MoveMode::kCopy}}};
+constexpr Words<ServeCuda, 6> kServeCuda{{{"1", ServeCuda::kYes},
+                                          {"on", ServeCuda::kYes},
+                                          {"true", ServeCuda::kYes},
+                                          {"yes", ServeCuda::kYes},
+                                          {"0", ServeCuda::kNo},
+                                          {"auto", ServeCuda::kAuto}}};
+constexpr Words<PointerType, 2> kPointerTypes{
+    {{"managed", PointerType::kManaged}, {"device", PointerType::kDevice}}};
+constexpr Words<CpuTensors, 2> kCpuTensors{
+    {{"auto", CpuTensors::kAuto}, {"managed", CpuTensors::kManaged}}};
+constexpr Words<HostBacking, 3> kHostBackings{{{"auto", HostBacking::kAuto},
+                                               {"managed", HostBacking::kManaged},
+                                               {"ordinary", HostBacking::kOrdinary}}};
+constexpr Words<LogLevel, 5> kLogLevels{{{"off", LogLevel::kOff},
+                                         {"error", LogLevel::kError},
+                                         {"warning", LogLevel::kWarning},
+                                         {"info", LogLevel::kInfo},
+                                         {"debug", LogLevel::kDebug}}};
+constexpr Words<std::string_view, 1> kReports{{{"stderr", "stderr"}}};
 
- private:
-  const SettingDescription& next() { return known_settings().at(index_++); }
-
-  // The text of the variable; an empty one means the default.
-  const char* given(const SettingDescription& setting) {
-    const char* text = lookup_(std::string(setting.name).c_str());
-    return text != nullptr && *text != '\0' ? text : nullptr;
-  }
-
-  const char* read_size(const SettingDescription& setting, std::size_t least, bool automatic,
-                        std::optional<std::size_t>* out) {
-    const char* text = given(setting);
-    if (text == nullptr) return nullptr;
-    if (automatic && lower(text) == "auto") return text;
-    auto read = parse_size(text);
-    if (!read || *read < least) return refuse(setting, text);
-    *out = read;
-    return text;
-  }
-
-  const char* refuse(const SettingDescription& setting, const char* text) {
-    out_.errors.push_back(fmt::format(
-        "{}='{}' is not understood; accepted: {}; the default, {}, is used", setting.name, text,
-        setting.accepted, setting.default_text.empty() ? "off" : setting.default_text));
-    return nullptr;
-  }
-
-  void keep(const SettingDescription& setting, std::string value, const char* text) {
-    out_.effective.push_back({setting, std::move(value), text != nullptr});
-  }
-
-  const VariableLookup& lookup_;
-  ParsedConfiguration& out_;
-  std::size_t index_ = 0;
+struct Setting {
+  SettingDescription description;
+  Reader read;
 };
+
+// Leaked: a report may be written while the process exits.
+const std::vector<Setting>& settings() {
+  static const auto* const kSettings = new std::vector<Setting>{
+      {{"PYTORCH_ENABLE_UNIFIED_MEMORY", "0", "1, on, true, yes; 0, off, false, no or empty",
+        "switches uvmalloc on (RFC-0023)"},
+       flag(&Configuration::enabled)},
+      {{"UVMALLOC_RUNTIME", "auto",
+        "auto, or the name of a runtime: cuda, hip, or one registered by a library",
+        "which kind of device to use"},
+       word(&Configuration::runtime)},
+      {{"UVMALLOC_POLICY", "auto", names_of(kPolicies),
+        "how memory is placed: by advice and prefetches, by page faults alone, or not at all "
+        "(moves "
+        "copy)"},
+       choice(&Configuration::policy, kPolicies)},
+      {{"UVMALLOC_THRASHING", "warn", names_of(kThrashing),
+        "the reaction to steps that are much slower because their memory does not fit the device"},
+       choice(&Configuration::thrashing, kThrashing)},
+      {{"UVMALLOC_SPILL", "auto", "auto; 1x, 1.5x, 2x and so on; none",
+        "how much slower steps may become before allocation raises out-of-memory; auto: no limit, "
+        "except in a search for the largest batch"},
+       slowdown(&Configuration::most_slowdown)},
+      {{"UVMALLOC_SHARE", "0", kOnOff,
+        "takes turns on a device with other programs that share it, if all need more than it has"},
+       flag(&Configuration::share)},
+      {{"UVMALLOC_MOVE", "cow", names_of(kMoves),
+        "a device move shares the bytes until one side is written, or copies at once"},
+       choice(&Configuration::move, kMoves)},
+      {{"UVMALLOC_BUDGET", "auto", kPagesOrAuto,
+        "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
+       size_or_auto(&Configuration::budget_bytes, kPageBytes)},
+      {{"UVMALLOC_DEVICE_BUDGET", "auto", kPagesOrAuto,
+        "hard limit for memory of each device; beyond it allocation raises out-of-memory"},
+       size_or_auto(&Configuration::device_budget_bytes, kPageBytes)},
+      {{"UVMALLOC_RESERVE", "auto", kSizeOrAuto,
+        "memory of each device and of the host that the automatic budgets leave free"},
+       size_or_auto(&Configuration::reserve_bytes)},
+      {{"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
+        "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
+        "ones come from malloc"},
+       size(&Configuration::host_threshold_bytes)},
+      {{"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty; auto",
+        "serves the program's own calls of cudaMalloc and similar functions if the library is "
+        "preloaded; auto: only in processes without PyTorch"},
+       choice(&Configuration::serve_cuda, kServeCuda, std::optional(ServeCuda::kNo))},
+      {{"UVMALLOC_EXCLUDE", "", "<SIZE, >SIZE, libNAME, libNAME.so+0xOFFSET; none as the first",
+        "calls that are forwarded to CUDA, separated by commas"},
+       word(&Configuration::exclude)},
+      {{"UVMALLOC_POINTER_TYPE", "managed", names_of(kPointerTypes),
+        "the memory type that CUDA's pointer attributes report for a served cudaMalloc"},
+       choice(&Configuration::pointer_type, kPointerTypes)},
+      {{"UVMALLOC_STARTUP_LINE", "1", kOnOff,
+        "one line on stderr when the first allocation call of CUDA is served"},
+       flag(&Configuration::startup_line)},
+      {{"UVMALLOC_CPU", "auto", names_of(kCpuTensors),
+        "when CPU tensors begin to be managed: once the program has initialised CUDA, or at once, "
+        "which initialises it"},
+       choice(&Configuration::cpu_tensors, kCpuTensors)},
+      {{"UVMALLOC_HOST_MEMORY", "auto", names_of(kHostBackings),
+        "the memory of CPU tensors: managed, or ordinary if every device reaches it; forked "
+        "children "
+        "share ordinary memory"},
+       choice(&Configuration::host_backing, kHostBackings)},
+      {{"UVMALLOC_FORK_LIMIT", "auto", kSizeOrAuto,
+        "most host memory that is copied for a forked child; 0: never"},
+       size_or_auto(&Configuration::fork_limit_bytes)},
+      {{"UVMALLOC_SPAN_SIZE", "auto", kPagesOrAuto, "virtual memory to reserve at a time"},
+       size_or_auto(&Configuration::span_bytes, kPageBytes)},
+      {{"UVMALLOC_THREAD_CACHE", "auto", kSizeOrAuto,
+        "freed memory of a stream that one thread may keep; 0: nothing"},
+       size_or_auto(&Configuration::thread_cache_bytes)},
+      {{"UVMALLOC_DECAY", "0", "seconds, such as 30 or 2.5; 0 or off: never",
+        "half-life of idle cached memory, which goes back to the driver"},
+       seconds(&Configuration::decay_seconds)},
+      {{"UVMALLOC_LOG", "warning", names_of(kLogLevels), "which messages are written to stderr"},
+       choice(&Configuration::log, kLogLevels)},
+      {{"UVMALLOC_REPORT_DIR", "", "a folder, or off",
+        "where report.<pid>.json is written at exit"},
+       file_name(&Configuration::report_directory)},
+      {{"UVMALLOC_REPORT", "", "stderr, or off", "prints a short report at exit"},
+       choice(&Configuration::report, kReports, std::optional(std::string_view()))},
+      {{"UVMALLOC_TRACE", "", "a file name, in which %p is the process number, or off",
+        "every event of the allocator is written there (docs/trace.md)"},
+       file_name(&Configuration::trace_file)},
+      {{"UVMALLOC_CALL_SITES", "0", kOnOff, "the trace names the code that made each allocation"},
+       flag(&Configuration::call_sites)},
+  };
+  return *kSettings;
+}
+
+void read_settings(const VariableLookup& lookup, ParsedConfiguration* out) {
+  for (const auto& [setting, read] : settings()) {
+    Variable variable(lookup(std::string(setting.name).c_str()));
+    std::string value = read(&variable, &out->configuration);
+    out->effective.push_back({setting, std::move(value), variable.text() != nullptr});
+    if (variable.refused() == nullptr) continue;
+    out->errors.push_back(
+        fmt::format("{}='{}' is not understood; accepted: {}; the default, {}, is used",
+                    setting.name, variable.refused(), setting.accepted,
+                    setting.default_text.empty() ? "off" : setting.default_text));
+  }
+}
+
+// Not a setting of ours: launchers such as torchrun set it.
+void read_local_ranks(const VariableLookup& lookup, ParsedConfiguration* out) {
+  const char* text = lookup("LOCAL_WORLD_SIZE");
+  if (text == nullptr || *text == '\0') return;
+  unsigned ranks = 0;
+  const char* end = text + std::strlen(text);
+  const auto result = std::from_chars(text, end, ranks);
+  if (result.ec == std::errc() && result.ptr == end && ranks > 0 && ranks <= kMostLocalRanks) {
+    out->configuration.local_ranks = ranks;
+    return;
+  }
+  out->errors.push_back(fmt::format(
+      "LOCAL_WORLD_SIZE='{}' is not understood; accepted: a number of processes from 1 to {}; "
+      "the default, 1, is used",
+      text, kMostLocalRanks));
+}
+
+void refuse_unknown(const std::vector<std::string>& names, ParsedConfiguration* out) {
+  for (const std::string& name : names) {
+    if (!is_of_uvmalloc(name)) continue;
+    const bool is_known =
+        std::any_of(settings().begin(), settings().end(),
+                    [&](const Setting& setting) { return setting.description.name == name; });
+    if (is_known) continue;
+    out->errors.push_back(
+        fmt::format("{} is not a setting of uvmalloc; see docs/configuration.md", name));
+  }
+}
 
 }  // namespace
 
 const std::vector<SettingDescription>& known_settings() {
-  static const std::vector<SettingDescription> kSettings = {
-      {"PYTORCH_ENABLE_UNIFIED_MEMORY", "0", "1, on, true, yes; 0, off, false, no or empty",
-       "switches uvmalloc on (RFC-0023)"},
-      {"UVMALLOC_RUNTIME", "auto",
-       "auto, or the name of a runtime: cuda, hip, or one registered by a library",
-       "which kind of device to use"},
-      {"UVMALLOC_POLICY", "auto", "auto, planned, lru, driver, off",
-       "who decides on placement: uvmalloc, the driver's page faults alone, or nobody (moves "
-       "copy)"},
-      {"UVMALLOC_THRASHING", "warn", "warn, fail, off",
-       "the reaction to steps that are much slower because their memory does not fit the device"},
-      {"UVMALLOC_SPILL", "auto", "auto; 1x, 1.5x, 2x and so on; none",
-       "how much slower steps may become before allocation raises out-of-memory; auto: no limit, "
-       "but in a search for the largest batch"},
-      {"UVMALLOC_SHARE", "0", "1, on, true, yes; 0, off, false, no",
-       "takes turns on a device with other programs that share it, when all need more than it has"},
-      {"UVMALLOC_MOVE", "cow", "cow, alias, copy",
-       "a device move shares the bytes until one side is written, or copies at once"},
-      {"UVMALLOC_BUDGET", "auto", kPagesOrAuto,
-       "hard limit for all memory of this process; beyond it allocation raises out-of-memory"},
-      {"UVMALLOC_DEVICE_BUDGET", "auto", kPagesOrAuto,
-       "hard limit for what is asked of each device; beyond it allocation raises out-of-memory"},
-      {"UVMALLOC_RESERVE", "auto", kSizeOrAuto,
-       "kept free of the memory that the automatic budgets count"},
-      {"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
-       "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
-       "ones come from malloc"},
-      {"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty; auto",
-       "serves the program's own calls of cudaMalloc and its like, where the library is preloaded; "
-       "auto: in processes without PyTorch"},
-      {"UVMALLOC_EXCLUDE", "", "<SIZE, >SIZE, libNAME, libNAME.so+0xOFFSET; none as the first",
-       "calls that are left to CUDA, separated by commas"},
-      {"UVMALLOC_POINTER_TYPE", "managed", "managed, device",
-       "what CUDA's pointer attributes call the memory of a served cudaMalloc"},
-      {"UVMALLOC_STARTUP_LINE", "1", "1, on, true, yes; 0, off, false, no",
-       "one line on stderr when the first allocation call of CUDA is served"},
-      {"UVMALLOC_CPU", "auto", "auto, managed",
-       "when CPU tensors begin to be managed: once the program has initialised CUDA, or at once, "
-       "which initialises it"},
-      {"UVMALLOC_HOST_MEMORY", "auto", "auto, managed, ordinary",
-       "what CPU tensors are in: managed memory, or ordinary memory where every device reaches it, "
-       "which forked children share"},
-      {"UVMALLOC_FORK_LIMIT", "auto", kSizeOrAuto,
-       "host memory that is copied for a forked child, at most; 0: never"},
-      {"UVMALLOC_SPAN_SIZE", "auto", kPagesOrAuto,
-       "virtual memory asked from the driver at a time"},
-      {"UVMALLOC_THREAD_CACHE", "auto", kSizeOrAuto,
-       "what a thread may keep of a stream's freed memory for itself; 0: nothing"},
-      {"UVMALLOC_DECAY", "0", "seconds, such as 30 or 2.5; 0 or off: never",
-       "half-life of idle cached memory, before it goes back by itself"},
-      {"UVMALLOC_LOG", "warning", "off, error, warning, info, debug", "what is written to stderr"},
-      {"UVMALLOC_REPORT_DIR", "", "a folder, or off", "where report.<pid>.json is written at exit"},
-      {"UVMALLOC_REPORT", "", "stderr, or off", "prints a short report at exit"},
-      {"UVMALLOC_TRACE", "", "a file name, in which %p is the process number, or off",
-       "every event of the allocator is written there (docs/trace.md)"},
-      {"UVMALLOC_CALL_SITES", "0", "1, on, true, yes; 0, off, false, no",
-       "the trace names the place in the program that made each allocation"},
-  };
-  return kSettings;
+  static const auto* const kKnown = [] {
+    auto known = std::make_unique<std::vector<SettingDescription>>();
+    for (const Setting& setting : settings()) known->push_back(setting.description);
+    return known.release();
+  }();
+  return *kKnown;
 }
 
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names) {
   ParsedConfiguration out;
-  Configuration& configuration = out.configuration;
-  configuration.from_variables = true;
-  Reader read(lookup, &out);
-  read.flag(&configuration.enabled);
-  read.word(&configuration.runtime);
-  read.choice(&configuration.policy, Choices<Policy>(kPolicies.begin(), kPolicies.end()));
-  read.choice(&configuration.thrashing, Choices<Thrashing>{{"warn", Thrashing::kWarn},
-                                                           {"fail", Thrashing::kFail},
-                                                           {"off", Thrashing::kIgnore}});
-  read.slowdown(&configuration.most_slowdown);
-  read.flag(&configuration.share);
-  read.choice(&configuration.move, Choices<MoveMode>{{"cow", MoveMode::kCopyOnWrite},
-                                                     {"alias", MoveMode::kAlias},
-                                                     {"copy", MoveMode::kCopy}});
-  read.size_or_auto(&configuration.budget_bytes, kPageBytes);
-  read.size_or_auto(&configuration.device_budget_bytes, kPageBytes);
-  read.size_or_auto(&configuration.reserve_bytes);
-  read.size(&configuration.host_threshold_bytes);
-  const ServeCuda serve_none = ServeCuda::kNo;
-  read.choice(&configuration.serve_cuda,
-              Choices<ServeCuda>{{"on", ServeCuda::kYes},
-                                 {"true", ServeCuda::kYes},
-                                 {"yes", ServeCuda::kYes},
-                                 {"1", ServeCuda::kYes},
-                                 {"auto", ServeCuda::kAuto},
-                                 {"0", ServeCuda::kNo}},
-              &serve_none);
-  read.word(&configuration.exclude);
-  read.choice(&configuration.pointer_type, Choices<PointerType>{{"managed", PointerType::kManaged},
-                                                                {"device", PointerType::kDevice}});
-  read.flag(&configuration.startup_line);
-  read.choice(&configuration.cpu_tensors,
-              Choices<CpuTensors>{{"auto", CpuTensors::kAuto}, {"managed", CpuTensors::kManaged}});
-  read.choice(&configuration.host_backing,
-              Choices<HostBacking>{{"auto", HostBacking::kAuto},
-                                   {"managed", HostBacking::kManaged},
-                                   {"ordinary", HostBacking::kOrdinary}});
-  read.size_or_auto(&configuration.fork_limit_bytes);
-  read.size_or_auto(&configuration.span_bytes, kPageBytes);
-  read.size_or_auto(&configuration.thread_cache_bytes);
-  read.seconds(&configuration.decay_seconds);
-  read.choice(&configuration.log, Choices<LogLevel>{{"off", LogLevel::kOff},
-                                                    {"error", LogLevel::kError},
-                                                    {"warning", LogLevel::kWarning},
-                                                    {"info", LogLevel::kInfo},
-                                                    {"debug", LogLevel::kDebug}});
-  read.file_name(&configuration.report_directory);
-  const std::string no_report;
-  read.choice(&configuration.report, Choices<std::string>{{"stderr", "stderr"}}, &no_report);
-  read.file_name(&configuration.trace_file);
-  read.flag(&configuration.call_sites);
-  // Not a setting of uvmalloc: launchers such as torchrun set it.
-  if (const char* ranks = lookup("LOCAL_WORLD_SIZE"); ranks != nullptr && *ranks != '\0') {
-    unsigned read_ranks = 0;
-    const char* end = ranks + std::strlen(ranks);
-    if (auto result = std::from_chars(ranks, end, read_ranks);
-        result.ec == std::errc() && result.ptr == end && read_ranks > 0 &&
-        read_ranks <= kMostLocalRanks) {
-      configuration.local_ranks = read_ranks;
-    } else {
-      out.errors.push_back(fmt::format(
-          "LOCAL_WORLD_SIZE='{}' is not understood; accepted: a number of processes from 1 to {}; "
-          "the default, 1, is used",
-          ranks, kMostLocalRanks));
-    }
-  }
-  for (const std::string& name : all_names) {
-    if (!is_of_uvmalloc(name)) continue;
-    bool known = std::any_of(known_settings().begin(), known_settings().end(),
-                             [&](const auto& setting) { return setting.name == name; });
-    if (!known) {
-      out.errors.push_back(
-          fmt::format("{} is not a setting of uvmalloc; see docs/configuration.md", name));
-    }
-  }
+  out.configuration.from_variables = true;
+  read_settings(lookup, &out);
+  read_local_ranks(lookup, &out);
+  refuse_unknown(all_names, &out);
   return out;
 }
 

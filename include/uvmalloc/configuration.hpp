@@ -1,7 +1,6 @@
-// The settings of a user: parsed once from variables, or set by a program. docs/configuration.md
-// has the table; known_settings() is the same table in code, and a test compares them. A value that
-// is not accepted is an error with the variable, the value and the accepted values, and the default
-// stays in force.
+// The settings of a user: parsed once from variables, or set by a program. known_settings() is the
+// table in docs/configuration.md, which scripts/lists.py writes. A value that is not accepted is an
+// error with the variable, the value and the accepted values, and the default stays in force.
 //
 // Plain values and pure functions: any thread may use them.
 #pragma once
@@ -100,7 +99,7 @@ struct Configuration {
 struct SettingDescription {
   std::string_view name;
   std::string_view default_text;
-  std::string_view accepted;
+  std::string accepted;
   std::string_view description;
 };
 const std::vector<SettingDescription>& known_settings();

@@ -2,11 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <limits>
 #include <map>
 #include <optional>
-#include <sstream>
 #include "runtime/log.hpp"
 
 namespace uvm {
@@ -215,18 +213,6 @@ TEST(Configuration, Sizes) {
   }
   EXPECT_EQ(format_size(512), "512 B");
   EXPECT_EQ(format_size(std::size_t{3} << 29), "1.50 GiB");
-}
-
-TEST(Configuration, TheDocumentListsEverySettingWithItsDefault) {
-  std::ifstream file(std::string(UVMALLOC_SOURCE_DIR) + "/docs/configuration.md");
-  std::stringstream text;
-  text << file.rdbuf();
-  for (const SettingDescription& setting : known_settings()) {
-    std::string row =
-        "| `" + std::string(setting.name) + "` | " +
-        (setting.default_text.empty() ? "" : "`" + std::string(setting.default_text) + "`");
-    EXPECT_NE(text.str().find(row), std::string::npos) << row;
-  }
 }
 
 TEST(Configuration, AutoIsUnderstoodInUpperCaseToo) {

@@ -973,14 +973,6 @@ ASK_DRIVER = (
 )
 
 
-def test_the_library_accepts_the_same_words(uvmalloc):
-    finished = uvmalloc(
-        "doctor", "--json", UVMALLOC_POLICY="x", UVMALLOC_MOVE="x", UVMALLOC_LOG="x"
-    )
-    for words in (accepted.POLICIES, accepted.MOVES, accepted.LOG_LEVELS):
-        assert f"='x' is not understood; accepted: {', '.join(words)}; " in finished.stdout
-
-
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [
@@ -997,14 +989,6 @@ def test_the_simulator_accepts_the_same_values(variable, expected, uvmalloc):
     command = ("env", f"{variable}=x", sys.executable, "-c", ASK_DRIVER)
     finished = uvmalloc("sim", "--native", "--no-report", "--", *command)
     assert f"uvmsim: {variable} is 'x'; accepted: {expected}; using " in finished.stderr
-
-
-def test_the_simulator_has_the_drivers_that_the_command_offers(uvmalloc):
-    command = ("env", "UVMSIM_DRIVER_VERSION=1", sys.executable, "-c", ASK_DRIVER)
-    finished = uvmalloc("sim", "--no-report", "--", *command)
-    parts = [map(int, version.split(".")) for version in accepted.DRIVER_VERSIONS]
-    numbers = [str(1000 * major + 10 * minor) for major, minor in parts]
-    assert f"accepted: {', '.join(numbers)};" in finished.stderr
 
 
 # ---- doctor -------------------------------------------------------------------------------------
