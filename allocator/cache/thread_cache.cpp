@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <utility>
 
 namespace uvm {
@@ -57,6 +58,14 @@ void ThreadCache::close(PoolIndex first, BlockChain* out) noexcept {
   Stream* of = streams_[first / kPoolsPerStream].get();
   of->largest_cached = 0;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
+}
+
+void ThreadCache::drop(PoolIndex first) noexcept {
+  if (!is_open(first)) return;
+  std::unique_ptr<Stream>& of = streams_[first / kPoolsPerStream];
+  assert(of->cached_bytes() == 0);
+  std::replace(recent_.begin(), recent_.end(), of.get(), static_cast<Stream*>(nullptr));
+  of.reset();
 }
 
 void ThreadCache::rename(PoolIndex first, const StreamKey& key) {

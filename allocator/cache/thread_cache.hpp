@@ -86,6 +86,8 @@ class alignas(kCacheLinePair) ThreadCache {
   void trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
   // Moves the cached blocks of these pools to `*out`, and caches no more of them.
   void close(PoolIndex first, BlockChain* out) noexcept;
+  // Drops the stream's bins and counts. None of its blocks may be cached.
+  void drop(PoolIndex first) noexcept;
   // Gives the pools to another stream, whose requests get the cached blocks after open().
   void rename(PoolIndex first, const StreamKey& key);
   // Caches a small object that was just taken from the arena.

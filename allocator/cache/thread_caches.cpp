@@ -255,6 +255,16 @@ void ThreadCaches::rename(PoolIndex first, const StreamKey& key) {
   for (const auto& cache : caches_) cache->rename(first, key);
 }
 
+void ThreadCaches::drop(PoolIndex first) noexcept {
+  const std::size_t index = first / kPoolsPerStream;
+  StreamTally counts;
+  for (const auto& cache : caches_) {
+    if (const StreamTally* one = cache->stream_tally(first)) counts.absorb(*one);
+    cache->drop(first);
+  }
+  if (index < ended_streams_.size()) ended_streams_[index].append(counts);
+}
+
 void ThreadCaches::set_may_cache_large(PoolIndex first) {
   const StopTheWorld stopped(*this);
   for (const auto& cache : caches_) cache->set_may_cache_large(first, true);

@@ -63,6 +63,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   void close(PoolIndex first, BlockChain* out) noexcept UVM_REQUIRES(this);
   // Gives pools to another stream. They were closed, or their stream's thread has ended.
   void rename(PoolIndex first, const StreamKey& key) UVM_REQUIRES(this);
+  // Drops what the caches know of a stream none of whose blocks is in use. Its counts are kept.
+  void drop(PoolIndex first) noexcept UVM_REQUIRES(this);
   // Lets every thread cache large blocks of the stream; or moves those to `*out` and ends their
   // caching. Both stop the world themselves.
   void set_may_cache_large(PoolIndex first);

@@ -28,6 +28,13 @@ struct StreamTally {
     blocks += other.blocks;
     bytes += other.bytes;
   }
+  // Adds counts that begin where these end.
+  void append(const StreamTally& later) {
+    peak_bytes = std::max(peak_bytes, live_bytes + later.peak_bytes);
+    live_bytes += later.live_bytes;
+    blocks += later.blocks;
+    bytes += later.bytes;
+  }
 };
 
 }  // namespace uvm

@@ -153,6 +153,7 @@ bool PrivateMemory::release(int device, std::uint64_t id) {
   }
   fenced_.record_deferred();
   hints_.send_pending();
+  stream_pools_.give_back_released();
   return true;
 }
 

@@ -14,6 +14,7 @@
 #include "allocator/engine/block_returner.hpp"
 #include "allocator/engine/fenced_blocks.hpp"
 #include "allocator/engine/hint_dispatcher.hpp"
+#include "allocator/engine/stream_pools.hpp"
 
 namespace uvm {
 
@@ -22,7 +23,7 @@ class PrivateMemory {
   // `free` frees a block as its owner would.
   PrivateMemory(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
                 BlockReturner& returner, BlockCounts& counts, HintDispatcher& hints,
-                std::function<void(void*)> free)
+                StreamPools& stream_pools, std::function<void(void*)> free)
       : machine_(machine),
         state_(state),
         caches_(caches),
@@ -30,6 +31,7 @@ class PrivateMemory {
         returner_(returner),
         counts_(counts),
         hints_(hints),
+        stream_pools_(stream_pools),
         free_(std::move(free)) {}
   PrivateMemory(const PrivateMemory&) = delete;
   PrivateMemory& operator=(const PrivateMemory&) = delete;
@@ -71,6 +73,7 @@ class PrivateMemory {
   BlockReturner& returner_;
   BlockCounts& counts_;
   HintDispatcher& hints_;
+  StreamPools& stream_pools_;
   const std::function<void(void*)> free_;
 };
 

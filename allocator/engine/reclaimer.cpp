@@ -256,6 +256,7 @@ std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& ch
   }
   free_spans(std::move(empty));
   discard_free_pages();
+  stream_pools_.give_back_released();
   return departure.left_bytes;
 }
 
@@ -277,7 +278,7 @@ std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& 
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     detached_.pop_back();
   }
-  // A released private pool keeps its pool indices and nothing else.
+  // Retired streams and released private pools with live blocks keep their pools.
   for (const auto& pool : heap->pools.all()) {
     if (pool->key.private_pool != 0 && heap->may_release(*pool)) pool->drop_unused_tables();
   }

@@ -15,19 +15,21 @@
 #include "allocator/engine/fenced_blocks.hpp"
 #include "allocator/engine/hint_dispatcher.hpp"
 #include "allocator/engine/request.hpp"
+#include "allocator/engine/stream_pools.hpp"
 
 namespace uvm {
 
 class Reclaimer {
  public:
   Reclaimer(Machine& machine, HeapState& state, SmallArenas& arenas, FencedBlocks& fenced,
-            HintDispatcher& hints, BlockReturner& returner)
+            HintDispatcher& hints, BlockReturner& returner, StreamPools& stream_pools)
       : machine_(machine),
         state_(state),
         arenas_(arenas),
         fenced_(fenced),
         hints_(hints),
-        returner_(returner) {}
+        returner_(returner),
+        stream_pools_(stream_pools) {}
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
@@ -96,6 +98,7 @@ class Reclaimer {
   FencedBlocks& fenced_;
   HintDispatcher& hints_;
   BlockReturner& returner_;
+  StreamPools& stream_pools_;
   Ranked<std::mutex, LockRank::kRelease> mutex_;  // one release at a time
   std::vector<Detached> detached_ UVM_GUARDED_BY(state_);
 };

@@ -75,13 +75,16 @@ void StreamPools::retire(const DeviceStream& retired) {
   back.now();
   if (is_known || !in_private_pools.empty())
     machine_.trace.stream_gone(machine_.trace.now(), retired.device, retired.handle);
-  if (!in_private_pools.empty()) retire_in_private_pools(in_private_pools, stand_in);
+  if (!in_private_pools.empty()) {
+    retire_in_private_pools(in_private_pools, retired, stand_in);
+  }
 }
 
 // Memory that a private pool cached for a retired stream stays in the pool. If the device can be
 // waited for now, the next stream with the same handle may use it. Otherwise it is unused until the
 // pool is released.
 void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
+                                          const DeviceStream& retired,
                                           const DeviceStream& stand_in) {
   const bool is_over =
       !state_.is_capturing() && machine_.stream_work.wait_for_device(stand_in.device);
@@ -89,6 +92,8 @@ void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
   const HeapGuard heap(state_);
   for (const PoolIndex first : streams) {
     Pool& pool = heap->pools.at(first);
+    // The private pool may have been released, and its pools given back, meanwhile.
+    if (pool.key.private_pool == 0 || pool.key.device_stream() != retired) continue;
     if (is_over) {
       pool.stream_is_over = true;
       continue;
@@ -148,19 +153,74 @@ void StreamPools::adopt(const StreamKey& key) {
   caches_.rename(first, key);
 }
 
-StreamPools::Opened StreamPools::open(const StreamKey& key, PoolClass pool_class) {
-  if (key.facade == Facade::kDevice && key.private_pool == 0) adopt(key);
-  Opened opened;
+bool StreamPools::is_released(const LockedHeap& heap, PoolIndex first) {
+  const Pool& packed = heap->pools.at(first);
+  const bool is_private =
+      packed.key.private_pool != 0 && packed.key.private_pool != StreamKey::kForgotten;
+  return is_private && heap->may_release(packed) && packed.requests == 0 && packed.is_empty() &&
+         heap->page_granular_pool(first).is_empty();
+}
+
+// The first such pools from `first` on; nullopt: there are none.
+std::optional<PoolIndex> StreamPools::next_released(const LockedHeap& heap, PoolIndex first) {
+  for (; first < heap->pools.all().size(); first += kPoolsPerStream) {
+    if (is_released(heap, first)) return first;
+  }
+  return std::nullopt;
+}
+
+void StreamPools::give_back_released() noexcept {
   {
     const HeapGuard heap(state_);
-    const std::size_t before = heap->pools.all().size();
-    opened.pools = heap->pools.table().open(key);
-    opened.is_new = heap->pools.all().size() != before;
-    const PoolIndex pool = opened.pools + static_cast<PoolIndex>(pool_class);
-    opened.may_cache_large = heap->pools.at(pool).may_cache_large();
+    if (!next_released(heap, 0)) return;
   }
-  caches_.make_room(opened.pools);
-  return opened;
+  ThreadCaches::StopTheWorld stopped(caches_);
+  const HeapGuard heap(state_);
+  for (auto first = next_released(heap, 0); first; first = next_released(heap, *first)) {
+    caches_.drop(*first);
+    give_back(heap, *first);
+  }
+  heap->book.limit_ended_pools(
+      [&](int device, std::uint64_t id) { return heap->private_pools.users(device, id) == 0; });
+}
+
+// If memory was requested on the stream for private pools alone, the pools become its ordinary
+// ones: calls that name all streams of the device must still find it.
+void StreamPools::give_back(const LockedHeap& heap, PoolIndex first) noexcept {
+  const Pool& pool = heap->pools.at(first);
+  StreamKey ordinary = pool.key;
+  ordinary.private_pool = 0;
+  const bool has_ended = pool.stream_is_over || ordinary.device_stream().is_gone();
+  if (!has_ended && !heap->pools.table().contains(ordinary)) {
+    heap->pools.table().rename(first, ordinary);
+    return;
+  }
+  heap->pools.table().give_back(first,
+                                machine_.stream_work.forget(pool.key.device_stream()).thread);
+}
+
+StreamPools::Opened::~Opened() {
+  if (!is_counted_) return;
+  const HeapGuard heap(state_);
+  --heap->pools.at(pools).requests;
+}
+
+StreamPools::Opened::Opened(StreamPools& owner, const StreamKey& key, PoolClass pool_class)
+    : Opened(owner.state_) {
+  {
+    const HeapGuard heap(state_);
+    is_new = !heap->pools.table().contains(key);
+    pools = heap->pools.table().open(key);
+    may_cache_large = heap->pools.at(pools + static_cast<PoolIndex>(pool_class)).may_cache_large();
+    is_counted_ = key.private_pool != 0;
+    if (is_counted_) ++heap->pools.at(pools).requests;
+  }
+  owner.caches_.make_room(pools);
+}
+
+StreamPools::Opened StreamPools::open(const StreamKey& key, PoolClass pool_class) {
+  if (key.facade == Facade::kDevice && key.private_pool == 0) adopt(key);
+  return {*this, key, pool_class};
 }
 
 }  // namespace uvm

@@ -19,10 +19,24 @@ class StreamPools {
   StreamPools(const StreamPools&) = delete;
   StreamPools& operator=(const StreamPools&) = delete;
 
-  struct Opened {
+  // Pools of a stream that a request uses. Those of a private pool keep their index meanwhile, even
+  // if the private pool is released.
+  class Opened {
+   public:
+    ~Opened();
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+
     PoolIndex pools = 0;  // the first
     bool is_new = false;
     bool may_cache_large = false;  // as Pool::may_cache_large() of the pool of that class
+
+   private:
+    friend class StreamPools;
+    explicit Opened(HeapState& state) : state_(state) {}
+    Opened(StreamPools& owner, const StreamKey& key, PoolClass pool_class);
+    HeapState& state_;
+    bool is_counted_ = false;  // in Pool::requests
   };
   // Opens the pools of a stream: makes or adopts them if it has none. Afterwards its blocks can be
   // counted.
@@ -38,6 +52,10 @@ class StreamPools {
   // Called on a thread that ends: orphans its per-thread streams, so that those of a later thread
   // adopt their pools. `streams`: the first pools of the streams that it used.
   void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
+  // Gives back the pools of released private pools that hold no memory any more. So a program that
+  // captures and releases graphs for ever has as many pools as at one time. Stops the world if
+  // there are any.
+  void give_back_released() noexcept;
 
  private:
   bool has_pools_of(const StreamKey& key) const;
@@ -49,7 +67,11 @@ class StreamPools {
                      std::optional<Fence> last_work) noexcept;
   static std::vector<PoolIndex> private_pools_of(const LockedHeap& heap,
                                                  const DeviceStream& stream);
-  void retire_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& stand_in);
+  static bool is_released(const LockedHeap& heap, PoolIndex first);
+  static std::optional<PoolIndex> next_released(const LockedHeap& heap, PoolIndex first);
+  void give_back(const LockedHeap& heap, PoolIndex first) noexcept;
+  void retire_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& retired,
+                               const DeviceStream& stand_in);
 
   Machine& machine_;
   HeapState& state_;

@@ -51,6 +51,8 @@ struct Pool {
   // In a stream's first pool: the stream is destroyed and its work is over. A later request with
   // its handle comes from another stream.
   bool stream_is_over = false;
+  // In a stream's first pool: the requests that use the pools of a private pool at present.
+  std::uint32_t requests = 0;
   // In a stream's first pool: the stream is destroyed or its thread has ended, and the next new
   // stream takes the pools over. `last_work` is the fence of a destroyed stream, and empty for the
   // per-thread stream of an ended thread.
@@ -67,6 +69,8 @@ struct Pool {
     large_hits_required =
         std::min(large_hits_required * policy::kLargeBackOff, policy::kMostLargeHitsRequired);
   }
+  // No block has pages of this pool, and none is free in it.
+  bool is_empty() const { return run_bytes == 0 && displaced_here.empty(); }
   // Frees the tables of a pool that has no pages.
   void drop_unused_tables() {
     if (run_bytes == 0) own.drop_empty_tables();

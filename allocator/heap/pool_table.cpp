@@ -1,5 +1,6 @@
 #include "allocator/heap/pool_table.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -10,6 +11,24 @@ PoolIndex PoolTable::open(const StreamKey& key) {
     at(found->second).stream_is_over = false;
     return found->second;
   }
+  if (const auto spare = take_spare(key)) return *spare;
+  return make(key);
+}
+
+// Only device streams come and go, and the counters of a stream belong to a device.
+std::optional<PoolIndex> PoolTable::take_spare(const StreamKey& key) {
+  if (key.facade != Facade::kDevice) return std::nullopt;
+  const auto found = std::find_if(spare_.begin(), spare_.end(), [&](PoolIndex first) {
+    return at(first).key.device == key.device;
+  });
+  if (found == spare_.end()) return std::nullopt;
+  const PoolIndex first = *found;
+  spare_.erase(found);
+  rename(first, key);
+  return first;
+}
+
+PoolIndex PoolTable::make(const StreamKey& key) {
   const auto first = static_cast<PoolIndex>(pools_.size());
   std::array<std::unique_ptr<Pool>, kPoolsPerStream> made;
   for (PoolIndex place = 0; place < kPoolsPerStream; ++place) {
@@ -21,6 +40,7 @@ PoolIndex PoolTable::open(const StreamKey& key) {
   // All allocations come first: both pools are added, or none.
   const std::size_t wanted = pools_.size() + kPoolsPerStream;
   if (pools_.capacity() < wanted) pools_.reserve(2 * wanted);
+  spare_.reserve(pools_.capacity() / kPoolsPerStream);
   streams_.emplace(key, first);
   for (auto& pool : made) pools_.push_back(std::move(pool));
   return first;
@@ -47,8 +67,19 @@ std::optional<PoolIndex> PoolTable::forget(const StreamKey& key, std::uint64_t g
   return first;
 }
 
+void PoolTable::give_back(PoolIndex first, std::uint64_t gone) {
+  forget(at(first).key, gone);
+  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
+    at(pool).drop_unused_tables();
+    at(pool).large_hits = 0;
+    at(pool).large_hits_required = large_hits_required_;
+  }
+  at(first).stream_is_over = true;
+  spare_.push_back(first);
+}
+
 std::size_t PoolTable::bytes() const {
-  std::size_t bytes = 0;
+  std::size_t bytes = spare_.capacity() * sizeof(PoolIndex);
   for (const auto& pool : pools_) {
     bytes += sizeof(Pool) + pool->own.table_bytes() + pool->displaced_here.table_bytes();
   }

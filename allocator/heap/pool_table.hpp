@@ -1,5 +1,6 @@
 // All pools, by index and by stream. A stream has two neighbouring pools, one of each class. Pools
-// are never removed, so an index stays valid. Guarded by the state lock.
+// are never removed, so an index stays valid. Pools that were given back serve the next new stream
+// of their device. Guarded by the state lock.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ class PoolTable {
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& all() const { return pools_; }
 
-  // The first of the stream's two pools. Makes both if the stream has none.
+  // The first of the stream's two pools. If the stream has none, it gets pools that were given
+  // back, or new ones.
   PoolIndex open(const StreamKey& key);
   bool contains(const StreamKey& key) const { return streams_.contains(key); }
   // Gives the two pools to another stream, which has none. This and forget() allocate nothing.
@@ -33,13 +35,21 @@ class PoolTable {
   // pool; nullopt if the stream has none.
   std::optional<PoolIndex> forget(const StreamKey& key, std::uint64_t gone);
 
+  // Separates the pools from their stream, as forget(), and keeps them for the next new stream of
+  // the device. They must hold no pages, and no thread may count in them. Allocates nothing.
+  void give_back(PoolIndex first, std::uint64_t gone);
+
   std::size_t bytes() const;
 
  private:
+  PoolIndex make(const StreamKey& key);
+  std::optional<PoolIndex> take_spare(const StreamKey& key);
+
   const RunBlockStore& blocks_;
   const std::uint64_t large_hits_required_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;
+  std::vector<PoolIndex> spare_;  // given back; has room for the first pools of all streams
 };
 
 }  // namespace uvm

@@ -139,6 +139,9 @@ inline constexpr int kDecayPeriods = 8;
 
 // A thread that has used up its headroom below a peak gets about 1/kHeadroomParts of what is left.
 inline constexpr std::int64_t kHeadroomParts = 2;
+// Private pools that have ended and are still listed, about 110 bytes each. A server that captures
+// graphs for ever ends pools for ever.
+inline constexpr std::size_t kListedEndedPools = 256;
 // Bytes that a fork copies without a line in the log.
 inline constexpr std::size_t kReportedCopyBytes = 256 * kMiB;
 // A file of an earlier fork is used again if at least 1/kReusedFileParts of it equals live bytes.

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "allocator/policy/allocation_policy.hpp"
+
 namespace uvm {
 namespace {
 
@@ -156,6 +158,20 @@ void StatisticsBook::reset_gauges(Facade facade, int device, void (Gauge::*reset
     for (Gauge& gauge : pool.reserved_bytes) (gauge.*reset)();
   }
   std::erase_if(figures_.private_pools, [](const auto& pool) { return pool.is_empty(); });
+}
+
+void StatisticsBook::limit_ended_pools(const HasEnded& has_ended) noexcept {
+  auto& all = figures_.private_pools;
+  auto can_go = [&](const PrivatePoolStatistics& pool) {
+    return pool.reserved_bytes[kSizeClasses].current == 0 && has_ended(pool.device, pool.id);
+  };
+  const auto ended = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), can_go));
+  std::size_t surplus = ended - std::min(ended, policy::kListedEndedPools);
+  std::erase_if(all, [&](const PrivatePoolStatistics& pool) {
+    if (surplus == 0 || !can_go(pool)) return false;
+    --surplus;
+    return true;
+  });
 }
 
 void StatisticsBook::reset_peaks(Facade facade, int device) {

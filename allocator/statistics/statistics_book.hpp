@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include <uvmalloc/statistics.hpp>
 #include "allocator/cache/thread_caches.hpp"
@@ -55,6 +56,10 @@ class StatisticsBook {
   void fence_ends(const Block& block, const Pool& pool);
   // For the observer: a block of that pool that had to wait is now free.
   void free_completed(const Block& block, const Pool& pool);
+
+  // Forgets the oldest private pools that `has_ended`, beyond those that the statistics list.
+  using HasEnded = std::function<bool(int device, std::uint64_t id)>;
+  void limit_ended_pools(const HasEnded& has_ended) noexcept;
 
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);

@@ -118,8 +118,8 @@ struct StreamStatistics {
   std::uint64_t largest_free_bytes = 0;
 };
 
-// Memory of a private pool of the device. The figures stay after the pool's end, until they are
-// reset.
+// Memory of a private pool of the device. The figures of the last 256 pools that have ended stay
+// until they are reset.
 struct PrivatePoolStatistics {
   int device = 0;
   std::uint64_t id = 0;

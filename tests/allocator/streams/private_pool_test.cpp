@@ -1,6 +1,7 @@
 // Pools of their own for graphs and users, captures, and streams that go.
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/allocator_fixture.hpp"
@@ -217,19 +218,103 @@ TEST_F(PrivatePoolTest, UnderPressureItGetsPagesOfItsOwnNotAnotherPoolsBlock) {
   EXPECT_EQ(private_bytes, kPageBytes);
 }
 
-TEST_F(PrivatePoolTest, WhatIsReleasedLeavesHardlyAnythingBehind) {
-  auto use_and_release = [&](std::uint64_t id) {
+TEST_F(PrivatePoolTest, ThousandsOfReleasedPoolsLeaveNothingBehind) {
+  auto capture_and_release = [&](std::uint64_t id) {
+    begin(id, stream(1), true);
+    char* page = device(4 * kMiB, stream(1));
+    char* packed = device(20000, stream(1));
+    EXPECT_TRUE(allocator->end_private_pool(0, id));
+    allocator->free(page);
+    allocator->free(packed);
+    EXPECT_TRUE(allocator->release_private_pool(0, id));
+    if (id % 4 == 0) allocator->release_cached();
+  };
+  auto many = [&](std::uint64_t from) {
+    for (std::uint64_t id = from; id < from + 2000; ++id) capture_and_release(id);
+  };
+  many(1);
+  const Statistics before = allocator->statistics();
+  many(2001);
+  const Statistics after = allocator->statistics();
+  EXPECT_EQ(after.metadata_bytes, before.metadata_bytes);
+  EXPECT_EQ(after.streams.size(), before.streams.size()) << "the pools have their old indices";
+  EXPECT_LE(after.streams.size(), 5u) << "four at a time, and one of the stream itself";
+  EXPECT_EQ(after.private_pools.size(), policy::kListedEndedPools);
+  EXPECT_EQ(after.private_pools.back().id, 4000u) << "the last ones are listed";
+  std::uint64_t allocations = 0;
+  for (const StreamStatistics& one : after.streams) {
+    allocations += one.allocations;
+    EXPECT_EQ(one.live_bytes, 0);
+    EXPECT_LE(one.peak_bytes, static_cast<std::int64_t>(5 * kMiB));
+  }
+  EXPECT_EQ(allocations, 8000u) << "counts outlive the pools";
+  allocator->check_invariants();
+}
+
+TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackUnasked) {
+  Configuration configuration = small_configuration();
+  configuration.budget_bytes = 32 * kMiB;
+  configuration.span_bytes = 8 * kMiB;
+  start(configuration);
+  for (std::uint64_t id = 1; id <= 2000; ++id) {
     begin(id, stream(1));
     allocator->free(device(4 * kMiB, stream(1)));
     EXPECT_TRUE(allocator->end_private_pool(0, id));
     EXPECT_TRUE(allocator->release_private_pool(0, id));
+  }
+  EXPECT_LE(allocator->statistics().streams.size(), 9u);
+}
+
+TEST_F(PrivatePoolTest, AStreamKeepsItsPlaceAmongTheDevicesStreamsAfterItsPrivatePool) {
+  begin(7, stream(1));
+  allocator->free(device(4 * kMiB, stream(1)));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  allocator->release_cached();
+  EXPECT_EQ(allocator->streams_of(0), (std::vector<DeviceStream>{{0, stream(1), 0}}));
+  EXPECT_EQ(allocator->statistics().streams.size(), 1u);
+  char* block = device(4 * kMiB, stream(1));
+  EXPECT_EQ(allocator->find(block)->private_pool, 0u);
+  allocator->free(block);
+  EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "its pools are ordinary ones now";
+}
+
+TEST_F(PrivatePoolTest, APoolWithALiveBlockKeepsItsIndex) {
+  begin(7, stream(1));
+  char* live = device(4 * kMiB, stream(1));
+  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  allocator->release_cached();
+  EXPECT_EQ(allocator->find(live)->private_pool, 7u);
+  allocator->free(live);
+  allocator->release_cached();
+  allocator->check_invariants();
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
+}
+
+TEST_F(PrivatePoolTest, ARequestKeepsTheIndexOfAPoolThatIsReleasedMeanwhile) {
+  begin(7, stream(1));
+  bool is_released = false;
+  allocator->add_pressure_callback([&] {
+    // In the middle of a request of the pool.
+    if (std::exchange(is_released, true)) return false;
+    EXPECT_TRUE(allocator->release_private_pool(0, 7));
     allocator->release_cached();
-  };
-  use_and_release(1);
-  const std::uint64_t before = allocator->statistics().metadata_bytes;
-  constexpr std::uint64_t kPools = 100;
-  for (std::uint64_t id = 2; id < 2 + kPools; ++id) use_and_release(id);
-  EXPECT_LT((allocator->statistics().metadata_bytes - before) / kPools, std::size_t{16} << 10);
+    begin(8, stream(2));
+    allocator->free(device(kMiB, stream(2)));
+    return true;
+  });
+  EXPECT_THROW(device(2048 * kMiB, stream(1)), OutOfMemoryError);
+  std::vector<char*> all;
+  try {
+    for (;;) all.push_back(device(16 * kMiB, stream(1)));
+  } catch (const OutOfMemoryError&) {
+  }
+  EXPECT_TRUE(is_released);
+  for (char* block : all) allocator->free(block);
+  allocator->check_invariants();
+  EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
 }
 
 TEST_F(PrivatePoolTest, WhatDoesNotExistIsRefused) {
