@@ -31,7 +31,7 @@ void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::
                                                 std::size_t alignment_bytes, StreamHandle stream) {
   if (!std::has_single_bit(alignment_bytes) || alignment_bytes > kPageBytes) {
     throw std::invalid_argument(
-        fmt::format("an alignment of {} bytes cannot be had; accepted: powers of two up to 2 MiB",
+        fmt::format("an alignment of {} bytes is not possible; accepted: powers of two up to 2 MiB",
                     alignment_bytes));
   }
   if (alignment_bytes <= kGranule) return allocate(facade, device, size_bytes, stream);
@@ -43,7 +43,8 @@ void* CachingManagedAllocator::allocate_aligned(Facade facade, int device, std::
 
 void CachingManagedAllocator::free_or_log(void* address) noexcept {
   if (free(address) == FreeResult::kNotOurs) {
-    log(LogLevel::kError, "deallocate({}): no memory of this resource; nothing was freed", address);
+    log(LogLevel::kError,
+        "deallocate({}): this resource did not allocate the memory; nothing was freed", address);
   }
 }
 

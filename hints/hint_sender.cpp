@@ -63,11 +63,11 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   counters_.count(hint.kind, hint.size_bytes, status.ok());
   if (status.ok()) return true;
   try {
-    log_once(
-        LogLevel::kWarning, status.text(),
-        fmt::format("a hint for {} MiB to {} failed and is left out: {} (said once; the program is "
-                    "correct without it)",
-                    hint.size_bytes >> 20, to_string(hint.place), status.text()));
+    log_once(LogLevel::kWarning, status.text(),
+             fmt::format(
+                 "a hint for {} MiB to {} failed: {} (reported once; without the hint the program "
+                 "may be slower, but it stays correct)",
+                 hint.size_bytes >> 20, to_string(hint.place), status.text()));
   } catch (const std::bad_alloc&) {
     // The next hint that fails is logged.
   }

@@ -88,7 +88,7 @@ void beside(const char* call, Body body) noexcept {
   try {
     body();
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, "{} goes on without uvmalloc: {}", call, error.what());
+    log(LogLevel::kWarning, "{} continues without uvmalloc: {}", call, error.what());
   }
 }
 

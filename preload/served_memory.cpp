@@ -169,7 +169,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
       log(LogLevel::kInfo, "{}", error.what());
       return Outcome::kBeyondLimit;
     }
-    log(LogLevel::kInfo, "a request of {} is left to {}: {}", format_size(request.size_bytes),
+    log(LogLevel::kInfo, "a request for {} is forwarded to {}: {}", format_size(request.size_bytes),
         to_string(vendor_), error.what());
     return Outcome::kNoMemory;
   }
@@ -227,8 +227,8 @@ void ServedMemory::free_after_wait(void* address, int device) noexcept {
     return;
   }
   log(LogLevel::kWarning,
-      "a freed block stays out of use: there was no host memory to note it while a stream "
-      "captured");
+      "a freed block stays out of use: there was no host memory to record the free while a "
+      "stream captured");
 }
 
 // Frees at once: the context's work has ended, so nothing uses the memory.

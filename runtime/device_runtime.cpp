@@ -33,7 +33,7 @@ std::string why_not_usable(int device, const DeviceDescription& description) {
   if (description.capabilities.migrates_on_fault) return "";
   return fmt::format("device {} ({}) is not used: {}", device, description.name,
                      description.why_pages_stay.empty()
-                         ? "pages of managed memory do not follow their use"
+                         ? "pages of managed memory do not migrate to their user"
                          : description.why_pages_stay);
 }
 

@@ -274,7 +274,7 @@ void LivePlanner::end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept {
   try {
     plan->leave_peers();
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, "pages stay on other devices: {}", error.what());
+    log(LogLevel::kWarning, "pages that were moved to other devices stay there: {}", error.what());
   }
   ended_ += plan->figures();
   fails_[static_cast<std::size_t>(plan->device())].store(false, std::memory_order_relaxed);
@@ -295,7 +295,8 @@ void LivePlanner::tell_listener_with_lock(bool wants_uses) noexcept {
   try {
     if (listener_) listener_(wants_uses);
   } catch (const std::exception& error) {
-    log(LogLevel::kWarning, "operators cannot be watched as they should: {}", error.what());
+    log(LogLevel::kWarning, "PyTorch's operators cannot be observed to plan moves: {}",
+        error.what());
   }
 }
 
@@ -384,7 +385,7 @@ void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verd
     if (!verdict.is_new || fails || machine_.configuration.thrashing != Thrashing::kWarn) return;
     log(LogLevel::kWarning,
         "device {} has too little memory for the program: {} went to the host and back, and steps "
-        "take about {} times as long as with memory enough. Smaller batches help. A search for the "
+        "take about {} times as long as with enough memory. Smaller batches help. A search for the "
         "largest batch needs an out-of-memory error: {} raises one",
         device, format_size(verdict.moved_bytes), slowdown_text(verdict.slowdown),
         machine_.configuration.name_of("UVMALLOC_SPILL=2x", "most_slowdown = 2"));

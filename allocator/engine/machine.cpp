@@ -19,7 +19,8 @@ std::vector<DeviceDescription> describe_devices(const DeviceRuntime& runtime) {
   for (int device = 0; device < runtime.device_count(); ++device) {
     auto& description = devices[static_cast<std::size_t>(device)];
     if (RuntimeStatus status = runtime.describe(device, &description); !status.ok()) {
-      throw std::runtime_error(fmt::format("device {} cannot be asked: {}", device, status.text()));
+      throw std::runtime_error(
+          fmt::format("device {} cannot be queried: {}", device, status.text()));
     }
     if (std::string trouble = why_not_usable(device, description); !trouble.empty()) {
       throw std::runtime_error(trouble);

@@ -20,7 +20,7 @@ void OutOfMemoryReport::throw_if_broken(const Request& request, const Refusal& r
       return;
     default:
       throw std::runtime_error(
-          fmt::format("uvmalloc: {} asked of the {} facade on device {} cannot be had: {}",
+          fmt::format("uvmalloc: a request for {} ({} memory, device {}) failed: {}",
                       format_size(request.requested_bytes), to_string(request.facade),
                       request.device, refusal.status.text()));
   }
@@ -33,9 +33,9 @@ std::string OutOfMemoryReport::advice_on_driver(const RuntimeStatus& status) con
   const std::size_t unused_bytes =
       now.budget_bytes - std::min<std::size_t>(now.touched_bytes.current, now.budget_bytes);
   return fmt::format(
-      "With {} of the budget unused, address space has run out (this allocator's spans take {}, "
-      "see ulimit -v), or memory of the driver's own. Smaller spans ({}) or fewer allocators take "
-      "less address space. ",
+      "{} of the budget are unused, so the process has no address space left (this allocator has "
+      "reserved {}; see ulimit -v), or the driver has no memory for its own records. To reserve "
+      "less, set a smaller {}, or make fewer allocators. ",
       format_size(unused_bytes), format_size(now.span_bytes.current),
       machine_.configuration.name_of("UVMALLOC_SPAN_SIZE", "span_bytes"));
 }
@@ -43,7 +43,8 @@ std::string OutOfMemoryReport::advice_on_driver(const RuntimeStatus& status) con
 std::string OutOfMemoryReport::advice(const Request& request, const Refusal& refusal) const {
   const Configuration& settings = machine_.configuration;
   if (request.requested_bytes > kLargestRequest) {
-    return fmt::format("A block has at most {}. Is the size right?", format_size(kLargestRequest));
+    return fmt::format("The largest possible block has {}: check the size of the request.",
+                       format_size(kLargestRequest));
   }
   std::string who;
   std::string more;
@@ -60,7 +61,7 @@ std::string OutOfMemoryReport::advice(const Request& request, const Refusal& ref
                          settings.name_of("UVMALLOC_BUDGET", "budget_bytes"));
       break;
     case RefusedBy::kDeviceLimit:
-      who = fmt::format("Device {} may hold {} here. ", request.device,
+      who = fmt::format("The limit of device {} is {}. ", request.device,
                         format_size(device_limit_bytes));
       more = fmt::format("To allow more, raise {}, or the limit that the program has set. ",
                          settings.name_of("UVMALLOC_DEVICE_BUDGET", "device_budget_bytes"));
@@ -70,17 +71,17 @@ std::string OutOfMemoryReport::advice(const Request& request, const Refusal& ref
       break;
     case RefusedBy::kDriver:
     case RefusedBy::kNobody:
-      who = "The driver gives no more. ";
+      who = "The driver refused more memory. ";
       more = advice_on_driver(refusal.status);
       break;
   }
   return fmt::format("{}{}{}To need less, {}.", who,
                      exceeds_limits
-                         ? "No free makes room for a request of that size. "
-                         : "Everything cached was given back and the request tried again. ",
+                         ? "The request exceeds the limit, so freeing memory cannot help. "
+                         : "All cached memory was given back, and the request was retried. ",
                      more,
                      settings.name_of("use smaller batches or free tensors first",
-                                      "ask for less or free blocks first"));
+                                      "request less or free blocks first"));
 }
 
 void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
@@ -96,8 +97,7 @@ void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
   throw OutOfMemoryError(
       request.requested_bytes,
       fmt::format(
-          "uvmalloc: out of memory: {} asked of the {} facade on device {} cannot be had ({}).\n{}"
-          "{}",
+          "uvmalloc: out of memory: a request for {} ({} memory, device {}) failed: {}.\n{}{}",
           format_size(request.requested_bytes), to_string(request.facade), request.device,
           refusal.status.ok() ? "no memory" : std::string(refusal.status.native_name), table,
           advice(request, refusal)),

@@ -122,10 +122,10 @@ void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlo
     }
   }
   if (block == nullptr) {
-    throw std::invalid_argument(
-        fmt::format("{} at {} cannot be had again: the memory is not private pool {}'s, or it is "
-                    "in use",
-                    format_size(wanted.size_bytes), wanted.address, id));
+    throw std::invalid_argument(fmt::format(
+        "{} at {} cannot be restored: the memory does not belong to private pool {}, or "
+        "it is in use",
+        format_size(wanted.size_bytes), wanted.address, id));
   }
   if (ThreadCache* cache = caches_.local()) {
     const CacheOwnerGuard inside(*cache);

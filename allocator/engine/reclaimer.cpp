@@ -212,9 +212,8 @@ void Reclaimer::release_spans_of(int device) {
   }
   if (left_bytes == 0) return;
   log(LogLevel::kWarning,
-      "device {} was reset while {} of its memory could not be taken out of use: a stream of "
-      "another "
-      "device may still work there",
+      "device {} was reset, but {} of its memory stay reserved: a stream of another device may "
+      "still use them",
       device, format_size(left_bytes));
 }
 

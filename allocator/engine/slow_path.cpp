@@ -17,8 +17,8 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   RequestShape shape{alignment_bytes, false, false};
   if (machine.in_forked_child()) {
     if (shape.is_aligned()) {
-      throw std::runtime_error(
-          fmt::format("an alignment of {} bytes cannot be had in a forked child", alignment_bytes));
+      throw std::runtime_error(fmt::format(
+          "an alignment of {} bytes is not possible in a forked child", alignment_bytes));
     }
     return fork_guard.allocate_in_child(facade, size_bytes);
   }
@@ -178,7 +178,8 @@ void Engine::note_uses(int device, StreamHandle stream, std::span<const live::Us
     try {
       device_sharing.before_kernel(device, [&](int shared) { live.leave_device(shared, stream); });
     } catch (const std::exception& error) {
-      log(LogLevel::kWarning, "no turn was waited for: {}", error.what());
+      log(LogLevel::kWarning, "a kernel did not wait for the program's turn on the device: {}",
+          error.what());
     }
   }
   live.note_uses(device, stream, ranges, launch);
@@ -308,12 +309,12 @@ FreeResult Engine::report_misuse(const void* address) const noexcept {
   }
   if (base == nullptr) {
     log(LogLevel::kError,
-        "free({}): a second free, of memory that is in no block any more; nothing was freed",
+        "free({}): the memory was freed before and belongs to no block now; nothing was freed",
         address);
     return FreeResult::kDouble;
   }
   try {
-    log(LogLevel::kError, "free({}): {} of a block of {} at {}, {} facade; nothing was freed",
+    log(LogLevel::kError, "free({}): {} of a block of {} at {}, {} memory; nothing was freed",
         address, is_live ? "not the start" : "a second free", format_size(size_bytes), base,
         to_string(facade));
   } catch (const std::bad_alloc&) {

@@ -23,7 +23,7 @@ void* ChildMemory::allocate(Facade facade, std::size_t size_bytes) {
   void* address = nullptr;
   if (posix_memalign(&address, kGranule, size_bytes) != 0) {
     throw OutOfMemoryError(
-        size_bytes, fmt::format("uvmalloc: out of memory: {} asked of malloc in a forked child",
+        size_bytes, fmt::format("uvmalloc: out of memory: malloc refused {} in a forked child",
                                 format_size(size_bytes)));
   }
   try {

@@ -52,7 +52,9 @@ void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
 void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator, framework_installed);
   if (!allocator->figure_store().describe(about)) {
-    log(LogLevel::kWarning, "the report will lack what the process is: {} bytes", about.size());
+    log(LogLevel::kWarning,
+        "a report after a kill will lack the program's name: its description has {} bytes",
+        about.size());
   }
 }
 
@@ -136,7 +138,8 @@ std::unique_ptr<Activation> activate() {
     }
   }
   activation_failed = true;
-  log(LogLevel::kWarning, "not active, memory is served as without it: {}", activation->reason);
+  log(LogLevel::kWarning, "not active, the program runs as without uvmalloc: {}",
+      activation->reason);
   note_inactive(activation->reason);
   return activation;
 }

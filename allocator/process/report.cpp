@@ -322,7 +322,7 @@ std::map<std::string_view, std::string> automatic_values(
   values["UVMALLOC_CPU"] = "managed once the program has initialised the driver";
   values["UVMALLOC_HOST_MEMORY"] = to_string(host_backing_of(devices, configuration.host_backing));
   values["UVMALLOC_FORK_LIMIT"] = format_size(host_bytes_less_reserve / ranks);
-  values["UVMALLOC_SPILL"] = "no limit, but in a search for the largest batch";
+  values["UVMALLOC_SPILL"] = "no limit, except in a search for the largest batch";
   values["UVMALLOC_SPAN_SIZE"] = "by the budget and the request";
   values["UVMALLOC_THREAD_CACHE"] =
       format_size(thread_cache_bytes(configuration, budget.hard_bytes));

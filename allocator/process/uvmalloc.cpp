@@ -95,8 +95,8 @@ uvmalloc_options known_options(const uvmalloc_options& given) {
   }
   if (given.struct_bytes > kMostOptionsBytes) {
     throw std::invalid_argument(
-        fmt::format("uvmalloc_create: struct_bytes is {}; it is the size of the structure, {} at "
-                    "most",
+        fmt::format("uvmalloc_create: struct_bytes is {}; accepted: the size of the structure, at "
+                    "most {}",
                     given.struct_bytes, kMostOptionsBytes));
   }
   uvmalloc_options options{};
@@ -104,7 +104,8 @@ uvmalloc_options known_options(const uvmalloc_options& given) {
   const std::size_t common = std::min(given.struct_bytes, sizeof options);
   if (std::any_of(bytes + common, bytes + given.struct_bytes,
                   [](auto byte) { return byte != 0; })) {
-    throw std::invalid_argument("uvmalloc_create: an option is set that this version lacks");
+    throw std::invalid_argument(
+        "uvmalloc_create: an option is set that this version does not have");
   }
   std::memcpy(&options, bytes, common);
   return options;
@@ -117,7 +118,8 @@ static_assert(static_cast<int>(uvm::Policy::kPlanned) == UVMALLOC_POLICY_PLANNED
 
 uvm::Policy policy_of(std::int32_t policy) {
   if (policy < UVMALLOC_POLICY_AUTO || policy > UVMALLOC_POLICY_PLANNED) {
-    throw std::invalid_argument("uvmalloc_create: there is no such policy");
+    throw std::invalid_argument(
+        "uvmalloc_create: the policy is unknown; accepted: a value of UVMALLOC_POLICY_*");
   }
   return static_cast<uvm::Policy>(policy);
 }
@@ -240,7 +242,9 @@ uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int
   const void* const caller = __builtin_return_address(0);
   return with(allocator, __func__, [&](auto& own, const char* function) {
     if (facade < UVMALLOC_HOST || facade > UVMALLOC_DEVICE) {
-      throw std::invalid_argument(fmt::format("{}: there is no facade {}", function, facade));
+      throw std::invalid_argument(
+          fmt::format("{}: the memory kind is {}; accepted: UVMALLOC_HOST, _PINNED, _DEVICE",
+                      function, facade));
     }
     require_device(function, own, device);
     const auto kind = static_cast<Facade>(facade);

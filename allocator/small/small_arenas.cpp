@@ -71,9 +71,10 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
   }
   // Logged without the lock, because whoever reads the log may be slow.
   if (is_unsuited) {
-    log_once(LogLevel::kError, "jemalloc",
-             "small blocks cannot be had: jemalloc was not built with --with-lg-hugepage=18. Run "
-             "scripts/setup and configure anew");
+    log_once(
+        LogLevel::kError, "jemalloc",
+        "blocks up to 4 KiB cannot be served: jemalloc was not built with --with-lg-hugepage=18. "
+        "Run scripts/setup, then configure the build again");
   }
   return batch;
 }

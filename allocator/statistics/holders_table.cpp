@@ -34,7 +34,7 @@ std::string most_rows(std::vector<const Holder*> holders, std::string_view other
 
 std::string facade_rows(const Statistics& statistics) {
   std::string rows =
-      fmt::format("  {:<15} {:>12} {:>12} {:>9} {:>12} {:>12} {:>12}\n", "facade", "in use", "peak",
+      fmt::format("  {:<15} {:>12} {:>12} {:>9} {:>12} {:>12} {:>12}\n", "memory", "in use", "peak",
                   "blocks", "large blocks", "pending free", "reserved");
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
     for (std::size_t device = 0; device < statistics.classes[facade].size(); ++device) {
@@ -85,7 +85,7 @@ std::string private_pool_rows(const Statistics& statistics) {
     return pool.reserved_bytes[kSizeClasses].current;
   };
   return most_rows(std::move(pools), "private pools", held, [&](const PrivatePoolStatistics& pool) {
-    return fmt::format("  device {}, private pool {} (of a graph or the user's): {} of its own\n",
+    return fmt::format("  device {}, private pool {} (of a graph or of the program): {}\n",
                        pool.device, pool.id, format_size(held(pool)));
   });
 }
@@ -95,8 +95,9 @@ std::string private_pool_rows(const Statistics& statistics) {
 std::string holders_table(const Statistics& statistics) {
   return facade_rows(statistics) + stream_rows(statistics) + private_pool_rows(statistics) +
          fmt::format(
-             "  touched {} of a budget of {}; {} free in pools in pieces up to {}, {} kept "
-             "by threads, {} in whole pages that nobody uses\n",
+             "  taken: {} of a budget of {}; of these, {} are free in pools in pieces up to {}, {} "
+             "are "
+             "cached by threads, {} are in unused pages\n",
              format_size(statistics.touched_bytes.current), format_size(statistics.budget_bytes),
              format_size(statistics.free_bytes), format_size(statistics.largest_free_bytes),
              format_size(statistics.thread_cached_bytes),

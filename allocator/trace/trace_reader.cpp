@@ -270,7 +270,7 @@ class Parser {
       refuse(start + 40, fmt::format("an event of the unknown kind {}", kind));
     }
     if (event.facade != kNoFacade && event.facade >= kFacades) {
-      refuse(start + 41, fmt::format("an event of the unknown facade {}", event.facade));
+      refuse(start + 41, fmt::format("an event of the unknown memory kind {}", event.facade));
     }
     const auto devices = static_cast<std::int32_t>(trace_.devices.size());
     if (event.device < kNoPlace || event.device >= devices) {

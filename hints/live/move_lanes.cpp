@@ -270,10 +270,11 @@ bool MoveLanes::count(HintKind kind, const RuntimeStatus& status) noexcept {
   counters_.count(kind, kPageBytes, status.ok());
   if (status.ok()) return true;
   try {
-    log_once(LogLevel::kWarning, status.text(),
-             fmt::format("a page of 2 MiB could not be moved ahead of its use: {} (said once; the "
-                         "program is correct without it)",
-                         status.text()));
+    log_once(
+        LogLevel::kWarning, status.text(),
+        fmt::format("a page of 2 MiB could not be moved ahead of its use: {} (reported once; the "
+                    "program is correct without it)",
+                    status.text()));
   } catch (const std::bad_alloc&) {
     // The next one is logged.
   }

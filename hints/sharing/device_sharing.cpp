@@ -100,7 +100,7 @@ void DeviceSharing::look_at(int device, Shared& shared) {
     actions_.plan_moves(device);
   } catch (const std::exception& error) {
     log_once(LogLevel::kWarning, "sharing",
-             fmt::format("device {} is not shared well: {}", device, error.what()));
+             fmt::format("sharing of device {} was interrupted: {}", device, error.what()));
   }
 }
 

@@ -74,7 +74,7 @@ int open_table(const std::string& path, std::string* why) {
     // In a shared folder another user can give a file of this user a second name.
     const bool is_own = found.st_uid == geteuid();
     if (!is_own || found.st_nlink > 1) {
-      *why = fmt::format("{} {}", path, is_own ? "has another name" : "belongs to another user");
+      *why = fmt::format("{} {}", path, is_own ? "has a second name" : "belongs to another user");
       close(descriptor);
       return -1;
     }
@@ -167,13 +167,13 @@ SharedTurns::~SharedTurns() {
 bool SharedTurns::enter(std::string* why) {
   const TableLock lock(*this);
   if (!lock.is_held()) {
-    *why = fmt::format("the lock of {} is held by a program that does not go on", path_);
+    *why = fmt::format("a program holds the lock of {} and does not release it", path_);
     return false;
   }
   remove_gone_with_lock();
   const auto program = turns_.join();
   if (!program) {
-    *why = fmt::format("{} programs share it already, as many as can", kMostPrograms);
+    *why = fmt::format("{} programs share it already, the maximum", kMostPrograms);
     return false;
   }
   if (!set_lock(descriptor_, static_cast<off_t>(*program), F_WRLCK)) {

@@ -18,8 +18,8 @@ using Question = CUresult (*)(Handle, std::size_t, std::size_t*, std::size_t*);
 
 void say_that_drivers_are_too_old() {
   log_once(LogLevel::kWarning, "kernel-parameters",
-           "the driver does not tell the parameters of kernels (drivers for CUDA 12.4 and later "
-           "do): memory comes to the device when a kernel needs it, not before");
+           "the driver does not report the parameters of kernels (drivers for CUDA 12.4 and later "
+           "do): memory comes to the device by page faults, not ahead of kernels");
 }
 
 // For the index after the last parameter the driver returns CUDA_ERROR_INVALID_VALUE; for a handle

@@ -43,14 +43,14 @@ std::string take_torch_calls() {
     functions[index] = {kTorchCalls[index], dlsym(self, kTorchCalls[index])};
     if (dlsym(everybody, kTorchCalls[index]) != functions[index].replacement) {
       return fmt::format(
-          "other libraries come before {} where the loader looks for torch's functions "
-          "(TORCH_USE_RTLD_GLOBAL?); preload it",
+          "the loader finds torch's functions in other libraries before {} (is "
+          "TORCH_USE_RTLD_GLOBAL set?); preload it instead",
           path);
     }
   }
   if (find_torch().python_mapped) {
     replace_imported_functions("libtorch_python.so", functions);
-    if (!functions[0].replaced) return "this torch gives its tensors to numpy in an unknown way";
+    if (!functions[0].replaced) return "this torch exports tensors to numpy in an unknown way";
   }
   replace_imported_functions(nullptr, functions);
   // These two are CUDA's. No sharing depends on them, so a failure does not stop the plugin.

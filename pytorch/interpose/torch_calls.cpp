@@ -24,7 +24,8 @@ Function next_of_torch(const char* symbol, const char* library) {
   if (void* function = preload::next_definition(symbol, library))
     return reinterpret_cast<Function>(function);
   throw std::runtime_error(
-      fmt::format("uvmalloc: {} is called, and no {} in this process has it", symbol, library));
+      fmt::format("uvmalloc: torch's function {} was called, but no {} in this process has it",
+                  symbol, library));
 }
 
 // Reports to the plugin, if it is loaded, that code outside torch gets the tensor's memory.

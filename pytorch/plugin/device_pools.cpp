@@ -190,7 +190,8 @@ native::CheckpointDelta DevicePools::restore(c10::DeviceIndex device,
                                              c10::DeleterFnPtr deleter) {
   auto* ours = dynamic_cast<Checkpoint*>(state.get());
   if (ours == nullptr) {
-    TORCH_CHECK(fallback_ != nullptr && state != nullptr, "this is no checkpoint of a memory pool");
+    TORCH_CHECK(fallback_ != nullptr && state != nullptr,
+                "this is not a checkpoint of a memory pool");
     return fallback_->setCheckpointPoolState(device, state);
   }
   native::CheckpointDelta delta;

@@ -42,7 +42,7 @@ void MemoryHistory::record(bool enabled, native::CreateContextFn gatherer, std::
                            native::RecordContext when, bool clear,
                            const std::vector<std::string>& skip_actions) {
   TORCH_CHECK(when == native::RecordContext::NEVER || gatherer != nullptr,
-              "stacks are asked for, but there is no function that gathers them");
+              "stacks are requested, but no function to gather them is given");
   std::array<bool, kActions> skipped{};
   for (const std::string& action : skip_actions) {
     skipped.at(c10::CachingDeviceAllocator::parseTraceEntryAction(action)) = true;

@@ -417,8 +417,8 @@ class CudaRuntime final : public DeviceRuntime {
   // memory.
   void note_unrestored(CUresult result, std::string_view call) const {
     if (result == CUDA_SUCCESS) return;
-    log(LogLevel::kWarning, "a thread's state could not be restored: {}: {} ({})", call,
-        status(result, call).native_name, static_cast<int>(result));
+    log(LogLevel::kWarning, "a thread's context or capture mode could not be restored: {}: {} ({})",
+        call, status(result, call).native_name, static_cast<int>(result));
   }
 
   // Like in_context(), for calls that invalidate a capture of this or another thread because the
@@ -452,7 +452,7 @@ std::unique_ptr<DeviceRuntime> make_cuda_runtime(std::string* reason) {
   int driver_version = 0;
   if (api->device_get_count(&devices) != CUDA_SUCCESS ||
       api->driver_get_version(&driver_version) != CUDA_SUCCESS) {
-    *reason = "the CUDA driver does not say which devices it has";
+    *reason = "the CUDA driver does not report its devices";
     return nullptr;
   }
   return std::make_unique<cuda::CudaRuntime>(std::move(api), devices, driver_version);

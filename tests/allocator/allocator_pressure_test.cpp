@@ -84,7 +84,7 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
   EXPECT_EQ(allocator->free_bytes(0, driver), 6 * kMiB);
   std::string text = refusal(8 * kMiB);
   EXPECT_NE(text.find("(the device's limit is reached)"), std::string::npos) << text;
-  EXPECT_NE(text.find("Device 0 may hold 16 MiB here."), std::string::npos) << text;
+  EXPECT_NE(text.find("The limit of device 0 is 16 MiB."), std::string::npos) << text;
   EXPECT_NE(text.find("raise device_budget_bytes, or"), std::string::npos) << text;
   host(30 * kMiB);
   EXPECT_EQ(allocator->free_bytes(0, driver), 4 * kMiB) << "what is left of all";
@@ -376,8 +376,8 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
   for (const char* part :
        {"device, device 0 34 MiB", "device, device 1 10 MiB", "4 MiB 38 MiB",
         "device 0, stream 0x100: 20 MiB in use", "device 0, stream 0x200: 8 MiB in use",
-        "device 1, stream 0x500: 10 MiB in use", "private pool 7", "6 MiB of its own",
-        "touched 48 MiB of a budget of 64 MiB"}) {
+        "device 1, stream 0x500: 10 MiB in use", "private pool 7",
+        "(of a graph or of the program): 6 MiB", "taken: 48 MiB of a budget of 64 MiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
   allocator->end_private_pool(0, 7);
@@ -387,7 +387,7 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
 TEST_F(PressureTest, ARequestLargerThanABlockCanBeIsToldHowLargeABlockCanBe) {
   for (const std::size_t size_bytes : {std::size_t{4} << 40, SIZE_MAX}) {
     const std::string text = refusal(size_bytes);
-    EXPECT_NE(text.find("A block has at most 2.00 TiB. Is the size right?"), std::string::npos);
+    EXPECT_NE(text.find("The largest possible block has 2.00 TiB"), std::string::npos);
     EXPECT_EQ(text.find("address space"), std::string::npos) << text;
   }
 }
@@ -396,7 +396,7 @@ TEST_F(PressureTest, AdviceNamesWhatTheProgramHasSet) {
   device(60 * kMiB);
   std::string text = refusal(8 * kMiB);
   EXPECT_EQ(text.find("UVMALLOC_"), std::string::npos) << text;
-  EXPECT_NE(text.find("To allow more, raise budget_bytes. To need less, ask for less"),
+  EXPECT_NE(text.find("To allow more, raise budget_bytes. To need less, request less"),
             std::string::npos)
       << text;
   Configuration configuration = small_configuration();
@@ -411,10 +411,11 @@ TEST_F(PressureTest, AdviceNamesWhatTheProgramHasSet) {
 
 TEST_F(PressureTest, AdviceSaysWhatWasTried) {
   const std::string too_large = refusal(80 * kMiB);
-  EXPECT_NE(too_large.find("No free makes room for a request of that size."), std::string::npos);
+  EXPECT_NE(too_large.find("The request exceeds the limit, so freeing memory cannot help."),
+            std::string::npos);
   machine->failures["allocate_managed"] = 100;
   const std::string refused = refusal(40 * kMiB);
-  EXPECT_NE(refused.find("The driver gives no more. Everything cached was given back"),
+  EXPECT_NE(refused.find("The driver refused more memory. All cached memory was given back"),
             std::string::npos)
       << refused;
   EXPECT_EQ(refused.find("budget_bytes"), std::string::npos) << refused;

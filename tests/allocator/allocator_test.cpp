@@ -1042,8 +1042,8 @@ TEST_F(AllocatorTest, AddressSpaceIsSharedOutAmongTheAllocatorsOfAProcess) {
 TEST_F(AllocatorTest, AMissingAddressSpaceIsNamed) {
   machine->allocatable_bytes = 0;
   const std::string text = refusal(5 * kMiB);
-  EXPECT_NE(text.find("With 256 MiB of the budget unused, address space has run out (this "
-                      "allocator's spans take 0 B,"),
+  EXPECT_NE(text.find("256 MiB of the budget are unused, so the process has no address space "
+                      "left (this allocator has reserved 0 B;"),
             std::string::npos)
       << text;
   EXPECT_EQ(text.find("UVMALLOC_BUDGET"), std::string::npos) << text;

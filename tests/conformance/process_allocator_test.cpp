@@ -99,8 +99,8 @@ TEST_F(ProcessAllocator, WithoutARuntimeTheReasonIsSaid) {
             fmt::format(
                 "no runtime is named 'abacus' (UVMALLOC_RUNTIME or an option); accepted: auto, {}",
                 fmt::join(runtime_names(), ", ")));
-  EXPECT_EQ(said,
-            "uvmalloc: not active, memory is served as without it: " + activation.reason + "\n");
+  EXPECT_EQ(said, "uvmalloc: not active, the program runs as without uvmalloc: " +
+                      activation.reason + "\n");
 }
 
 TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {

@@ -347,7 +347,7 @@ TEST_F(SharedTurnsTest, WhatIsWrongIsSaid) {
   std::ofstream(folder + "/precious") << "precious";
   std::filesystem::create_hard_link(folder + "/precious", table_file("name"));
   EXPECT_EQ(SharedTurns::join(folder, "name", kRules, &why), nullptr);
-  EXPECT_EQ(why, table_file("name") + " has another name");
+  EXPECT_EQ(why, table_file("name") + " has a second name");
   EXPECT_EQ(std::filesystem::file_size(folder + "/precious"), 8u);
 }
 
@@ -363,7 +363,7 @@ TEST_F(SharedTurnsTest, AThirtyThirdProgramIsRefused) {
   wait_for(shared->ready, kMostPrograms);
   std::string why;
   EXPECT_EQ(SharedTurns::join(folder, "card", kRules, &why), nullptr);
-  EXPECT_EQ(why, "32 programs share it already, as many as can");
+  EXPECT_EQ(why, "32 programs share it already, the maximum");
   for (const pid_t child : children) {
     kill(child, SIGKILL);
     result_of(child);

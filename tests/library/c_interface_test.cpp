@@ -304,7 +304,7 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
     EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(uvmalloc_last_error(), "uvmalloc_create: struct_bytes is " +
                                          std::to_string(too_large) +
-                                         "; it is the size of the structure, 4096 at most");
+                                         "; accepted: the size of the structure, at most 4096");
   }
   larger.known.struct_bytes = sizeof(uvmalloc_options);
   larger.known.policy = 4;
@@ -327,7 +327,7 @@ TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
   EXPECT_EQ(device(12 * kMiB), UVMALLOC_OK);
   EXPECT_EQ(device(6 * kMiB), UVMALLOC_ERROR_OUT_OF_MEMORY);
   const std::string text = uvmalloc_last_error();
-  EXPECT_NE(text.find("Device 0 may hold 16 MiB here."), std::string::npos) << text;
+  EXPECT_NE(text.find("The limit of device 0 is 16 MiB."), std::string::npos) << text;
   EXPECT_NE(text.find("device_budget_bytes"), std::string::npos) << text;
   EXPECT_EQ(uvmalloc_allocate(limited, UVMALLOC_HOST, 0, 64 * kMiB, 0, nullptr, &block),
             UVMALLOC_OK);
@@ -637,7 +637,7 @@ TEST(CCreate, ADeviceWhosePagesDoNotMigrateIsNotUsable) {
   EXPECT_EQ(allocator, nullptr);
   EXPECT_STREQ(
       uvmalloc_last_error(),
-      "device 0 (Fake Device) is not used: pages of managed memory do not follow their use");
+      "device 0 (Fake Device) is not used: pages of managed memory do not migrate to their user");
 }
 
 TEST(CVersion, LibraryHeaderAndTextAgree) {

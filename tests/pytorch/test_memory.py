@@ -70,7 +70,7 @@ def fits(mib):
         return True
     except torch.OutOfMemoryError as error:
         text = str(error)
-        assert 'Device 0 may hold' in text and 'UVMALLOC_DEVICE_BUDGET' in text, text
+        assert 'The limit of device 0' in text and 'UVMALLOC_DEVICE_BUDGET' in text, text
         return text.split(' allowed; ')[0].split('is free. ')[1]
 print(torch.cuda.mem_get_info()[0] // MIB, fits(256), fits(258))
 kept = torch.empty(56 * MIB, dtype=torch.uint8, device='cuda')
