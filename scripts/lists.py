@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/configuration.md"
-WORDS = "pytorch/python/uvmalloc/accepted.py"
+WORDS = "pytorch/python/uvmalloc/_cli/accepted.py"
 DRIVERS = "sim/cuda/driver_versions.def"
 
 BEGIN = "<!-- scripts/lists.py writes this table -->\n"
