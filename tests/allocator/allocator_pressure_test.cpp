@@ -83,13 +83,13 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
   host(20 * kMiB);
   EXPECT_EQ(allocator->free_bytes(0, driver), 6 * kMiB);
   std::string text = refusal(8 * kMiB);
-  EXPECT_NE(text.find("(the device's limit is reached)"), std::string::npos) << text;
+  EXPECT_NE(text.find("failed: the device's limit is reached"), std::string::npos) << text;
   EXPECT_NE(text.find("The limit of device 0 is 16 MiB."), std::string::npos) << text;
   EXPECT_NE(text.find("raise device_budget_bytes, or"), std::string::npos) << text;
   host(30 * kMiB);
   EXPECT_EQ(allocator->free_bytes(0, driver), 4 * kMiB) << "what is left of all";
   text = refusal(6 * kMiB);
-  EXPECT_NE(text.find("(the budget is used up)"), std::string::npos) << text;
+  EXPECT_NE(text.find("failed: the budget is used up"), std::string::npos) << text;
   EXPECT_NE(text.find("raise budget_bytes."), std::string::npos) << text;
 }
 

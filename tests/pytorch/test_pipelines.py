@@ -190,6 +190,7 @@ def test_closing_early_ends_all_stages() -> None:
         ({"memory": 0}, "memory is 0"),
         ({"item_bytes": -1}, "item_bytes is -1"),
         ({"timeout": 0}, "timeout is 0; accepted: seconds above 0, or None"),
+        ({"timeout": "x"}, "timeout is 'x'; accepted: seconds above 0, or None"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

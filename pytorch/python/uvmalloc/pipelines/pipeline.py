@@ -83,7 +83,7 @@ def pipeline(
     """
     if isinstance(credits, bool) or not isinstance(credits, int) or credits < 1:
         raise ValueError(f"pipeline: credits is {credits!r}; accepted: a whole number from 1")
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
         raise ValueError(f"pipeline: timeout is {timeout!r}; accepted: seconds above 0, or None")
     named = [_named(stage, number) for number, stage in enumerate(stages)]
     return Pipeline(
