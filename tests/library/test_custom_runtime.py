@@ -77,8 +77,10 @@ def test_it_passes_the_conformance_suite_of_a_build_that_has_not_seen_it(
         LD_LIBRARY_PATH=str(libraries / "sim"),
     )
     [passed] = re.findall(r"\[  PASSED  \] (\d+) tests", output)
-    assert int(passed) == len(re.findall(r"\[ RUN      \]", output)) > 20
-    assert "SKIPPED" not in output
+    # The devices of this runtime do not reach ordinary memory.
+    skipped = set(re.findall(r"\[  SKIPPED \] \S+\.(\w+)/", output))
+    assert skipped == {"OrdinaryMemoryTakesHintsAndCopiesWhereDevicesReachIt"}
+    assert int(passed) + len(skipped) == len(re.findall(r"\[ RUN      \]", output)) > 20
 
 
 def test_the_process_allocator_runs_on_it(
