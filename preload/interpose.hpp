@@ -75,6 +75,21 @@ int number_of(Query query, Arguments... arguments) noexcept {
   return pass_on(query, arguments..., &answer) == 0 ? answer : -1;
 }
 
+// The device of a stream by the query `next`; `current()` for stream 0, or if the query fails.
+template <class Query, class Stream>
+int device_of_stream(Query next, Stream stream, int (*current)() noexcept) noexcept {
+  const int known = stream != nullptr ? number_of(next, stream) : -1;
+  return known >= 0 ? known : current();
+}
+
+// Whether the stream is captured, by the query `next`. In every interface 0 is success as a result,
+// and no capture as a status.
+template <class Result, class Stream, class Status>
+bool is_captured(Result (*next)(Stream, Status*), Stream stream) {
+  Status status{};
+  return pass_on(next, stream, &status) == Result{} && status != Status{};
+}
+
 // The file name in a library's path. `path` may be nullptr.
 inline std::string_view file_name(const char* path) noexcept {
   const std::string_view whole = path != nullptr ? path : "";

@@ -26,8 +26,7 @@ struct Driver {
   // If the driver is older than cuStreamGetDevice, every stream counts as one of the current
   // device.
   static int device_of(CUstream stream) noexcept {
-    const int known = stream != nullptr ? number_of(NEXT_OF_DRIVER(cuStreamGetDevice), stream) : -1;
-    return known >= 0 ? known : device();
+    return device_of_stream(NEXT_OF_DRIVER(cuStreamGetDevice), stream, device);
   }
   // nullptr is the current context.
   static int device_of_context(CUcontext context = nullptr) noexcept;
@@ -42,9 +41,7 @@ struct Driver {
     return pass_on(NEXT_OF_DRIVER(cuDeviceGetMemPool), out, device);
   }
   static bool is_capturing(CUstream stream) {
-    CUstreamCaptureStatus status{};
-    return pass_on(NEXT_OF_DRIVER(cuStreamIsCapturing), stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return is_captured(NEXT_OF_DRIVER(cuStreamIsCapturing), stream);
   }
 };
 

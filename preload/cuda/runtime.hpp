@@ -33,9 +33,7 @@ struct Runtime {
   static int device() noexcept { return number_of(NEXT_OF_RUNTIME(cudaGetDevice)); }
   // The device of a stream; that of stream 0 is the current one.
   static int device_of(cudaStream_t stream) noexcept {
-    const int known =
-        stream != nullptr ? number_of(NEXT_OF_RUNTIME(cudaStreamGetDevice), stream) : -1;
-    return known >= 0 ? known : device();
+    return device_of_stream(NEXT_OF_RUNTIME(cudaStreamGetDevice), stream, device);
   }
   static int device_of_context() noexcept { return device(); }
   static int device_to_reset() noexcept { return device(); }
@@ -49,9 +47,7 @@ struct Runtime {
     return pass_on(NEXT_OF_RUNTIME(cudaDeviceGetMemPool), out, device);
   }
   static bool is_capturing(cudaStream_t stream) {
-    cudaStreamCaptureStatus status{};
-    return pass_on(NEXT_OF_RUNTIME(cudaStreamIsCapturing), stream, &status) == cudaSuccess &&
-           status != cudaStreamCaptureStatusNone;
+    return is_captured(NEXT_OF_RUNTIME(cudaStreamIsCapturing), stream);
   }
 };
 

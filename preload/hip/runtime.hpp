@@ -32,9 +32,7 @@ struct Runtime {
 
   static int device() noexcept { return number_of(NEXT_OF_RUNTIME(hipGetDevice)); }
   static int device_of(hipStream_t stream) noexcept {
-    const int known =
-        stream != nullptr ? number_of(NEXT_OF_RUNTIME(hipStreamGetDevice), stream) : -1;
-    return known >= 0 ? known : device();
+    return device_of_stream(NEXT_OF_RUNTIME(hipStreamGetDevice), stream, device);
   }
   // Contexts of HIP are its devices.
   static int device_of_context() noexcept { return device(); }
@@ -49,9 +47,7 @@ struct Runtime {
     return pass_on(NEXT_OF_RUNTIME(hipDeviceGetMemPool), out, device);
   }
   static bool is_capturing(hipStream_t stream) {
-    hipStreamCaptureStatus status{};
-    return pass_on(NEXT_OF_RUNTIME(hipStreamIsCapturing), stream, &status) == hipSuccess &&
-           status != hipStreamCaptureStatusNone;
+    return is_captured(NEXT_OF_RUNTIME(hipStreamIsCapturing), stream);
   }
 };
 
