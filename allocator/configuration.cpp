@@ -252,8 +252,7 @@ const std::vector<Setting>& settings() {
        word(&Configuration::runtime)},
       {{"UVMALLOC_POLICY", "auto", names_of(kPolicies),
         "how memory is placed: by advice and prefetches, by page faults alone, or not at all "
-        "(moves "
-        "copy)"},
+        "(moves copy)"},
        choice(&Configuration::policy, kPolicies)},
       {{"UVMALLOC_THRASHING", "warn", names_of(kThrashing),
         "the reaction to steps that are much slower because their memory does not fit the device"},
@@ -300,8 +299,7 @@ const std::vector<Setting>& settings() {
        choice(&Configuration::cpu_tensors, kCpuTensors)},
       {{"UVMALLOC_HOST_MEMORY", "auto", names_of(kHostBackings),
         "the memory of CPU tensors: managed, or ordinary if every device reaches it; forked "
-        "children "
-        "share ordinary memory"},
+        "children share ordinary memory"},
        choice(&Configuration::host_backing, kHostBackings)},
       {{"UVMALLOC_FORK_LIMIT", "auto", kSizeOrAuto,
         "most host memory that is copied for a forked child; 0: never"},

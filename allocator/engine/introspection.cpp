@@ -68,18 +68,18 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
     // The driver counts discarded pages as used, and pages on the device that no block there uses,
     // until it needs their memory.
     const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
-    const std::size_t discarded_bytes = heap->ledger.discarded_bytes_at(Place::device(device));
-    const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) + discarded_bytes;
+    const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) +
+                                    heap->ledger.discarded_bytes_at(Place::device(device));
     std::size_t& foreign_bytes = heap->foreign_bytes[static_cast<std::size_t>(device)];
     foreign_bytes =
         std::min(foreign_bytes, left(left(driver.total_bytes, driver.free_bytes), known_bytes));
     const std::size_t most_bytes = left(driver.total_bytes, used_bytes + foreign_bytes);
-    if (driver.free_bytes < most_bytes) {
+    if (!integrated && driver.free_bytes < most_bytes) {
       figures.free_bytes = std::min(most_bytes, driver.free_bytes + unused_bytes(heap, device));
     }
-    allowed_bytes = std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
-                             left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX),
-                                  heap->book.reserved_bytes(Facade::kDevice, device)));
+    allowed_bytes =
+        std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
+                 left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX), used_bytes));
   }
   return obtainable_bytes(figures, integrated, integrated ? available_host_bytes() : 0,
                           allowed_bytes);
