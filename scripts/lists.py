@@ -9,13 +9,16 @@ it writes nothing, names each file that would change, and ends with exit code 1 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "pytorch" / "python"))
+
+from uvmalloc._cli import library_calls  # noqa: E402
+
 PAGE = "docs/configuration.md"
 WORDS = "pytorch/python/uvmalloc/_cli/accepted.py"
 DRIVERS = "sim/cuda/driver_versions.def"
@@ -27,15 +30,6 @@ WORDS_OF = {
     "MOVES": "UVMALLOC_MOVE",
     "LOG_LEVELS": "UVMALLOC_LOG",
 }
-
-
-def settings_of(library: Path) -> list[dict[str, str]]:
-    describe = ctypes.CDLL(str(library)).uvmalloc_doctor_json
-    describe.restype = ctypes.c_int64
-    describe.argtypes = (ctypes.c_char_p, ctypes.c_size_t)
-    text = ctypes.create_string_buffer(describe(None, 0) + 1)
-    describe(text, len(text))
-    return json.loads(text.value)["configuration"]
 
 
 def table_of(settings: list[dict[str, str]]) -> str:
@@ -74,7 +68,7 @@ def main() -> int:
     parser.add_argument("--library", type=Path, default=library)
     arguments = parser.parse_args()
     root: Path = arguments.root
-    settings = settings_of(arguments.library)
+    settings = library_calls.doctor(arguments.library)["configuration"]
     drivers = re.findall(
         r'^UVMSIM_DRIVER\(\d+, "(.+)"\)', (root / DRIVERS).read_text(), re.MULTILINE
     )
