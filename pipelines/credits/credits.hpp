@@ -116,8 +116,6 @@ class Credits {
   }
   std::size_t held_bytes() const { return held_bytes_; }
   std::size_t peak_bytes() const { return peak_bytes_; }
-  std::size_t actor_count() const { return actors_.size(); }
-  const std::string& actor_name(std::size_t actor) const { return actors_[actor].name; }
 
  private:
   friend class CreditTrial;

@@ -8,8 +8,7 @@ MOVES = ("cow", "alias", "copy")
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
 
-# The plugin and the simulator accept the same.
-REGION_POLICIES = ("auto", "driver", "off")
+# The simulator accepts the same.
 HINTS = ("none", "recorded")  # that a replay of a trace sends
 PROFILES = ("discrete", "integrated", "hmm", "coherent")
 LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
