@@ -357,6 +357,42 @@ assert all(parameter.is_meta for parameter in empty.parameters())
     )
 
 
+def test_a_model_whose_stream_has_ended_says_so(checked: Checked, tmp_path: Path) -> None:
+    checked(
+        """
+import copy, pickle
+from torch import nn
+make = lambda: nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 8))
+model = make().to(device)
+save_file(model.state_dict(), file)
+with torch.device('meta'):
+    empty = make()
+x = torch.arange(8, device=device)
+expected = model(x)
+stream = uvmalloc.stream_safetensors(file, device, window='64KiB')
+def refused(*called):
+    for one in called:
+        try:
+            one(x)
+        except RuntimeError as error:
+            assert "'0.weight' has no values" in str(error) and 'ended' in str(error), error
+        else:
+            raise SystemExit('computed on meta')
+for _ in range(2):
+    with stream.into(empty):
+        assert torch.equal(empty(x), expected)
+    refused(empty, copy.deepcopy(empty), pickle.loads(pickle.dumps(empty)))
+assert [len(each._forward_pre_hooks) for each in empty.modules()] == [1, 1, 1]
+assert empty(x.to('meta')).is_meta
+empty.load_state_dict(model.state_dict(), assign=True)
+assert torch.equal(empty(x), expected)
+assert not any(each._forward_pre_hooks for each in empty.modules())
+""",
+        str(tmp_path),
+        "cuda",
+    )
+
+
 # Bytes of large tensors of the checkpoint on the device, counted while modules run.
 WINDOW = (
     PRELUDE

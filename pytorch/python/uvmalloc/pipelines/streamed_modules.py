@@ -29,7 +29,9 @@ class StreamedModules:
 
     def __init__(self, window: Window, model: torch.nn.Module, prefix: str) -> None:
         self._window = window
+        self._model = model
         self._units = _units_of(window, model, prefix)
+        _AfterStream.end(model)
         self._numbers = {id(unit.module): number for number, unit in enumerate(self._units)}
         self._feed = Feed(window, [unit.piece(window.checkpoint.sizes) for unit in self._units])
         self._turn = ForkedLock()  # of the thread that is inside the model
@@ -46,6 +48,15 @@ class StreamedModules:
 
     def close(self) -> None:
         self._undo.close()
+        on_meta = [
+            unit
+            for unit in self._units
+            if any(tensor.is_meta for _, tensor in _own_tensors(unit.module))
+        ]
+        for unit in on_meta:
+            _AfterStream.watch(unit.path, unit.module)
+        if on_meta:
+            _AfterStream.watch("", self._model)
 
     # ---- the model's side
 
@@ -175,6 +186,44 @@ class _Watched(_BoundToModule, dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         self._before_reading()
         return super().__getitem__(name)
+
+
+@dataclass(frozen=True)
+class _AfterStream:
+    """A hook that stops a call of a module whose stream has ended, and which has no values since.
+
+    Without it, torch computes on "meta" without an error.
+    """
+
+    path: str
+
+    @classmethod
+    def watch(cls, path: str, module: torch.nn.Module) -> None:
+        if not any(isinstance(hook, cls) for hook in module._forward_pre_hooks.values()):
+            module.register_forward_pre_hook(cls(path))
+
+    @classmethod
+    def end(cls, model: torch.nn.Module) -> None:
+        """Removes the hooks of all modules: torch has faster ways for modules without hooks."""
+        for module in model.modules():
+            hooks = module._forward_pre_hooks
+            for key in [key for key, hook in hooks.items() if isinstance(hook, cls)]:
+                del hooks[key]
+
+    def __call__(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        import torch
+
+        on_meta = [name for name, tensor in _own_tensors(module) if tensor.is_meta]
+        if on_meta and any(
+            isinstance(value, torch.Tensor) and not value.is_meta for value in inputs
+        ):
+            name = f"{self.path}.{on_meta[0]}" if self.path else on_meta[0]
+            raise RuntimeError(
+                f"'{name}' has no values, because the model's stream has ended; call the model "
+                "inside stream.into(model), or load its tensors"
+            )
+        if not any(tensor.is_meta for each in module.modules() for _, tensor in _own_tensors(each)):
+            self.end(module)
 
 
 # ---- units --------------------------------------------------------------------------------------

@@ -136,6 +136,9 @@ class StreamedCheckpoint:
         Several threads may call the model. One of them at a time is inside, so that the window
         holds; a recomputation in a backward pass does not wait for another thread.
 
+        Afterwards a call of a module that is on "meta" again is a RuntimeError that names the
+        tensor, unless its inputs are on "meta" too.
+
         Raises ValueError if the files have no tensor of the model, or a tensor of another shape; if
         a parameter or buffer would stay on "meta"; if the window does not hold a module's tensors
         twice, or not together with those of the modules around it.
