@@ -219,10 +219,12 @@ def test_what_a_program_that_takes_too_long_has_started_ends_too(
 def test_a_section_that_the_probe_could_not_measure_is_a_failure(
     gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = {"name": "a device", "simulated": True, "managed_limit_bytes": 4096 << 20}
+    device = {"name": "a device", "simulated": True, "total_bytes": 8192 << 20}
+    device["managed_limit_bytes"] = 4096 << 20
     probed = {"device": device, "hints": {"failed": "no hint"}, "alignment": {"a": 1}}
     monkeypatch.setattr(gpu_check.check, "probe", lambda *_: probed)
-    for stage in ("conformance", "pairs", "any_program", "train"):
+    stages = ("conformance", "pairs", "any_program", "train")
+    for stage in (*stages, "random_moves", "served_training", "evictions"):
         monkeypatch.setattr(gpu_check.check, stage, lambda *_: {})
     check = gpu_check.check.Check(
         gpu_check.place.Place(True, tmp_path), gpu_check.subprograms.Clock(), tmp_path

@@ -10,8 +10,9 @@ from pathlib import Path
 from gpu_check.document import SECTIONS, document, one_line, slug
 from gpu_check.measurements import Json, any_program, conformance, pairs, probe
 from gpu_check.place import MIB, Place
+from gpu_check.programs import evictions, random_moves, served_training
 from gpu_check.subprograms import CheckError, Clock, say
-from gpu_check.training import SIMULATED_TRAININGS, TRAININGS, train
+from gpu_check.training import EVICTED_TRAINING, SIMULATED_TRAININGS, TRAININGS, train
 
 LEAST_LIMIT_BYTES = 2048 * MIB  # of managed memory, which the tests need
 
@@ -80,6 +81,19 @@ class Check:
             results["training"][name] = found
             if found.get("losses") == "different":
                 self.failures.append(f"training, {name}: the losses differ")
+
+        smallest = trainings["small_model"]
+        results["random_moves"] = self.stage(
+            "random moves", lambda: random_moves(place, clock, 5 if place.simulated else 200)
+        )
+        results["served_training"] = self.stage(
+            "training, served calls", lambda: served_training(place, clock, folder, smallest)
+        )
+        evicted, divisors = (smallest, [2.0]) if place.simulated else EVICTED_TRAINING
+        results["evictions"] = self.stage(
+            "evictions",
+            lambda: evictions(place, clock, folder, evicted, device["total_bytes"], divisors),
+        )
 
     def write(self, output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)

@@ -103,6 +103,15 @@ def training_lines(trainings: Json) -> list[str]:
 SECTIONS: dict[str, tuple[str, Callable[[Json], list[str]]]] = {
     "conformance": ("Conformance tests on this driver", conformance_lines),
     "training": ("Training with and without uvmalloc, all of it fitting", training_lines),
+    "random_moves": ("Random programs of moves, against torch's own allocators", nested_lines),
+    "served_training": (
+        "Training with torch's own allocator, whose calls uvmalloc serves",
+        nested_lines,
+    ),
+    "evictions": (
+        "Training with a budget of device memory below the need, the card itself never short",
+        nested_lines,
+    ),
     "pairs": ("Allocation and free from the cache, through torch", nested_lines),
     "any_program": (
         "cudaMalloc and cudaFree in a program of CUDA alone, nanoseconds",

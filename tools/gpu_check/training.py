@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,10 @@ TRAININGS = {
 SIMULATED_TRAININGS = {
     "small_model": Training(4, batch_size=2, embedding=32, layers=1, context=16, corpus_mib=1),
 }
+EVICTED_TRAINING = (
+    Training(steps=12, batch_size=16, embedding=768, layers=8, context=256),
+    (1.25, 1.5, 2.0),  # by what its need of memory is divided
+)
 
 
 def compare_losses(native: Sequence[float], ours: Sequence[float]) -> tuple[str, float]:
@@ -69,15 +73,22 @@ class Trained:
 
 
 def train_once(
-    place: Place, clock: Clock, folder: Path, training: Training, native: bool
+    place: Place,
+    clock: Clock,
+    folder: Path,
+    training: Training,
+    native: bool,
+    settings: Mapping[str, str] | None = None,
 ) -> Trained:
+    """`settings` are variables of uvmalloc."""
     files = {name: folder / f"{name}.json" for name in ("losses", "times", "report")}
     for file in files.values():
         file.unlink(missing_ok=True)
     script = [str(ROOT / "examples" / "train_gpt.py"), *training.options()]
     script += ["--losses", str(files["losses"]), "--times", str(files["times"])]
     command = place.python(*script, native=native, report=None if native else files["report"])
-    run(command, place.environment(), clock.left(120), "train_gpt.py")
+    environment = {**place.environment(), **(settings or {})}
+    run(command, environment, clock.left(120), "train_gpt.py")
     times = json.loads(files["times"].read_text())
     return Trained(
         [float.fromhex(loss) for loss in json.loads(files["losses"].read_text())],
