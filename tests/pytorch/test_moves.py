@@ -600,37 +600,3 @@ y.fill_(7)
 assert x.sum().item() == 42
 torch.ops.uvmalloc.check_invariants()
 """)
-
-
-def test_a_thread_that_has_chosen_no_device_keeps_device_0(checked: Checked) -> None:
-    """Blocks that another device has used are waited for and moved in that device's context."""
-    checked(
-        """
-import threading
-kept = []
-def use_device_1():
-    kept.append(torch.ones(1 << 20, device='cuda:1'))
-    x = torch.ones(1 << 20)
-    kept.append(x.to('cuda:1'))
-    x += 1
-def check():
-    with torch.cuda.device(0):
-        for _ in range(3):
-            x = torch.ones(1 << 20)
-            assert torch.cuda.current_device() == 0, 'after a request'
-            y = x.to('cuda')
-            x += 1
-            assert y.device == torch.device('cuda:0') and torch.cuda.current_device() == 0
-            z = y.to('cuda:1').cpu()
-            del x, y, z
-            assert torch.cuda.current_device() == 0, 'after frees'
-for work in (use_device_1, check, check):
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    torch.cuda.empty_cache()
-torch.ops.uvmalloc.check_invariants()
-print('checked')
-""",
-        devices=2,
-    )
