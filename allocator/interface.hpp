@@ -3,7 +3,15 @@
 #pragma once
 
 #include <uvmalloc/allocator.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/inspection.hpp>
+#include <uvmalloc/kernel_uses.hpp>
+#include <uvmalloc/limits.hpp>
+#include <uvmalloc/private_pools.hpp>
 #include <uvmalloc/statistics.hpp>
+#include <uvmalloc/streams.hpp>
+#include <uvmalloc/tracing.hpp>
 #include "allocator/counters/figure_store.hpp"
 #include "allocator/memory_observer.hpp"
 #include "allocator/policy/size_classes.hpp"

@@ -1,7 +1,6 @@
 // Is called about changes to device memory that no call of the memory's owner causes, so that a
-// framework can keep a history of its memory. The observer outlives the allocator
-// (CachingManagedAllocator::set_memory_observer). It is called under the state lock, so it must not
-// call the allocator, nor wait for a thread that does.
+// program can keep a history of its memory. The observer outlives the allocator. It is called under
+// the state lock, so it must not call the allocator, nor wait for a thread that does.
 #pragma once
 
 #include <cstddef>

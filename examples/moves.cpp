@@ -15,6 +15,8 @@
 #include <vector>
 
 #include <uvmalloc/allocator.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/inspection.hpp>
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/statistics.hpp>
 
@@ -73,7 +75,7 @@ class Moves {
   }
 
   std::uint64_t calls(const char* name) const {
-    const auto all = allocator_.runtime_calls();
+    const auto all = allocator_.inspection().runtime_calls();
     const auto found = all.find(name);
     return found == all.end() ? 0 : found->second;
   }
@@ -90,7 +92,7 @@ class Moves {
       unsigned char* bytes = blocks_[block];
       const bool moved = move(bytes, uvm::Place::host(), uvm::Place::device(0)) &&
                          move(bytes, uvm::Place::device(0), uvm::Place::host());
-      allocator_.runtime().synchronize_device(0);
+      allocator_.inspection().runtime().synchronize_device(0);
       if (!moved || !holds(bytes, bytes_, pattern(block, step))) ++wrong;
       std::memset(bytes, pattern(block, step + 1), bytes_);
       allocator_.free(allocator_.allocate(uvm::Facade::kDevice, 0, bytes_));  // memory for a result
@@ -114,7 +116,7 @@ int run(const Work& work) {
   const std::string name(choice.runtime->name());
   Moves moves(std::move(choice.runtime), work);
   const std::size_t wrong = moves.run();
-  const uvm::DeviceDescription& device = moves.allocator().devices()[0];
+  const uvm::DeviceDescription& device = moves.allocator().inspection().devices()[0];
   std::printf("runtime %s: %s, %zu MiB\n", name.c_str(), device.name.c_str(),
               device.total_bytes / kMiB);
   std::printf("%zu blocks of %zu MiB, %zu moves, %llu bytes copied by them\n", work.blocks,

@@ -50,16 +50,16 @@ void OpenCaptures::remove_all_of(int device) noexcept {
 }
 
 void note_capture_begin(const DeviceStream& stream) {
-  if (CachingManagedAllocator* ours = process_allocator()) ours->begin_capture(stream);
+  if (CachingManagedAllocator* ours = process_allocator()) ours->streams().begin_capture(stream);
 }
 
 void note_capture_end(const DeviceStream& stream) noexcept {
-  if (CachingManagedAllocator* ours = process_allocator()) ours->end_capture(stream);
+  if (CachingManagedAllocator* ours = process_allocator()) ours->streams().end_capture(stream);
 }
 
 bool notes_captures() noexcept {
   const CachingManagedAllocator* ours = process_allocator();
-  return ours == nullptr || !ours->in_forked_child();
+  return ours == nullptr || !ours->inspection().in_forked_child();
 }
 
 }  // namespace uvm::preload

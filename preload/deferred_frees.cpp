@@ -7,7 +7,7 @@
 namespace uvm::preload {
 
 DeferredFrees::DeferredFrees(CachingManagedAllocator& allocator)
-    : allocator_(allocator), devices_(allocator.devices().size()) {}
+    : allocator_(allocator), devices_(allocator.inspection().devices().size()) {}
 
 void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
   bool is_full = false;
@@ -70,7 +70,7 @@ bool DeferredFrees::wait_and_free(int device) {
     std::lock_guard lock(mutex_);
     if (devices_[static_cast<std::size_t>(device)].blocks == 0) return false;
   }
-  return free_after(device, [&] { return allocator_.wait_for_device(device); });
+  return free_after(device, [&] { return allocator_.streams().wait_for_device(device); });
 }
 
 }  // namespace uvm::preload

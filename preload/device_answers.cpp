@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "preload/captures.hpp"
 #include "preload/interpose.hpp"
@@ -15,10 +16,10 @@ void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
       process_configuration().configuration.enabled) {
     ours = activate_process_allocator().allocator;
   }
-  if (ours == nullptr || ours->in_forked_child()) return;
+  if (ours == nullptr || ours->inspection().in_forked_child()) return;
   const int device = current_device();
-  if (device < 0 || device >= ours->runtime().device_count()) return;
-  *free_bytes = ours->free_bytes(device, {*free_bytes, *total_bytes});
+  if (device < 0 || device >= ours->inspection().runtime().device_count()) return;
+  *free_bytes = ours->limits().free_bytes(device, {*free_bytes, *total_bytes});
 }
 
 bool is_default_stream(const void* stream) noexcept {
@@ -31,9 +32,9 @@ void note_stream_gone(void* stream) noexcept {
   if (is_default_stream(stream)) return;
   OpenCaptures::instance().remove({0, stream, 0});
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || ours->in_forked_child()) return;
-  for (int device = 0; device < ours->runtime().device_count(); ++device) {
-    beside("the end of a stream", [&] { ours->forget_stream(device, stream); });
+  if (ours == nullptr || ours->inspection().in_forked_child()) return;
+  for (int device = 0; device < ours->inspection().runtime().device_count(); ++device) {
+    beside("the end of a stream", [&] { ours->streams().forget(device, stream); });
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "allocator/interface.hpp"
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "preload/served_memory.hpp"
 
@@ -11,7 +12,7 @@ namespace uvm::preload {
 void begin_to_note_uses(CachingManagedAllocator& allocator) {
   if (is_framework_installed()) return;
   detail::may_want_uses.store(true, std::memory_order_relaxed);
-  allocator.set_use_listener(
+  allocator.kernel_uses().set_listener(
       [](bool wants_uses) { detail::wants_uses.store(wants_uses, std::memory_order_relaxed); });
 }
 
@@ -21,13 +22,14 @@ bool runs_now(int device, StreamHandle stream) {
   bool is_capturing = false;
   // The legacy default stream cannot capture.
   return stream == nullptr ||
-         (ours->runtime().is_capturing(device, stream, &is_capturing).ok() && !is_capturing);
+         (ours->inspection().runtime().is_capturing(device, stream, &is_capturing).ok() &&
+          !is_capturing);
 }
 
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch) {
   CachingManagedAllocator* ours = process_allocator();
   const ServedMemory* served = ServedMemory::existing();
-  if (ours == nullptr || served == nullptr || ours->in_forked_child()) return;
+  if (ours == nullptr || served == nullptr || ours->inspection().in_forked_child()) return;
   std::vector<live::UseRange> uses;
   for (const std::uintptr_t word : words) {
     const bool is_known = std::ranges::any_of(
@@ -39,7 +41,7 @@ void note_words(int device, StreamHandle stream, const Words& words, live::Launc
     uses.push_back({.address = reinterpret_cast<std::uintptr_t>(block->base),
                     .size_bytes = block->requested_bytes});
   }
-  if (!uses.empty()) ours->note_uses(device, stream, uses, launch);
+  if (!uses.empty()) ours->kernel_uses().note(device, stream, uses, launch);
 }
 
 }  // namespace uvm::preload

@@ -11,8 +11,8 @@ namespace {
 // Ordinary memory (HostBacking::kOrdinary) is registered by the driver.
 std::optional<BlockDescription> managed_block_of(const void* address) {
   const CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
-  if (ours->host_backing() != HostBacking::kManaged) return std::nullopt;
+  if (ours == nullptr || ours->inspection().in_forked_child()) return std::nullopt;
+  if (ours->inspection().host_backing() != HostBacking::kManaged) return std::nullopt;
   const auto block = ours->find(address);
   return block && block->used_by_host && !block->pinned ? block : std::nullopt;
 }

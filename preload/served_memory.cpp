@@ -13,6 +13,7 @@
 
 #include <uvmalloc/errors.hpp>
 #include "allocator/interface.hpp"
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "hints/placement_planner.hpp"
 #include "preload/memory_uses.hpp"
@@ -27,7 +28,7 @@ std::atomic<ServedMemory*> the_instance{nullptr};
 using Vendor = ServedMemory::Vendor;
 
 Vendor vendor_of(const CachingManagedAllocator& allocator) {
-  return allocator.runtime().name() == "hip" ? Vendor::kHip : Vendor::kCuda;
+  return allocator.inspection().runtime().name() == "hip" ? Vendor::kHip : Vendor::kCuda;
 }
 
 const char* to_string(Vendor vendor) {
@@ -39,16 +40,17 @@ const char* to_string(Vendor vendor) {
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
   static std::atomic_flag has_said;
   if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
-  const Configuration& configuration = allocator.configuration();
+  const Configuration& configuration = allocator.inspection().configuration();
   if (!configuration.startup_line) return;
-  const bool is_coherent = allocator.host_backing() == HostBacking::kOrdinary;
-  log_line(LogLevel::kWarning,
-           fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
-                       "UVMALLOC_STARTUP_LINE=0 turns this line off",
-                       to_string(vendor_of(allocator)), allocator.devices().size(),
-                       allocator.devices().front().name,
-                       is_coherent ? "memory that host and devices share" : "managed memory",
-                       to_string(configuration.policy), format_size(allocator.budget_bytes())));
+  const bool is_coherent = allocator.inspection().host_backing() == HostBacking::kOrdinary;
+  log_line(
+      LogLevel::kWarning,
+      fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
+                  "UVMALLOC_STARTUP_LINE=0 turns this line off",
+                  to_string(vendor_of(allocator)), allocator.inspection().devices().size(),
+                  allocator.inspection().devices().front().name,
+                  is_coherent ? "memory that host and devices share" : "managed memory",
+                  to_string(configuration.policy), format_size(allocator.limits().budget_bytes())));
 }
 
 }  // namespace
@@ -113,7 +115,7 @@ ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
   report_coverage();
   begin_to_note_uses(allocator_);
-  allocator_.add_pressure_callback([this] { return deferred_.wait_and_free(); });
+  allocator_.limits().add_pressure_callback([this] { return deferred_.wait_and_free(); });
 }
 
 ServedMemory::Shard& ServedMemory::shard_of(const void* address) const {
@@ -139,11 +141,16 @@ bool ServedMemory::is_capturing(const Request& request) const noexcept {
   bool answer = false;
   // The legacy default stream cannot capture.
   return request.stream != nullptr &&
-         allocator_.runtime().is_capturing(request.device, request.stream, &answer).ok() && answer;
+         allocator_.inspection()
+             .runtime()
+             .is_capturing(request.device, request.stream, &answer)
+             .ok() &&
+         answer;
 }
 
 Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
-  if (request.size_bytes == 0 || request.vendor != vendor_ || allocator_.in_forked_child()) {
+  if (request.size_bytes == 0 || request.vendor != vendor_ ||
+      allocator_.inspection().in_forked_child()) {
     return Outcome::kForwarded;
   }
   if (request.is_ordered && is_capturing(request)) return Outcome::kForwarded;
@@ -159,7 +166,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
       allocator_.free(address);
       throw;
     }
-    allocator_.trace_caller(address, request.caller);
+    allocator_.tracing().caller(address, request.caller);
     *out = address;
     say_that_it_serves(allocator_);
     return Outcome::kServed;
@@ -176,7 +183,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
 }
 
 ServedMemory::Freed ServedMemory::take(const void* address, Frees frees, Block* out) noexcept {
-  if (allocator_.in_forked_child()) return Freed::kNotOurs;
+  if (allocator_.inspection().in_forked_child()) return Freed::kNotOurs;
   {
     Shard& shard = shard_of(address);
     std::lock_guard lock(shard.mutex);
@@ -190,19 +197,22 @@ ServedMemory::Freed ServedMemory::take(const void* address, Frees frees, Block* 
     }
   }
   // If a span begins at this address, the real free would free the whole span.
-  return address != nullptr && allocator_.has_taken(address) ? Freed::kNoBlock : Freed::kNotOurs;
+  return address != nullptr && allocator_.inspection().has_taken(address) ? Freed::kNoBlock
+                                                                          : Freed::kNotOurs;
 }
 
 // Later blocks on these pages are device memory, whose preferred location is the device.
 void ServedMemory::forget_advice(void* address, const Block& block) noexcept {
-  if (allocator_.host_backing() == HostBacking::kOrdinary) return;  // no page ever moves
+  if (allocator_.inspection().host_backing() == HostBacking::kOrdinary)
+    return;  // no page ever moves
   const Place device = Place::device(block.device);
-  const bool has_hints = sends_hints(allocator_.configuration().policy);
+  const bool has_hints = sends_hints(allocator_.inspection().configuration().policy);
   const auto advise = [&](Advice advice, Place place) {
-    allocator_.runtime().advise(block.device, address, block.size_bytes, advice, place);
+    allocator_.inspection().runtime().advise(block.device, address, block.size_bytes, advice,
+                                             place);
   };
   advise(Advice::kUnsetReadMostly, device);
-  for (std::size_t other = 0; other < allocator_.devices().size(); ++other) {
+  for (std::size_t other = 0; other < allocator_.inspection().devices().size(); ++other) {
     advise(Advice::kUnsetAccessedBy, Place::device(static_cast<int>(other)));
   }
   advise(Advice::kUnsetAccessedBy, Place::host());
@@ -222,7 +232,7 @@ ServedMemory::Freed ServedMemory::free(void* address, Frees frees) noexcept {
 }
 
 void ServedMemory::free_after_wait(void* address, int device) noexcept {
-  if (allocator_.wait_for_device(device)) {
+  if (allocator_.streams().wait_for_device(device)) {
     allocator_.free(address);
     return;
   }
@@ -233,7 +243,7 @@ void ServedMemory::free_after_wait(void* address, int device) noexcept {
 
 // Frees at once: the context's work has ended, so nothing uses the memory.
 void ServedMemory::free_all_of(const void* context) noexcept {
-  if (context == nullptr || allocator_.in_forked_child()) return;
+  if (context == nullptr || allocator_.inspection().in_forked_child()) return;
   for (Shard& shard : shards_) {
     std::unordered_map<const void*, Block> ended;
     {
@@ -290,7 +300,8 @@ ServedMemory::Freed ServedMemory::free_async(void* address, int device,
 }
 
 void ServedMemory::free_after(int device, const DeferredFrees::Wait& wait) noexcept {
-  if (allocator_.in_forked_child() || device >= static_cast<int>(allocator_.devices().size())) {
+  if (allocator_.inspection().in_forked_child() ||
+      device >= static_cast<int>(allocator_.inspection().devices().size())) {
     wait();
     return;
   }
@@ -299,7 +310,7 @@ void ServedMemory::free_after(int device, const DeferredFrees::Wait& wait) noexc
 
 bool ServedMemory::find(const void* address, Range* out) const noexcept {
   try {
-    if (allocator_.in_forked_child()) return false;
+    if (allocator_.inspection().in_forked_child()) return false;
     const auto block = allocator_.find(address);
     if (!block || !block->live) return false;
     Shard& shard = shard_of(block->base);

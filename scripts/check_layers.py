@@ -77,8 +77,9 @@ PUBLIC = {
     "hints": "policy.hpp",
     "hints/live": "use_range.hpp",
     "allocator": (
-        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp memory_resource.hpp "
-        "statistics.hpp types.hpp uvmalloc.h"
+        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp inspection.hpp "
+        "kernel_uses.hpp limits.hpp memory_resource.hpp private_pools.hpp statistics.hpp "
+        "streams.hpp tracing.hpp types.hpp uvmalloc.h"
     ),
     "sim": "sim/uvmsim.h",
 }

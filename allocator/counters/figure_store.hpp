@@ -25,7 +25,7 @@
 
 namespace uvm {
 
-// Host memory that a framework's plugin took from malloc.
+// Host memory that a plugin took from malloc.
 struct UnmanagedHost {
   std::atomic<std::uint64_t> allocations{0};
   std::atomic<std::uint64_t> bytes{0};

@@ -1,6 +1,6 @@
 // Pages that small objects may take beyond the budget when nothing else helps: one for each memory
-// kind on each device. So a program that has used up the budget can still read a scalar or print a
-// tensor, free something and continue. Guarded by the state lock.
+// kind on each device. So a program that has used up the budget can still read or print a
+// value, free something and continue. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>

@@ -53,7 +53,7 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       out_of_memory(machine, state, introspection, spill_limit),
       fork_guard(machine, state, caches, small_arenas) {
   if (!configuration.trace_file.empty()) {
-    const std::string why = introspection.start_trace(configuration.trace_file);
+    const std::string why = start_trace(configuration.trace_file);
     if (!why.empty()) log_line(LogLevel::kWarning, why);
   }
   // Last, because its thread uses the other members: if a later step threw, they would be destroyed
@@ -94,6 +94,28 @@ Engine::~Engine() {
     unpoison(span->base, span->size_bytes);
     machine.span_memory.give_back(*span);
   }
+}
+
+std::string Engine::start_trace(const std::string& file) {
+  if (machine.in_forked_child())
+    return fmt::format("trace {}: a forked child cannot be traced", file);
+  std::vector<TraceRecorder::Device> devices;
+  for (const auto& device : machine.devices) devices.push_back({device.name, device.total_bytes});
+  return machine.trace.start(
+      file, devices, [&](const TraceRecorder::BlockSink& sink, const TraceRecorder::Begin& begin) {
+        // No thread allocates or frees a block while the live ones are listed.
+        ThreadCaches::StopTheWorld stopped(caches);
+        const HeapGuard heap(state);
+        for (const auto& span : heap->spans.spans()) {
+          heap->pools.directory().each_block(*span, [&](const Block& block) {
+            if (block.now() != BlockState::kLive) return;
+            const StreamKey& key = heap->pools.at(block.pool).key;
+            sink({key.facade, key.device, block.address(), block.requested_bytes(),
+                  block.size_bytes(), key.stream});
+          });
+        }
+        begin();
+      });
 }
 
 }  // namespace uvm

@@ -59,6 +59,10 @@ struct Engine {
                                                StreamHandle stream);
   [[gnu::always_inline]] inline FreeResult free(void* address) noexcept;
 
+  // Begins a trace with all live blocks, with the world stopped. Returns why not, or an empty
+  // string.
+  std::string start_trace(const std::string& file);
+
   // ---- slow_path.cpp, which continues after the fast path
 
   // For a stream that the thread's cache does not know, or a request with an alignment.

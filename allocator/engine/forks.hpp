@@ -15,7 +15,7 @@
 // Locks that are held while the device is waited for, or inside the driver, are not taken: a fork
 // could wait for them for ever. They are those of live plans, releases, fences, pending hints, hint
 // lanes, events and traces. No public function waits for one of them in a child
-// (CachingManagedAllocator::in_forked_child()).
+// (Inspection::in_forked_child()).
 #pragma once
 
 namespace uvm {

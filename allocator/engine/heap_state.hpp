@@ -17,7 +17,7 @@
 #include "allocator/heap/block_pools.hpp"
 #include "allocator/spans/span_store.hpp"
 #include "allocator/statistics/statistics_book.hpp"
-#include "allocator/streams/private_pools.hpp"
+#include "allocator/streams/private_pool_table.hpp"
 #include "hints/placement_planner.hpp"
 #include "runtime/capture_guard.hpp"
 #include "storage/residency_ledger.hpp"
@@ -39,7 +39,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     SpanStore spans;
     BudgetReserve reserve;
     BlockPools pools;
-    PrivatePools private_pools;
+    PrivatePoolTable private_pools;
     StatisticsBook book;
     PressureRounds::Callbacks pressure_callbacks;
     std::size_t orphaned_streams = 0;  // streams whose pools are Pool::is_orphaned

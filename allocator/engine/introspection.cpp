@@ -46,17 +46,6 @@ std::optional<BlockDescription> Introspection::find(const void* address) const {
   return out;
 }
 
-void Introspection::set_memory_observer(MemoryObserver* observer) {
-  const HeapGuard heap(state_);
-  heap->book.set_observer(observer);
-}
-
-void Introspection::set_device_limit(int device, std::size_t most_bytes) {
-  machine_.check_device(device);
-  const HeapGuard heap(state_);
-  heap->device_limits[static_cast<std::size_t>(device)] = most_bytes;
-}
-
 std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) const {
   machine_.check_device(device);
   const bool integrated = machine_.device(device).capabilities.integrated;
@@ -125,41 +114,6 @@ std::size_t Introspection::budget_bytes() const {
   return heap->budget_bytes;
 }
 
-void Introspection::note_copy(CopyReason reason, std::size_t size_bytes) {
-  const HeapGuard heap(state_);
-  MoveStatistics::Copies& copies =
-      heap->book.figures().moves.copies[static_cast<std::size_t>(reason)];
-  ++copies.count;
-  copies.bytes += size_bytes;
-  if (size_bytes >= machine_.configuration.host_threshold_bytes) {
-    copies.bytes_at_or_above_threshold += size_bytes;
-  }
-}
-
-void Introspection::note_materialization(std::size_t copied_bytes, bool steal) {
-  const HeapGuard heap(state_);
-  if (steal) {
-    ++heap->book.figures().materializations.steals;
-  } else {
-    ++heap->book.figures().materializations.copies;
-    heap->book.figures().materializations.bytes += copied_bytes;
-  }
-}
-
-void Introspection::note_conversion(std::size_t size_bytes) {
-  const HeapGuard heap(state_);
-  ++heap->book.figures().conversions.count;
-  heap->book.figures().conversions.bytes += size_bytes;
-}
-
-void Introspection::change_budget_for_conversion(std::size_t size_bytes, bool grows) {
-  if (machine_.configuration.budget_bytes) return;
-  const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
-  const HeapGuard heap(state_);
-  heap->budget_bytes = grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes;
-  heap->book.set_budget(heap->budget_bytes);
-}
-
 Statistics Introspection::statistics() const {
   ThreadCaches::StopTheWorld stopped(caches_);
   caches_.add_up();
@@ -175,51 +129,11 @@ Figures Introspection::figures() const {
                                         UVM_REQUIRES(caches_) { return caches_.sum(place); });
 }
 
-void Introspection::reset_peaks(Facade facade, int device) {
-  machine_.check_device(device);
-  ThreadCaches::StopTheWorld stopped(caches_);
-  caches_.book().reset_peaks(state_.counter_index(facade, device));
-  caches_.add_up();
-  const HeapGuard heap(state_);
-  heap->book.reset_peaks(facade, device);
-}
-
-void Introspection::reset_totals(Facade facade, int device) {
-  machine_.check_device(device);
-  ThreadCaches::StopTheWorld stopped(caches_);
-  const std::size_t place = state_.counter_index(facade, device);
-  caches_.book().reset_totals(place, caches_.sum(place));
-  const HeapGuard heap(state_);
-  heap->book.reset_totals(facade, device);
-}
-
 std::vector<SegmentDescription> Introspection::segments() const {
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
   return describe_segments(heap->spans, heap->pools,
                            [&](const Block& block) { return Charges::pool_of(heap, block); });
-}
-
-std::string Introspection::start_trace(const std::string& file) {
-  if (machine_.in_forked_child())
-    return fmt::format("trace {}: a forked child cannot be traced", file);
-  std::vector<TraceRecorder::Device> devices;
-  for (const auto& device : machine_.devices) devices.push_back({device.name, device.total_bytes});
-  return machine_.trace.start(
-      file, devices, [&](const TraceRecorder::BlockSink& sink, const TraceRecorder::Begin& begin) {
-        // No thread allocates or frees a block while the live ones are listed.
-        ThreadCaches::StopTheWorld stopped(caches_);
-        const HeapGuard heap(state_);
-        for (const auto& span : heap->spans.spans()) {
-          heap->pools.directory().each_block(*span, [&](const Block& block) {
-            if (block.now() != BlockState::kLive) return;
-            const StreamKey& key = heap->pools.at(block.pool).key;
-            sink({key.facade, key.device, block.address(), block.requested_bytes(),
-                  block.size_bytes(), key.stream});
-          });
-        }
-        begin();
-      });
 }
 
 void Introspection::check_invariants() const {

@@ -1,4 +1,4 @@
-// Answers questions about blocks and the allocator, and counts what programs report to it.
+// Answers questions about blocks and the allocator.
 // Thread-safe. Functions without a LockedHeap take the state lock themselves; those that add up or
 // list all blocks stop the world first.
 #pragma once
@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <uvmalloc/types.hpp>
@@ -32,9 +31,6 @@ class Introspection {
   Statistics statistics() const;
   // The figures of the report. Stops the world.
   Figures figures() const;
-  // The peaks, or the totals, begin anew. Stop the world. std::out_of_range: no such device.
-  void reset_peaks(Facade facade, int device);
-  void reset_totals(Facade facade, int device);
   // Describes the spans and their blocks. Stops the world.
   std::vector<SegmentDescription> segments() const;
   // The most bytes that the process may use now.
@@ -42,22 +38,8 @@ class Introspection {
   // Bytes of the device that the process can still get under the budgets, given the driver's
   // figures. std::out_of_range: no such device.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
-  // Begins a trace with all live blocks, with the world stopped. Returns why not, or an empty
-  // string.
-  std::string start_trace(const std::string& file);
   // Ends the process if one of the invariants 1 to 9 is broken. Stops the world.
   void check_invariants() const;
-
-  // nullptr: no observer.
-  void set_memory_observer(MemoryObserver* observer);
-  // Limits device memory of that device; SIZE_MAX: no limit. std::out_of_range: no such device.
-  void set_device_limit(int device, std::size_t most_bytes);
-  // Counts a move that copied, a first write to a shared block, a conversion.
-  void note_copy(CopyReason reason, std::size_t size_bytes);
-  void note_materialization(std::size_t copied_bytes, bool steal);
-  void note_conversion(std::size_t size_bytes);
-  // Grows an automatic budget by the pages of memory that is converted, or shrinks it again.
-  void change_budget_for_conversion(std::size_t size_bytes, bool grows);
 
   // Whether the block is live and some use of it is on the host.
   static bool is_used_by_host(const LockedHeap& heap, const Block& block);

@@ -10,21 +10,21 @@
 
 namespace uvm {
 
-PrivatePools::Scope PrivateMemory::scope_of(int device, StreamHandle stream) {
-  std::vector<PrivatePools::Scope> scopes;
+PrivatePoolTable::Scope PrivateMemory::scope_of(int device, StreamHandle stream) {
+  std::vector<PrivatePoolTable::Scope> scopes;
   {
     const HeapGuard heap(state_);
     scopes = heap->private_pools.open_scopes(device);
   }
   // Without the lock: a filter may call the driver.
-  for (const PrivatePools::Scope& scope : scopes) {
+  for (const PrivatePoolTable::Scope& scope : scopes) {
     if ((*scope.routed)(stream)) return scope;
   }
   return {};
 }
 
-std::uint64_t PrivateMemory::begin(int device, std::uint64_t id, PrivatePools::StreamFilter routed,
-                                   bool capturing) {
+std::uint64_t PrivateMemory::begin(int device, std::uint64_t id,
+                                   PrivatePoolTable::StreamFilter routed, bool capturing) {
   machine_.require_device();
   if (!capturing) {
     const HeapGuard heap(state_);

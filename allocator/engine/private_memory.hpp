@@ -38,12 +38,12 @@ class PrivateMemory {
 
   // The innermost open scope for requests of the stream; its `pool` is 0 if there is none. Calls
   // filters without the lock.
-  PrivatePools::Scope scope_of(int device, StreamHandle stream);
+  PrivatePoolTable::Scope scope_of(int device, StreamHandle stream);
 
   // Opens a scope of the pool, makes the pool if needed, and adds a user. Returns the scope's
   // number. `capturing`: until its end nothing is waited for. std::invalid_argument: `id` is 0, or
   // no such device.
-  std::uint64_t begin(int device, std::uint64_t id, PrivatePools::StreamFilter routed,
+  std::uint64_t begin(int device, std::uint64_t id, PrivatePoolTable::StreamFilter routed,
                       bool capturing);
   // Closes that scope; 0: the innermost. Records deferred fences and sends pending hints. False: no
   // such scope.

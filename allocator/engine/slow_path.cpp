@@ -35,7 +35,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   }
   StreamKey key{facade, device, stream, 0, DeviceStream::thread_of(stream)};
   if (facade == Facade::kDevice && state.has_open_private_pools()) {
-    const PrivatePools::Scope scope = private_memory.scope_of(device, stream);
+    const PrivatePoolTable::Scope scope = private_memory.scope_of(device, stream);
     key.private_pool = scope.pool;
     shape.is_private = scope.pool != 0;
     shape.whole_pages = scope.whole_pages;

@@ -79,7 +79,7 @@ void StreamUses::mark_live_exported() {
   const HeapGuard heap(state_);
   for (const auto& span : heap->spans.spans()) {
     heap->pools.directory().each_block(*span, [&](const Block& block) {
-      // Small blocks are never shared between tensors.
+      // Small blocks are never shared.
       if (block.kind == BlockKind::kSmall || block.now() != BlockState::kLive) return;
       Block* live = heap->pools.directory().block_at(block.address());
       live->exported = true;

@@ -26,7 +26,7 @@ class StreamUses {
   // Waits until all streams that work on the block have finished. std::runtime_error: one cannot be
   // waited for.
   void wait_for_uses(const void* address);
-  // Tensors that may write must not share the block any more. False: in no live block.
+  // Code that may write must not share the block any more. False: in no live block.
   bool mark_exported(const void* address);
   // As mark_exported(), for all live blocks that could be shared. Stops the world.
   void mark_live_exported();

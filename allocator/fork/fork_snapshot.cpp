@@ -115,8 +115,8 @@ void ForkSnapshot::give_up(ForkStatistics* statistics) noexcept {
 void ForkSnapshot::say() noexcept {
   if (std::exchange(gave_up_, false)) {
     log_line(LogLevel::kWarning,
-             "fork: live host tensors could not be copied for the child: there is no memory to "
-             "list them");
+             "fork: live host memory could not be copied for the child: there is no memory to "
+             "list it");
   }
   const std::optional<Line> line = std::exchange(line_, std::nullopt);
   if (!line) return;
@@ -137,8 +137,8 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   if (limits.live_bytes && live_bytes > *limits.live_bytes) {
     line_ = {
         "fork limit",
-        fmt::format("fork: {} of live host tensors exceed UVMALLOC_FORK_LIMIT={}, so they are "
-                    "not copied and a forked child that touches them crashes; {}, or raise "
+        fmt::format("fork: {} of live host memory exceeds UVMALLOC_FORK_LIMIT={}, so it is "
+                    "not copied and a forked child that touches it crashes; {}, or raise "
                     "the limit",
                     format_size(live_bytes), format_size(*limits.live_bytes), way_out(limits))};
     ++statistics->without_copy;
@@ -150,15 +150,15 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   for (const Range& range : changed) changed_bytes += range.size_bytes;
   if (!limits.live_bytes && changed_bytes > limits.available_bytes) {
     line_ = {"fork memory",
-             fmt::format("fork: a copy of {} of live host tensors does not fit into the {} that "
-                         "the host has available, so a forked child that touches them crashes; {}",
+             fmt::format("fork: a copy of {} of live host memory does not fit into the {} that "
+                         "the host has available, so a forked child that touches it crashes; {}",
                          format_size(changed_bytes), format_size(limits.available_bytes),
                          way_out(limits))};
     ++statistics->without_copy;
     return forget();
   }
   if (!write(changed, &pieces)) {
-    line_ = {"", fmt::format("fork: {} of live host tensors could not be copied for the child: {}",
+    line_ = {"", fmt::format("fork: {} of live host memory could not be copied for the child: {}",
                              format_size(changed_bytes), std::strerror(errno))};
     ++statistics->without_copy;
     return forget();
@@ -170,9 +170,9 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
   statistics->time += taken;
   if (changed_bytes < policy::kReportedCopyBytes) return;
   line_ = {"fork copy",
-           fmt::format("fork: {} of live host tensors were copied for the child in {:.2f} s; "
+           fmt::format("fork: {} of live host memory was copied for the child in {:.2f} s; "
                        "children share the copy until the last of them ends, and each further fork "
-                       "compares it with the tensors; to avoid that, {}",
+                       "compares it with the memory; to avoid that, {}",
                        format_size(changed_bytes), std::chrono::duration<double>(taken).count(),
                        way_out(limits))};
 }
@@ -321,7 +321,7 @@ void ForkSnapshot::restore() noexcept {
                         MAP_PRIVATE | MAP_FIXED, files_[piece.file].descriptor,
                         static_cast<off_t>(piece.offset));
     if (mapped == MAP_FAILED) {
-      log_line(LogLevel::kError, "fork: live host tensors are missing in the child: mmap failed");
+      log_line(LogLevel::kError, "fork: live host memory is missing in the child: mmap failed");
       return;
     }
   }

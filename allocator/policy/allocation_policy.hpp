@@ -49,7 +49,7 @@ inline constexpr std::size_t kConserveFromParts = 2;
 inline constexpr std::size_t kThreadCacheParts = 8;
 inline constexpr std::size_t kLeastThreadCacheBytes = 64 * kMiB;
 // The most blocks in a bin, and the most bytes in the bin of one small size: an optimizer frees
-// hundreds of its smallest tensors in each step and requests as many in the next.
+// hundreds of its smallest blocks in each step and requests as many in the next.
 inline constexpr std::uint32_t kBinBlocks = 64;
 inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
 // Small objects that leave a full bin together.

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <memory>
 #include <new>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -16,6 +15,7 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/registry.hpp>
+#include <uvmalloc/tracing.hpp>
 #include "allocator/base/own_file.hpp"
 #include "runtime/log.hpp"
 #include "runtime/made_once.hpp"
@@ -23,20 +23,13 @@
 namespace uvm {
 
 // In report.cpp: facts that do not change while an allocator lives.
-std::string about_json(const CachingManagedAllocator& allocator, bool has_framework);
+std::string about_json(const CachingManagedAllocator& allocator);
 
 namespace {
 
 std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
-thread_local HostMemory thread_host_memory = HostMemory::kManaged;
-thread_local bool thread_aliases = false;
-std::atomic<bool> framework_installed{false};
-std::atomic<bool> cpu_tensors_at_once{false};
 std::atomic<bool> activation_failed{false};
 std::atomic<const std::string*> why_inactive{nullptr};  // never destroyed
-
-// The mode that the process has set; none: the configured one.
-std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
 
 // Counts until the allocator exists.
 UnmanagedHost early_unmanaged_host;
@@ -50,8 +43,8 @@ void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
 
 // Stores the report's facts about the process beside the figures.
 void describe(CachingManagedAllocator* allocator) {
-  const std::string about = about_json(*allocator, framework_installed);
-  if (!allocator->figure_store().describe(about)) {
+  const std::string about = about_json(*allocator);
+  if (!allocator->inspection().figure_store().describe(about)) {
     log(LogLevel::kWarning,
         "a report after a kill will lack the program's name: its description has {} bytes",
         about.size());
@@ -78,7 +71,7 @@ std::string figures_file(const std::string& wanted_directory) {
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {
-    allocator.figure_store().remove_file();
+    allocator.inspection().figure_store().remove_file();
   } else {
     log(LogLevel::kWarning, "the report could not be written to {}: {}", path,
         own_file_error(errno));
@@ -95,9 +88,9 @@ void report_inactive_at_exit() {
 
 void report_at_exit() {
   CachingManagedAllocator* allocator = process_allocator();
-  if (allocator == nullptr || allocator->in_forked_child()) return;
-  allocator->stop_trace();
-  const Configuration& configuration = allocator->configuration();
+  if (allocator == nullptr || allocator->inspection().in_forked_child()) return;
+  allocator->tracing().stop();
+  const Configuration& configuration = allocator->inspection().configuration();
   try {
     if (!configuration.report_directory.empty()) {
       write_report_file(*allocator, configuration.report_directory);
@@ -124,11 +117,12 @@ std::unique_ptr<Activation> activate() {
       auto allocator = std::make_unique<CachingManagedAllocator>(
           std::move(choice.runtime), configuration,
           directory.empty() ? std::string() : figures_file(directory));
-      log(LogLevel::kInfo, "active: {} device(s), budget {}", allocator->runtime().device_count(),
-          format_size(allocator->budget_bytes()));
+      log(LogLevel::kInfo, "active: {} device(s), budget {}",
+          allocator->inspection().runtime().device_count(),
+          format_size(allocator->limits().budget_bytes()));
       activation->reason.clear();
       describe(allocator.get());
-      count_unmanaged_host_in(&allocator->figure_store().unmanaged_host());
+      count_unmanaged_host_in(&allocator->inspection().figure_store().unmanaged_host());
       activation->allocator = allocator.release();
       active_allocator.store(activation->allocator, std::memory_order_release);
       std::atexit(report_at_exit);
@@ -194,58 +188,15 @@ bool is_driver_initialized() {
          is_runtime_initialized(process_configuration().configuration.runtime);
 }
 
-bool manages_cpu_tensors_at_once() {
-  return cpu_tensors_at_once.load(std::memory_order_relaxed) ||
-         process_configuration().configuration.cpu_tensors == CpuTensors::kManaged;
-}
-void set_manages_cpu_tensors_at_once() noexcept {
-  cpu_tensors_at_once = true;
-}
-
-HostMemory set_host_memory(HostMemory memory) noexcept {
-  return std::exchange(thread_host_memory, memory);
-}
-HostMemory host_memory() noexcept {
-  return thread_host_memory;
-}
-
-MoveMode configured_move_mode() noexcept {
-  try {
-    return process_configuration().configuration.move;
-  } catch (const std::bad_alloc&) {
-    return Configuration{}.move;
-  }
-}
-void set_move_mode(MoveMode mode) noexcept {
-  process_move_mode.store(mode, std::memory_order_relaxed);
-}
-MoveMode move_mode() noexcept {
-  if (thread_aliases) return MoveMode::kAlias;
-  const std::optional<MoveMode> set = process_move_mode.load(std::memory_order_relaxed);
-  return set ? *set : configured_move_mode();
-}
-bool set_thread_aliases(bool aliases) noexcept {
-  return std::exchange(thread_aliases, aliases);
-}
-
 void count_unmanaged_host(std::size_t size_bytes) noexcept {
   unmanaged_host.load(std::memory_order_relaxed)->count(1, size_bytes);
 }
 
-bool is_framework_enabled() {
-  if (!framework_installed) return false;
-  if (activation_failed) return false;
-  if (!is_driver_initialized()) {
-    return is_runtime_present(process_configuration().configuration.runtime);
-  }
-  const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
-  return allocator != nullptr && !allocator->in_forked_child();
+bool has_activation_failed() noexcept {
+  return activation_failed;
 }
-bool is_framework_installed() noexcept {
-  return framework_installed;
-}
-void set_framework_installed(bool installed) noexcept {
-  framework_installed = installed;
+
+void describe_process() noexcept {
   try {
     if (CachingManagedAllocator* allocator = process_allocator()) describe(allocator);
   } catch (const std::bad_alloc&) {

@@ -1,8 +1,8 @@
-// The allocator of this process, and the switches of a framework. The allocator is made at most
-// once, at first need, from the environment's configuration. It is never destroyed, because exit
-// handlers of other libraries may still free into it.
+// The allocator of this process. It is made at most once, at first need, from the environment's
+// configuration. It is never destroyed, because exit handlers of other libraries may still free
+// into it.
 //
-// Making it initialises the driver. So it is made when the program uses the device; for CPU tensors
+// Making it initialises the driver. So it is made when the program uses the device; for host memory
 // alone, only if the program has initialised the driver. It registers the handlers for fork and, if
 // configured, the report at exit. All functions are thread-safe.
 #pragma once
@@ -36,50 +36,12 @@ const std::string* inactive_reason() noexcept;  // nullptr: none was recorded
 // The allocator if it is active, else nullptr. Makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
+// Whether activate_process_allocator() was called, and the allocator cannot be active.
+bool has_activation_failed() noexcept;
+
 // Whether the program has initialised the driver, so that activate_process_allocator() would not be
 // the first to do so. Initialises nothing.
 bool is_driver_initialized();
-
-// Whether CPU tensors are managed at once, which may initialise the driver: because UVMALLOC_CPU
-// says so, or the program has switched unified memory on itself.
-bool manages_cpu_tensors_at_once();
-void set_manages_cpu_tensors_at_once() noexcept;
-
-// The host memory that a framework gets on this thread; kManaged until set. The setter returns the
-// previous value.
-enum class HostMemory : unsigned char {
-  kMalloc,         // from malloc: for memory that never goes to a device
-  kManaged,        // managed from UVMALLOC_HOST_THRESHOLD on
-  kAlwaysManaged,  // managed, whatever its size
-};
-HostMemory set_host_memory(HostMemory memory) noexcept;
-HostMemory host_memory() noexcept;
-
-// UVMALLOC_MOVE; the default if there is no memory to read it.
-MoveMode configured_move_mode() noexcept;
-// Sets how a framework's tensors move; until then as configured.
-void set_move_mode(MoveMode mode) noexcept;
-// The mode of this process, or kAlias if this thread has set it.
-MoveMode move_mode() noexcept;
-// Returns the previous value.
-bool set_thread_aliases(bool aliases) noexcept;
-
-// Whether a framework's memory is managed: its plugin has replaced the framework's allocators, and
-// there is a device. Initialises nothing: before the program has initialised the driver, true if
-// this machine has one.
-bool is_framework_enabled();
-// Whether the plugin is installed. The plugin sets it.
-bool is_framework_installed() noexcept;
-void set_framework_installed(bool installed) noexcept;
-
-// Allocations that a framework's own allocators served although they were replaced. Only the
-// framework's plugin can count them.
-struct NativeAllocations {
-  std::uint64_t device = 0;
-  std::uint64_t pinned = 0;
-  std::uint64_t host = 0;
-};
-void set_native_allocations(std::function<NativeAllocations()> source);
 
 // CUDA allocation calls that the preload library intercepts.
 struct InterposedCalls {
@@ -96,8 +58,11 @@ struct InterposedCalls {
 };
 void set_interposed_calls(std::function<InterposedCalls()> source);
 
-// Counts host memory that the plugin took from malloc.
+// Counts host memory that a plugin took from malloc.
 void count_unmanaged_host(std::size_t size_bytes) noexcept;
+
+// Stores the report's facts about the process anew; one of them has changed.
+void describe_process() noexcept;
 
 // The report on this process, as JSON (docs/report.md) and as text for people.
 std::string report_json();

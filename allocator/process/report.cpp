@@ -16,6 +16,7 @@
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/use_range.hpp>
 #include "allocator/base/machine_memory.hpp"
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/json_text.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "allocator/spans/host_backing.hpp"
@@ -92,16 +93,16 @@ void add_process(JsonText* out) {
   out->add("start_ticks", process_start_ticks());
 }
 
-void add_allocator(const CachingManagedAllocator& allocator, bool has_framework, JsonText* out) {
-  const Configuration& configuration = allocator.configuration();
+void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
+  const Configuration& configuration = allocator.inspection().configuration();
   out->add("active", true);
-  out->add("framework", has_framework);
+  out->add("framework", is_framework_installed());
   out->add("policy", to_string(configuration.policy));
   out->add("threshold_bytes", configuration.host_threshold_bytes);
-  out->add("host_memory", to_string(allocator.host_backing()));
-  out->add("budget_bytes", allocator.budget_bytes());
+  out->add("host_memory", to_string(allocator.inspection().host_backing()));
+  out->add("budget_bytes", allocator.limits().budget_bytes());
   out->add_object("live_plan", [&] {
-    const live::LiveFigures figures = allocator.live_figures();
+    const live::LiveFigures figures = allocator.inspection().live_figures();
     out->add("kernels", figures.kernels);
     out->add("brought_pages", figures.brought_pages);
     out->add("evicted_pages", figures.evicted_pages);
@@ -111,7 +112,7 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
     out->add("in_place_pages", figures.in_place_pages);
   });
   out->add_array("shared_devices", [&] {
-    for (const sharing::SharingFigures& figures : allocator.sharing_figures()) {
+    for (const sharing::SharingFigures& figures : allocator.inspection().sharing_figures()) {
       out->add_object_element([&] {
         out->add("programs", figures.programs);
         out->add("held_bytes", figures.held_bytes);
@@ -121,7 +122,7 @@ void add_allocator(const CachingManagedAllocator& allocator, bool has_framework,
     }
   });
   out->add_array("devices", [&] {
-    for (const DeviceDescription& device : allocator.devices()) {
+    for (const DeviceDescription& device : allocator.inspection().devices()) {
       out->add_object_element([&] {
         out->add("name", device.name);
         out->add("total_bytes", device.total_bytes);
@@ -373,10 +374,10 @@ void set_interposed_calls(std::function<InterposedCalls()> source) {
   interposed_calls() = std::move(source);
 }
 
-std::string about_json(const CachingManagedAllocator& allocator, bool has_framework) {
+std::string about_json(const CachingManagedAllocator& allocator) {
   JsonText out;
   add_process(&out);
-  add_allocator(allocator, has_framework, &out);
+  add_allocator(allocator, &out);
   return std::move(out).finish();
 }
 
@@ -389,10 +390,10 @@ std::string report_json() {
     if (const std::string* reason = inactive_reason()) out.add("reason", *reason);
     return std::move(out).finish();
   }
-  add_allocator(*allocator, is_framework_installed(), &out);
+  add_allocator(*allocator, &out);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
   out.add("wall_seconds", wall.count());
-  add_figures(allocator->figures(), &out);
+  add_figures(allocator->inspection().figures(), &out);
   out.add("threads_left_out", 0);  // only a file of figures lacks them
   add_native_allocations(&out);
   add_interposed_calls(&out);
@@ -432,11 +433,11 @@ std::string report_text() {
   text += fmt::format("  convert {:>9} CPU tensors at their first move ({})\n",
                       statistics.conversions.count, format_size(statistics.conversions.bytes));
   text += fmt::format("  hints   {:>9} prefetches, {} advice\n",
-                      allocator->hints().of(HintKind::kPrefetch).sent.load(),
-                      allocator->hints().of(HintKind::kAdvise).sent.load());
+                      allocator->inspection().hints().of(HintKind::kPrefetch).sent.load(),
+                      allocator->inspection().hints().of(HintKind::kAdvise).sent.load());
   text +=
       fmt::format("  peak    {:>9} of a budget of {}\n", format_size(statistics.live_bytes.peak),
-                  format_size(allocator->budget_bytes()));
+                  format_size(allocator->limits().budget_bytes()));
   return text;
 }
 

@@ -77,7 +77,7 @@ uvmalloc_status with(Handle* handle, const char* function, Body body) noexcept {
 }
 
 void require_device(const char* function, const CachingManagedAllocator& allocator, int device) {
-  const int count = allocator.runtime().device_count();
+  const int count = allocator.inspection().runtime().device_count();
   if (device >= 0 && device < count) return;
   throw Failed{failure(UVMALLOC_ERROR_NO_DEVICE, "{}: device {} does not exist; there are {}",
                        function, device, count)};
@@ -212,7 +212,7 @@ uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int dev
                                           std::uint64_t most_bytes) noexcept {
   return with(allocator, __func__, [&](auto& own, const char* function) {
     require_device(function, own, device);
-    own.set_device_limit(device, most_bytes);
+    own.limits().set_device_limit(device, most_bytes);
     return UVMALLOC_OK;
   });
 }
@@ -222,14 +222,15 @@ uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
                                                void* argument) noexcept {
   if (callback == nullptr) return null_argument(__func__, "callback");
   return with(allocator, __func__, [&](auto& own) {
-    own.add_pressure_callback([=] { return callback(argument) != 0; });
+    own.limits().add_pressure_callback([=] { return callback(argument) != 0; });
   });
 }
 
 uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator, int* out) noexcept {
   if (out == nullptr) return null_argument(__func__, "out");
   *out = 0;
-  return with(allocator, __func__, [&](auto& own) { *out = own.runtime().device_count(); });
+  return with(allocator, __func__,
+              [&](auto& own) { *out = own.inspection().runtime().device_count(); });
 }
 
 // ---- memory
@@ -251,7 +252,7 @@ uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade, int
     *out = alignment_bytes == 0
                ? own.allocate(kind, device, size_bytes, stream)
                : own.allocate_aligned(kind, device, size_bytes, alignment_bytes, stream);
-    if (own.wants_call_sites()) own.trace_caller(*out, caller);
+    if (own.tracing().wants_call_sites()) own.tracing().caller(*out, caller);
     return UVMALLOC_OK;
   });
 }
@@ -297,7 +298,8 @@ static std::uint8_t access_of(const char* function, int access) {
 uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                   size_t size_bytes, uvmalloc_stream stream, int access) noexcept {
   return with(allocator, __func__, [&](auto& own, const char* function) {
-    if (own.note_use(address, size_bytes, stream, access_of(function, access))) return UVMALLOC_OK;
+    if (own.kernel_uses().note(address, size_bytes, stream, access_of(function, access)))
+      return UVMALLOC_OK;
     return not_ours(function, address);
   });
 }
@@ -318,21 +320,21 @@ uvmalloc_status uvmalloc_note_uses(uvmalloc_allocator* allocator, const uvmalloc
     }
     const bool is_graph = launch == UVMALLOC_LAUNCH_GRAPH;
     const void* foreign =
-        own.note_uses(stream, is_graph ? uvm::live::joined_uses(ranges) : ranges,
-                      is_graph ? uvm::live::Launch::kGraph : uvm::live::Launch::kKernel);
+        own.kernel_uses().note(stream, is_graph ? uvm::live::joined_uses(ranges) : ranges,
+                               is_graph ? uvm::live::Launch::kGraph : uvm::live::Launch::kKernel);
     return foreign == nullptr ? UVMALLOC_OK : not_ours(function, foreign);
   });
 }
 
 uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocator) noexcept {
-  return with(allocator, __func__, [&](auto& own) { own.step_boundary(); });
+  return with(allocator, __func__, [&](auto& own) { own.kernel_uses().step_boundary(); });
 }
 
 uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                        uvmalloc_stream stream) noexcept {
   return with(allocator, __func__, [&](auto& own, const char* function) {
     require_device(function, own, device);
-    own.forget_stream(device, stream);
+    own.streams().forget(device, stream);
     return UVMALLOC_OK;
   });
 }
@@ -342,7 +344,7 @@ uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
   return with(allocator, __func__, [&](auto& own, const char* function) {
     const auto block = own.find(address);
     if (!block || !block->live) return not_ours(function, address);
-    own.wait_for_uses(address);
+    own.streams().wait_for_uses(address);
     return UVMALLOC_OK;
   });
 }
@@ -357,16 +359,15 @@ uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address, int 
     if (to_host && !block->location.is_device()) {
       // The block is on the host already; the stream may have written to it in place.
       own.record_use(address, block->device, stream);
-      if (wait != 0) own.wait_for_uses(address);
+      if (wait != 0) own.streams().wait_for_uses(address);
       return UVMALLOC_OK;
     }
-    const CachingManagedAllocator::Move move{
-        .source = block->location,
-        .destination = to_host ? Place::host() : Place::device(destination),
-        .stream_device = to_host ? block->location.index : destination,
-        .stream = stream,
-        .wait = wait != 0,
-        .held = false};
+    const uvm::MoveRequest move{.source = block->location,
+                                .destination = to_host ? Place::host() : Place::device(destination),
+                                .stream_device = to_host ? block->location.index : destination,
+                                .stream = stream,
+                                .wait = wait != 0,
+                                .held = false};
     if (own.move(address, move) != nullptr) return UVMALLOC_OK;
     return not_ours(function, address);
   });
@@ -377,7 +378,8 @@ uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator) noexcept 
 }
 
 uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) noexcept {
-  return with(allocator, __func__, [&](auto& own) { own.decay(std::chrono::steady_clock::now()); });
+  return with(allocator, __func__,
+              [&](auto& own) { own.limits().decay(std::chrono::steady_clock::now()); });
 }
 
 // ---- information
@@ -421,7 +423,7 @@ uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
               .peak_bytes = bytes.peak,
               .allocated_bytes = bytes.increased};
     };
-    const uvm::HintCounters& hints = own.hints();
+    const uvm::HintCounters& hints = own.inspection().hints();
     fill(out, {.struct_bytes = 0,
                .host = of(Facade::kHost),
                .pinned = of(Facade::kPinned),
@@ -443,7 +445,7 @@ uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
 uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) noexcept {
   return with(allocator, __func__, [&](auto& own) {
     for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
-      for (int device = 0; device < own.runtime().device_count(); ++device) {
+      for (int device = 0; device < own.inspection().runtime().device_count(); ++device) {
         own.reset_peaks(facade, device);
       }
     }
@@ -453,19 +455,19 @@ uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) noexcept {
 uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator, const char* file) noexcept {
   if (file == nullptr) return null_argument(__func__, "file");
   return with(allocator, __func__, [&](auto& own, const char* function) {
-    const std::string why_not = own.start_trace(file);
+    const std::string why_not = own.tracing().start(file);
     if (why_not.empty()) return UVMALLOC_OK;
     return failure(UVMALLOC_ERROR_NOT_USABLE, "{}: {}", function, why_not);
   });
 }
 
 uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) noexcept {
-  return with(allocator, __func__, [](auto& own) { own.stop_trace(); });
+  return with(allocator, __func__, [](auto& own) { own.tracing().stop(); });
 }
 
 uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text) noexcept {
   if (text == nullptr) return null_argument(__func__, "text");
   if (*text == '\0')
     return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: the text is empty", __func__);
-  return with(allocator, __func__, [&](auto& own) { own.mark_trace(text); });
+  return with(allocator, __func__, [&](auto& own) { own.tracing().mark(text); });
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "allocator/process/c_interface.hpp"
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 
 namespace {
@@ -61,7 +62,7 @@ std::int64_t uvmalloc_doctor_json(char* buffer, std::size_t capacity_bytes) noex
 
 void uvmalloc_trace_mark(const char* text) noexcept {
   uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
-  if (allocator != nullptr && text != nullptr && *text != '\0') allocator->mark_trace(text);
+  if (allocator != nullptr && text != nullptr && *text != '\0') allocator->tracing().mark(text);
 }
 
 void uvmalloc_trace_kernel(int device, const void* stream, std::uint64_t amount, int type,
@@ -70,14 +71,14 @@ void uvmalloc_trace_kernel(int device, const void* stream, std::uint64_t amount,
                 offsetof(uvmalloc_trace_range, access) == offsetof(uvm::TracedRange, access));
   uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
   if (allocator == nullptr || (ranges == nullptr && range_count != 0)) return;
-  allocator->trace_kernel(device, const_cast<void*>(stream), amount, type,
-                          {reinterpret_cast<const uvm::TracedRange*>(ranges), range_count});
+  allocator->tracing().kernel(device, const_cast<void*>(stream), amount, type,
+                              {reinterpret_cast<const uvm::TracedRange*>(ranges), range_count});
 }
 
 void uvmalloc_trace_order(int device, const void* stream, const void* signal, int order) noexcept {
   uvm::CachingManagedAllocator* allocator = uvm::process_allocator();
   if (allocator != nullptr)
-    allocator->trace_order(device, const_cast<void*>(stream), signal, order);
+    allocator->tracing().order(device, const_cast<void*>(stream), signal, order);
 }
 
 int uvmalloc_set_host_managed(int managed) noexcept {

@@ -14,7 +14,9 @@
 #include <cuda/memory_resource>
 #include <cuda/stream_ref>
 
-#include <uvmalloc/allocator.hpp>
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/inspection.hpp>
+#include <uvmalloc/memory_resource.hpp>
 
 #if CCCL_VERSION < 3001000 && !defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
 #error "CCCL 3.0 has cuda::mr only where LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE is defined"
@@ -28,7 +30,7 @@ class CudaMemoryResource {
   explicit CudaMemoryResource(CachingManagedAllocator& allocator, Facade facade = Facade::kDevice,
                               int device = 0)
       : allocator_(&allocator), facade_(facade), device_(device) {
-    if (device < 0 || device >= allocator.runtime().device_count()) {
+    if (device < 0 || device >= allocator.inspection().runtime().device_count()) {
       throw std::invalid_argument("device " + std::to_string(device) + " does not exist");
     }
   }
@@ -47,7 +49,7 @@ class CudaMemoryResource {
   // logged.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
-    allocator_->free_after(address, device_, stream.get());
+    free_after(*allocator_, address, device_, stream.get());
   }
 
   // As allocate(), for use on any stream at once: device memory waits for the default stream, which
@@ -56,7 +58,8 @@ class CudaMemoryResource {
     void* block =
         allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes, nullptr);
     if (facade_ != Facade::kDevice || block == nullptr) return block;
-    const RuntimeStatus status = allocator_->runtime().synchronize_stream(device_, nullptr);
+    const RuntimeStatus status =
+        allocator_->inspection().runtime().synchronize_stream(device_, nullptr);
     if (status.ok()) return block;
     allocator_->free(block);
     throw std::runtime_error(status.text());
@@ -65,7 +68,7 @@ class CudaMemoryResource {
   // As deallocate(), for a block without pending work.
   void deallocate_sync(void* address, std::size_t /*size_bytes*/,
                        std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
-    allocator_->free_or_log(address);
+    free_or_log(*allocator_, address);
   }
 
 #if CCCL_VERSION < 3001000

@@ -46,4 +46,12 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream_;
 };
 
+// Frees the block that starts at `address`, as CachingManagedAllocator::free(), for a resource,
+// whose deallocate() has no result. Logs also an address that is not the allocator's.
+void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept;
+// As free_or_log(), but the block is not used again before the present work on `stream` of `device`
+// is over. Waits for the stream if there is no memory to record its use.
+void free_after(CachingManagedAllocator& allocator, void* address, int device,
+                StreamHandle stream) noexcept;
+
 }  // namespace uvm

@@ -30,10 +30,11 @@ int Driver::device_of_context(CUcontext context) noexcept {
 
 void note_streams_gone(CUcontext context) {
   const CachingManagedAllocator* ours = process_allocator();
-  const int device =
-      ours != nullptr && !ours->in_forked_child() ? Driver::device_of_context(context) : -1;
+  const int device = ours != nullptr && !ours->inspection().in_forked_child()
+                         ? Driver::device_of_context(context)
+                         : -1;
   if (device < 0) return;
-  for (const DeviceStream& stream : ours->streams_of(device)) {
+  for (const DeviceStream& stream : ours->streams().of(device)) {
     CUcontext of = nullptr;
     auto* const handle = static_cast<CUstream>(stream.handle);
     if (is_default_stream(handle)) continue;

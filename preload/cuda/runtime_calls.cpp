@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "preload/cuda/graphs.hpp"
 #include "preload/cuda/kernel_words.hpp"
@@ -46,8 +47,8 @@ void correct(const void* address, PointerAnswer* answer) {
   }
   if (answer->type != kUnregistered) return;
   const CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || ours->host_backing() == HostBacking::kManaged) return;
-  if (ours->in_forked_child()) return;
+  if (ours == nullptr || ours->inspection().host_backing() == HostBacking::kManaged) return;
+  if (ours->inspection().in_forked_child()) return;
   const auto block = ours->find(address);
   if (block && block->live && block->location.is_device()) {
     *answer = {kManaged, block->location.index, address, address};
@@ -70,7 +71,7 @@ void explain_device_count(cudaError_t answer) {
   if (answer == cudaSuccess || !is_framework_installed()) return;
   const CachingManagedAllocator* ours = process_allocator();
   // A driver that was initialised in a parent refuses to be initialised in its children.
-  const bool is_forked = (ours != nullptr && ours->in_forked_child()) ||
+  const bool is_forked = (ours != nullptr && ours->inspection().in_forked_child()) ||
                          (answer == cudaErrorInitializationError && getpid() != kLoadedIn);
   if (!is_forked) {
     if (ours == nullptr) activate_process_allocator();

@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "preload/library_copies.hpp"
 #include "pytorch/interpose/late_calls.hpp"
@@ -58,7 +59,7 @@ std::string enable_in_torch() {
   set_manages_cpu_tensors_at_once();
   const Activation& activation = activate_process_allocator();
   if (activation.allocator == nullptr) return activation.reason;
-  if (activation.allocator->in_forked_child()) return "this is a forked child";
+  if (activation.allocator->inspection().in_forked_child()) return "this is a forked child";
   return load_torch_plugin_late();
 }
 

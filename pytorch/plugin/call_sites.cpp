@@ -16,7 +16,7 @@ void name_call_site(CachingManagedAllocator& allocator, const void* address) noe
     if (const auto node = torch::autograd::get_current_node()) {
       site = site.empty() ? "autograd, " + node->name() : site + ", " + node->name();
     }
-    allocator.trace_call_site(address, site);
+    allocator.tracing().call_site(address, site);
   } catch (const std::exception&) {  // no memory for the text: the block has no call site
   }
 }

@@ -2,7 +2,7 @@
 // allocated a block. In a backward pass, also the operator whose gradient is computed. Thread-safe.
 #pragma once
 
-#include <uvmalloc/allocator.hpp>
+#include <uvmalloc/tracing.hpp>
 
 namespace uvm::torch_plugin {
 
@@ -11,7 +11,7 @@ void name_call_site(CachingManagedAllocator& allocator, const void* address) noe
 // For a block that was just allocated. One load if call sites are off. Otherwise it takes Python's
 // global interpreter lock, so the caller must hold no lock of the allocator.
 inline void trace_call_site(CachingManagedAllocator& allocator, const void* address) noexcept {
-  if (allocator.wants_call_sites()) [[unlikely]]
+  if (allocator.tracing().wants_call_sites()) [[unlikely]]
     name_call_site(allocator, address);
 }
 

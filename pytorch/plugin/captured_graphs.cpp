@@ -47,7 +47,7 @@ void CapturedGraphs::name_last_capture(const void* graph) {
 
 void CapturedGraphs::before_replay(const void* graph) const {
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || !ours->wants_uses()) return;
+  if (ours == nullptr || !ours->kernel_uses().wanted()) return;
   std::shared_ptr<const Uses> uses;
   {
     const std::lock_guard lock(mutex_);
@@ -55,7 +55,8 @@ void CapturedGraphs::before_replay(const void* graph) const {
     if (found == graphs_.end()) return;
     uses = found->second;
   }
-  ours->note_uses(uses->device, current_stream(uses->device), uses->ranges, live::Launch::kGraph);
+  ours->kernel_uses().note(uses->device, current_stream(uses->device), uses->ranges,
+                           live::Launch::kGraph);
 }
 
 void CapturedGraphs::forget(const void* graph) {

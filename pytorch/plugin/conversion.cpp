@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/early_blocks.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/host_device.hpp"
@@ -71,7 +72,8 @@ std::optional<CopyReason> convert(const at::Tensor& tensor, int device) {
   if (EarlyBlocks::instance().convertible_bytes(address) < size_bytes) return CopyReason::kForeign;
   void* block = nullptr;
   try {
-    block = allocator().allocate_for_conversion(device_for_host_memory(device), size_bytes);
+    block = FrameworkBridge(allocator())
+                .allocate_for_conversion(device_for_host_memory(device), size_bytes);
   } catch (const OutOfMemoryError&) {
     return CopyReason::kForeign;
   }

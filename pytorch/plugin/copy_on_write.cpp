@@ -15,6 +15,7 @@
 #include <c10/core/impl/COWDeleter.h>
 #include <c10/util/ScopeExit.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/shared_block.hpp"
 
@@ -38,14 +39,14 @@ class FirstWrite {
   explicit FirstWrite(const c10::StorageImpl& storage)
       : storage_(storage), before_(storage.data()), ours_(process_allocator()) {
     if (ours_ != nullptr && !ours_->find(before_)) ours_ = nullptr;
-    if (ours_ != nullptr) uses_ = ours_->uses_of(before_);
+    if (ours_ != nullptr) uses_ = ours_->streams().uses_of(before_);
   }
 
   // Call it when a device's storage has its copy and still holds the shared block. Any stream of
   // the device may still read the block, because taking a pointer counts as a write.
   void leaves() const {
     if (ours_ == nullptr || !storage_.device().is_cuda()) return;
-    ours_->record_use_of_all(before_, storage_.device().index());
+    ours_->streams().record_use_of_all(before_, storage_.device().index());
   }
 
   // Kernels that were launched through storages that are gone may still read a block that the
@@ -54,9 +55,9 @@ class FirstWrite {
   void done(bool wait) const {
     if (ours_ == nullptr) return;
     const bool stolen = storage_.data() == before_;
-    ours_->note_materialization(stolen ? 0 : storage_.nbytes(), stolen);
+    FrameworkBridge(*ours_).note_materialization(stolen ? 0 : storage_.nbytes(), stolen);
     if (stolen) {
-      if (wait) ours_->wait_for_uses(before_);
+      if (wait) ours_->streams().wait_for_uses(before_);
       note_pinned();
     } else if (storage_.device().is_cuda()) {
       for (const DeviceStream& use : uses_) {
@@ -73,7 +74,7 @@ class FirstWrite {
     const bool pinned = made_by == facades().pinned;
     if (!pinned && made_by != facades().host) return;
     const auto block = ours_->find(before_);
-    if (block && block->pinned != pinned) ours_->set_pinned(before_, pinned);
+    if (block && block->pinned != pinned) FrameworkBridge(*ours_).set_pinned(before_, pinned);
   }
 
   const c10::StorageImpl& storage_;
@@ -99,7 +100,8 @@ c10::DataPtr own_copy(const c10::StorageImpl& storage) {
     throw;
   }
   // Streams of other threads do not wait for this thread's stream, which copies.
-  if (copies_for_others && storage.device().is_cuda()) allocator().wait_for_uses(copy.get());
+  if (copies_for_others && storage.device().is_cuda())
+    allocator().streams().wait_for_uses(copy.get());
   return copy;
 }
 

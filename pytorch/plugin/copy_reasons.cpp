@@ -21,7 +21,7 @@ bool is_named(const Tensor& tensor) {
 }
 
 // A copy of a view with gaps would be dense; shared memory keeps the gaps.
-bool strides_survive(const at::Tensor& self, const MoveRequest& request) {
+bool strides_survive(const at::Tensor& self, const TensorMove& request) {
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);
   return request.sharing == Sharing::kAlias || self.is_non_overlapping_and_dense();
@@ -33,14 +33,14 @@ bool covers_storage(const at::Tensor& self) {
 
 // Why a view of a part of a storage must be copied; nullopt: it need not. Torch aligns its copies,
 // and kernels choose their algorithm by alignment.
-std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const MoveRequest& request) {
+std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const TensorMove& request) {
   constexpr size_t kHostAlignment = 64;
   constexpr size_t kDeviceAlignment = 512;
   if (self.numel() == 0) return CopyReason::kSmallBlock;
   if (request.sharing == Sharing::kAlias) return std::nullopt;
   if (!kPartsCanBeShared) return CopyReason::kPartialStorage;
   StorageRange range = range_of(self);
-  if (range.size_bytes < allocator().configuration().host_threshold_bytes)
+  if (range.size_bytes < allocator().inspection().configuration().host_threshold_bytes)
     return CopyReason::kSmallBlock;
   size_t alignment = request.device->is_cuda() ? kDeviceAlignment : kHostAlignment;
   auto address = reinterpret_cast<std::uintptr_t>(self.const_data_ptr());
@@ -50,14 +50,14 @@ std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const Move
 // Whether the current stream is being captured. Torch's query makes a context, so the device must
 // have one.
 bool is_capturing() {
-  return allocator().runtime().has_context(c10::cuda::current_device()) &&
+  return allocator().inspection().runtime().has_context(c10::cuda::current_device()) &&
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
 }  // namespace
 
-std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveRequest& request) {
-  const Configuration& configuration = allocator().configuration();
+std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const TensorMove& request) {
+  const Configuration& configuration = allocator().inspection().configuration();
   bool converts = (request.dtype && *request.dtype != self.scalar_type()) ||
                   (request.layout && *request.layout != c10::kStrided) ||
                   request.pin_memory.value_or(false);
@@ -88,7 +88,7 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveReque
   // A conversion would free the memory that the pointer refers to.
   if (early && is_early_and_exported(storage)) return CopyReason::kExported;
   if (request.device->is_cuda() &&
-      request.device->index() >= allocator().runtime().device_count()) {
+      request.device->index() >= allocator().inspection().runtime().device_count()) {
     return CopyReason::kForeign;  // torch reports that the device does not exist
   }
   if (is_capturing()) return CopyReason::kCapturing;

@@ -10,7 +10,7 @@
 
 namespace uvm::torch_plugin {
 
-struct MoveRequest {
+struct TensorMove {
   std::optional<c10::ScalarType> dtype;
   std::optional<c10::Layout> layout;
   std::optional<c10::Device> device;
@@ -20,6 +20,6 @@ struct MoveRequest {
 };
 
 // Returns nullopt if the result can share the block. Changes nothing.
-std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const MoveRequest& request);
+std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const TensorMove& request);
 
 }  // namespace uvm::torch_plugin

@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Registry.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/call_sites.hpp"
 #include "pytorch/plugin/export_hooks.hpp"
 #include "pytorch/plugin/facades.hpp"
@@ -80,7 +81,7 @@ MemoryScope::~MemoryScope() {
 }
 
 void DeviceFacade::check_device(c10::DeviceIndex device) {
-  const int count = allocator().runtime().device_count();
+  const int count = allocator().inspection().runtime().device_count();
   TORCH_CHECK(0 <= device && device < count, "Invalid device argument ", static_cast<int>(device),
               ": there are ", count, " devices");
 }
@@ -90,7 +91,8 @@ bool DeviceFacade::has_native() const {
 }
 
 bool DeviceFacade::native_holds_memory() const {
-  for (int device = 0; has_native() && device < allocator().runtime().device_count(); ++device) {
+  for (int device = 0; has_native() && device < allocator().inspection().runtime().device_count();
+       ++device) {
     const auto stats = previous_->getDeviceStats(static_cast<c10::DeviceIndex>(device));
     if (stats.reserved_bytes[0].current != 0) return true;
   }
@@ -132,7 +134,7 @@ void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
 
 void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream) {
   static const MemoryHistory::Context kNoContext;
-  if (any_region() || is_watched() || allocator().wants_call_sites()) [[unlikely]]
+  if (any_region() || is_watched() || allocator().tracing().wants_call_sites()) [[unlikely]]
     return allocate_in_regions(device, size_bytes, stream);
   return allocate_or_throw(device, size_bytes, stream, kNoContext);
 }
@@ -183,7 +185,7 @@ void DeviceFacade::emptyCache(c10::MempoolId_t pool) {
     allocator().release_cached();
     return;
   }
-  for (int device = 0; device < allocator().runtime().device_count(); ++device) {
+  for (int device = 0; device < allocator().inspection().runtime().device_count(); ++device) {
     pools_.empty(static_cast<c10::DeviceIndex>(device), pool);
   }
 }
@@ -252,12 +254,12 @@ void DeviceFacade::init(int device_count) {
   if (!initialized_.exchange(true)) {
     warn_of_ignored_variables();
     watch_python_pointers();
-    activation.allocator->set_places_source([] { note_places_of_shared(); });
-    activation.allocator->add_pressure_callback([] { return note_places_of_shared(); });
-    activation.allocator->add_pressure_callback(run_free_memory_callbacks);
-    activation.allocator->set_memory_observer(&history_);
+    FrameworkBridge(*activation.allocator).set_places_source([] { note_places_of_shared(); });
+    activation.allocator->limits().add_pressure_callback([] { return note_places_of_shared(); });
+    activation.allocator->limits().add_pressure_callback(run_free_memory_callbacks);
+    FrameworkBridge(*activation.allocator).set_memory_observer(&history_);
     watch_operators_for(*activation.allocator);
-    activation.allocator->set_search_signs(search_sign);
+    FrameworkBridge(*activation.allocator).set_search_signs(search_sign);
     set_first_limits(device_count);
   }
 }

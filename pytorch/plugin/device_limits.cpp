@@ -13,7 +13,7 @@ namespace {
 
 // The process's budget of each device; SIZE_MAX if there is none.
 std::size_t device_budget() {
-  return allocator().configuration().device_budget_bytes.value_or(SIZE_MAX);
+  return allocator().inspection().configuration().device_budget_bytes.value_or(SIZE_MAX);
 }
 
 // Whether torch counts requests without memory as rejections: its setting throw_on_cudamalloc_oom
@@ -60,11 +60,11 @@ void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   Limit limit{fraction, device_budget()};
   if (fraction < 1.0) {
     DeviceDescription description;  // needs no context
-    allocator().runtime().describe(device, &description);
+    allocator().inspection().runtime().describe(device, &description);
     const auto total_bytes = static_cast<double>(description.total_bytes);
     limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
   }
-  allocator().set_device_limit(device, limit.bytes);
+  allocator().limits().set_device_limit(device, limit.bytes);
   std::lock_guard lock(mutex_);
   limits_.at(static_cast<size_t>(device)) = limit;
 }

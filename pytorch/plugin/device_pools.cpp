@@ -5,6 +5,7 @@
 
 #include <c10/cuda/CUDAStream.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/captured_graphs.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/memory_history.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 struct Checkpoint final : native::AllocatorState {
   std::uint64_t pool = 0;
-  std::vector<CachingManagedAllocator::PrivateBlock> blocks;
+  std::vector<PrivateBlock> blocks;
 };
 
 StreamHandle handle(cudaStream_t stream) {
@@ -29,7 +30,8 @@ bool DevicePools::is_own(const Key& key) const {
     std::lock_guard lock(mutex_);
     if (foreign_.contains(key)) return false;
   }
-  return !has_earlier_ || allocator().private_pool_users(key.first, pool_number(key.second)) != 0 ||
+  return !has_earlier_ ||
+         allocator().private_pools().users(key.first, pool_number(key.second)) != 0 ||
          !is_earlier(key);
 }
 
@@ -61,7 +63,7 @@ void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
     foreign_.insert({device, id});
   }
   if (is_own({device, id})) {
-    allocator().retain_private_pool(device, number);
+    allocator().private_pools().retain(device, number);
   } else {
     fallback_->createOrIncrefPool(device, id, std::move(own));
   }
@@ -76,7 +78,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
   if (is_for_capture) {
     // A replay runs no first write, so blocks that are live now keep their addresses and are not
     // shared any more.
-    allocator().mark_live_exported();
+    FrameworkBridge(allocator()).mark_live_exported();
     end_copy_on_write();
   }
   const bool is_ours = is_own(key);
@@ -90,7 +92,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
   }
   try {
     if (is_ours) {
-      allocator().begin_private_pool(
+      allocator().private_pools().begin(
           device, number,
           [filter = std::move(filter)](StreamHandle stream) {
             return filter(static_cast<cudaStream_t>(stream));
@@ -118,11 +120,11 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
   }
   if (was_for_capture) CapturedGraphs::instance().end_capture();
   if (is_own(key)) {
-    allocator().end_private_pool(device, pool_number(id));
+    allocator().private_pools().end(device, pool_number(id));
   } else {
     fallback_->endAllocateToPool(device, id);
   }
-  if (was_for_capture) allocator().mark_live_exported();
+  if (was_for_capture) FrameworkBridge(allocator()).mark_live_exported();
 }
 
 void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
@@ -132,9 +134,9 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
     return;
   }
   CachingManagedAllocator& ours = allocator();
-  TORCH_CHECK(ours.release_private_pool(device, pool_number(id)), "memory pool (", id.first, ", ",
-              id.second, ") has no user on device ", static_cast<int>(device));
-  if (ours.private_pool_users(device, pool_number(id)) != 0) return;
+  TORCH_CHECK(ours.private_pools().release(device, pool_number(id)), "memory pool (", id.first,
+              ", ", id.second, ") has no user on device ", static_cast<int>(device));
+  if (ours.private_pools().users(device, pool_number(id)) != 0) return;
   std::lock_guard lock(mutex_);
   const bool has_failed = close(key).value_or(false);  // its capture has failed
   if (has_failed) CapturedGraphs::instance().end_capture();
@@ -143,7 +145,7 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
 
 int DevicePools::use_count(c10::DeviceIndex device, c10::MempoolId_t id) {
   if (!is_own({device, id})) return fallback_->getPoolUseCount(device, id);
-  return static_cast<int>(allocator().private_pool_users(device, pool_number(id)));
+  return static_cast<int>(allocator().private_pools().users(device, pool_number(id)));
 }
 
 void DevicePools::set_use_on_oom(c10::DeviceIndex device, c10::MempoolId_t id, bool use) {
@@ -165,23 +167,24 @@ void DevicePools::set_no_split(c10::DeviceIndex device, c10::MempoolId_t id) {
     fallback_->setNoSplit(device, id);
     return;
   }
-  TORCH_CHECK(allocator().give_whole_pages(device, pool_number(id)), "memory pool (", id.first,
-              ", ", id.second, ") has no user on device ", static_cast<int>(device));
+  TORCH_CHECK(allocator().private_pools().give_whole_pages(device, pool_number(id)),
+              "memory pool (", id.first, ", ", id.second, ") has no user on device ",
+              static_cast<int>(device));
 }
 
 void DevicePools::empty(c10::DeviceIndex device, c10::MempoolId_t id) {
-  if (is_own({device, id})) allocator().release_cached_of(device, pool_number(id));
+  if (is_own({device, id})) allocator().private_pools().release_cached(device, pool_number(id));
 }
 
 std::shared_ptr<native::AllocatorState> DevicePools::checkpoint(c10::DeviceIndex device,
                                                                 c10::MempoolId_t id) {
   if (!is_own({device, id})) return fallback_->getCheckpointState(device, id);
   const std::uint64_t number = pool_number(id);
-  TORCH_CHECK(allocator().private_pool_users(device, number) != 0, "memory pool (", id.first, ", ",
-              id.second, ") has no user on device ", static_cast<int>(device));
+  TORCH_CHECK(allocator().private_pools().users(device, number) != 0, "memory pool (", id.first,
+              ", ", id.second, ") has no user on device ", static_cast<int>(device));
   auto state = std::make_shared<Checkpoint>();
   state->pool = number;
-  state->blocks = allocator().private_blocks(device, number);
+  state->blocks = allocator().private_pools().blocks(device, number);
   return state;
 }
 
@@ -195,11 +198,11 @@ native::CheckpointDelta DevicePools::restore(c10::DeviceIndex device,
     return fallback_->setCheckpointPoolState(device, state);
   }
   native::CheckpointDelta delta;
-  for (const auto& block : allocator().private_blocks(device, ours->pool)) {
+  for (const auto& block : allocator().private_pools().blocks(device, ours->pool)) {
     delta.ptrs_freed.push_back(block.address);
   }
   try {
-    allocator().restore_private_pool(device, ours->pool, ours->blocks);
+    allocator().private_pools().restore(device, ours->pool, ours->blocks);
   } catch (const std::logic_error& error) {
     TORCH_CHECK(false, "uvmalloc: ", error.what());
   }
@@ -213,7 +216,7 @@ native::CheckpointDelta DevicePools::restore(c10::DeviceIndex device,
 bool DevicePools::has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
                               const std::unordered_set<void*>& blocks) {
   if (!is_own({device, id})) return fallback_->checkPoolLiveAllocations(device, id, blocks);
-  const auto live = allocator().private_blocks(device, pool_number(id));
+  const auto live = allocator().private_pools().blocks(device, pool_number(id));
   return live.size() == blocks.size() &&
          std::all_of(live.begin(), live.end(),
                      [&](const auto& block) { return blocks.contains(block.address); });
@@ -243,7 +246,7 @@ void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::siz
   }
   CachingManagedAllocator& ours = allocator();
   for (std::uint64_t pool : pools) {
-    const std::uint64_t scope = ours.begin_private_pool(
+    const std::uint64_t scope = ours.private_pools().begin(
         device, pool,
         [thread = std::this_thread::get_id()](StreamHandle) {
           return std::this_thread::get_id() == thread;
@@ -255,12 +258,12 @@ void* DevicePools::allocate_from_pools_for_oom(c10::DeviceIndex device, std::siz
     } catch (const OutOfMemoryError&) {
       address = nullptr;  // the next pool may have room
     } catch (...) {
-      ours.end_private_pool(device, pool, scope);
-      ours.release_private_pool(device, pool);
+      ours.private_pools().end(device, pool, scope);
+      ours.private_pools().release(device, pool);
       throw;
     }
-    ours.end_private_pool(device, pool, scope);
-    ours.release_private_pool(device, pool);
+    ours.private_pools().end(device, pool, scope);
+    ours.private_pools().release(device, pool);
     if (address != nullptr) return address;
   }
   return nullptr;

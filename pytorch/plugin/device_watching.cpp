@@ -52,7 +52,7 @@ void DeviceFacade::report_allocated(void* address, size_t size_bytes,
 
 void DeviceFacade::report_freed(void* address) {
   // When the process was forked, another thread may have held the history's lock.
-  if (allocator().in_forked_child()) return;
+  if (allocator().inspection().in_forked_child()) return;
   const auto block = allocator().find(address);
   if (!block || !block->live || block->base != address) return;
   if (const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace()) {
@@ -71,11 +71,11 @@ native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t pool, bool include_
   // The segments of torch's native allocator, and the settings of PYTORCH_ALLOC_CONF. Torch's other
   // backend has no snapshots.
   if (has_native() && previous_->name() == "native") info = previous_->snapshot(pool, false);
-  const std::vector<SegmentDescription> segments = allocator().segments();
+  const std::vector<SegmentDescription> segments = allocator().inspection().segments();
   add_segments(segments, pool, history_, &info.segments);
   std::sort(info.segments.begin(), info.segments.end(),
             [](const auto& left, const auto& right) { return left.address < right.address; });
-  const int devices = allocator().runtime().device_count();
+  const int devices = allocator().inspection().runtime().device_count();
   info.device_traces.assign(static_cast<std::size_t>(devices), {});
   for (int device = 0; device < devices; ++device) {
     const auto of = static_cast<c10::DeviceIndex>(device);

@@ -14,6 +14,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "pytorch/plugin/device_pools.hpp"
 #include "pytorch/plugin/memory_history.hpp"

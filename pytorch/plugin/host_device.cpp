@@ -7,6 +7,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 
 namespace uvm::torch_plugin {
@@ -54,13 +55,14 @@ void refuse_cuda_in_children() {
 std::optional<HostPlace> place_for_cpu_tensors(bool at_once) {
   at_once |= manages_cpu_tensors_at_once();
   CachingManagedAllocator* ours = active_allocator(at_once);
-  if (ours == nullptr || ours->in_forked_child()) return std::nullopt;
+  if (ours == nullptr || ours->inspection().in_forked_child()) return std::nullopt;
   int device = chosen_device.load(std::memory_order_relaxed);
   if (device == kNone) {
     const int current = c10::cuda::current_device();
-    device = device_with_context(ours->runtime(), current);
+    device = device_with_context(ours->inspection().runtime(), current);
     // If there is one device, the program will use that one.
-    if (device == kNone && (at_once || ours->runtime().device_count() == 1)) device = current;
+    if (device == kNone && (at_once || ours->inspection().runtime().device_count() == 1))
+      device = current;
     if (device == kNone) return std::nullopt;
     device = choose(device);
   }
@@ -70,13 +72,13 @@ std::optional<HostPlace> place_for_cpu_tensors(bool at_once) {
 int device_for_host_memory(int wanted) {
   const int device = chosen_device.load(std::memory_order_relaxed);
   if (device != kNone) return device;
-  const int used = device_with_context(process_allocator()->runtime(), wanted);
+  const int used = device_with_context(process_allocator()->inspection().runtime(), wanted);
   return choose(used != kNone ? used : wanted);
 }
 
 int device_for_pinned_memory() {
   const int current = c10::cuda::current_device();
-  const int used = device_with_context(process_allocator()->runtime(), current);
+  const int used = device_with_context(process_allocator()->inspection().runtime(), current);
   return used != kNone ? used : current;
 }
 

@@ -6,6 +6,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/call_sites.hpp"
 #include "pytorch/plugin/early_blocks.hpp"
 #include "pytorch/plugin/export_hooks.hpp"
@@ -56,7 +57,7 @@ bool is_for_managed(HostMemory wanted, size_t size_bytes) {
 c10::DataPtr allocate_early(size_t size_bytes) {
   void* address = c10::alloc_cpu(size_bytes);
   const CachingManagedAllocator* ours = process_allocator();
-  const bool may_move = ours == nullptr || !ours->in_forked_child();
+  const bool may_move = ours == nullptr || !ours->inspection().in_forked_child();
   if (address == nullptr || size_bytes < kPageGranularBytes || !may_move)
     return reported(address, size_bytes, &delete_unmanaged);
   try {

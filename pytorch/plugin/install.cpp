@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/interpose/torch_hooks.hpp"
 #include "pytorch/plugin/early_blocks.hpp"
 #include "pytorch/plugin/export_hooks.hpp"

@@ -5,6 +5,7 @@
 #include <ATen/ops/is_pinned_native.h>
 #include <torch/library.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/conversion.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/tensor_storage.hpp"
@@ -49,7 +50,8 @@ at::Tensor manage_memory(const at::Tensor& self) {
   TORCH_CHECK(is_host_or_cuda(self.device()), "manage_memory: the tensor is on ", self.device(),
               "; accepted: cpu, cuda");
   const Activation& activation = activate_process_allocator();
-  const bool is_child = activation.allocator != nullptr && activation.allocator->in_forked_child();
+  const bool is_child =
+      activation.allocator != nullptr && activation.allocator->inspection().in_forked_child();
   TORCH_CHECK(activation.allocator != nullptr && !is_child,
               "manage_memory: unified memory is not enabled: ",
               is_child ? "this is a forked child" : activation.reason);
@@ -68,7 +70,7 @@ std::string report() {
 }
 
 void check_invariants() {
-  if (CachingManagedAllocator* ours = process_allocator()) ours->check_invariants();
+  if (CachingManagedAllocator* ours = process_allocator()) ours->inspection().check_invariants();
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ Place place_for(const char* function, at::Device device) {
               "; accepted: cpu, cuda");
   if (device.is_cpu()) return Place::host();
   const int index = device.has_index() ? device.index() : c10::cuda::current_device();
-  const int count = allocator().runtime().device_count();
+  const int count = allocator().inspection().runtime().device_count();
   TORCH_CHECK(index < count, function, ": there is no cuda:", index, "; there are ", count,
               " devices");
   return Place::device(index);
@@ -77,7 +77,8 @@ c10::Dict<std::string, int64_t> residency(const at::Tensor& self) {
   CachingManagedAllocator* ours = process_allocator();
   const BlockRange range = block_range_of(self);
   if (ours == nullptr || range.size_bytes == 0) return bytes;
-  for (const auto& [place, at_place] : ours->residency(range.begin, range.size_bytes)) {
+  for (const auto& [place, at_place] :
+       ours->inspection().residency(range.begin, range.size_bytes)) {
     bytes.insert(to_string(place), static_cast<int64_t>(at_place));
   }
   return bytes;

@@ -13,6 +13,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/conversion.hpp"
 #include "pytorch/plugin/copy_reasons.hpp"
 #include "pytorch/plugin/facades.hpp"
@@ -41,7 +42,7 @@ c10::Allocator* allocator_of_result(c10::Device device, bool non_blocking) {
 // Each move updates the places of at most this many shared blocks, so statistics stay current.
 constexpr std::size_t kBlocksPerMove = 8;
 
-void move_or_throw(void* address, const CachingManagedAllocator::Move& move) {
+void move_or_throw(void* address, const MoveRequest& move) {
   try {
     allocator().move(address, move);
   } catch (const OutOfMemoryError& error) {
@@ -53,13 +54,13 @@ void move_or_throw(void* address, const CachingManagedAllocator::Move& move) {
 }
 
 // The moved tensor, or why it must be copied.
-std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const MoveRequest& request,
+std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorMove& request,
                                            bool non_blocking) {
   const c10::Device device = *request.device;
   const Sharing sharing = request.sharing;
   StorageRange range = range_of(self);
   if (self.is_cuda() && device.is_cuda()) order_streams(self.device(), device);
-  CachingManagedAllocator::Move move;
+  MoveRequest move;
   move.source = place_of(self.device());
   move.destination = place_of(device);
   move.stream_device = device.is_cuda() ? device.index() : self.device().index();
@@ -124,7 +125,7 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
     const MoveMode mode = move_mode();
     Sharing sharing =
         mode == MoveMode::kAlias && !copy_is_forced() ? Sharing::kAlias : Sharing::kCopyOnWrite;
-    MoveRequest request{dtype, layout, device, pin_memory, memory_format, sharing};
+    TensorMove request{dtype, layout, device, pin_memory, memory_format, sharing};
     std::optional<CopyReason> reason =
         mode == MoveMode::kCopy ? CopyReason::kMode : reason_to_copy(self, request);
     if (!reason && is_early(storage_of(self))) {
@@ -136,7 +137,8 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<c10::ScalarType> dtype,
       if (auto* tensor = std::get_if<at::Tensor>(&result)) return std::move(*tensor);
       reason = std::get<CopyReason>(result);
     }
-    ours->note_copy(*reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
+    FrameworkBridge(*ours).note_copy(
+        *reason, self.layout() == c10::kStrided ? self.numel() * self.itemsize() : 0);
   }
   return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format);
 }

@@ -153,7 +153,7 @@ bool is_captured_here() {
 std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& call) {
   CachingManagedAllocator* ours = process_allocator();
   CapturedGraphs& graphs = CapturedGraphs::instance();
-  if (ours == nullptr || (!ours->wants_uses() && !graphs.is_capturing())) return nullptr;
+  if (ours == nullptr || (!ours->kernel_uses().wanted() && !graphs.is_capturing())) return nullptr;
   const Accesses& accesses = known_accesses_of(call);
   if (accesses.by_argument.empty()) return nullptr;
   Uses uses;
@@ -168,8 +168,8 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& cal
   if (graphs.is_capturing() && is_captured_here()) {
     graphs.add(*device, {uses.data(), uses.size()});
   } else {
-    ours->note_uses(*device, current_stream(*device), {uses.data(), uses.size()},
-                    live::Launch::kKernel);
+    ours->kernel_uses().note(*device, current_stream(*device), {uses.data(), uses.size()},
+                             live::Launch::kKernel);
   }
   return nullptr;
 }
@@ -198,7 +198,8 @@ void watch_operators(Watcher watcher, bool watches) {
 }
 
 void watch_operators_for(CachingManagedAllocator& allocator) {
-  allocator.set_use_listener([](bool wants_uses) { watch_operators(Watcher::kPlan, wants_uses); });
+  allocator.kernel_uses().set_listener(
+      [](bool wants_uses) { watch_operators(Watcher::kPlan, wants_uses); });
 }
 
 }  // namespace uvm::torch_plugin

@@ -41,8 +41,8 @@ c10::DeleterFnPtr PinnedFacade::raw_deleter() const {
 void PinnedFacade::delete_pinned(void* address) {
   PinnedFacade& pinned = *facades().pinned;
   // When the process was forked, another thread may have held the lock.
-  if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0 && !allocator().in_forked_child())
-      [[unlikely]] {
+  if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0 &&
+      !allocator().inspection().in_forked_child()) [[unlikely]] {
     if (pinned.is_kept(address)) return;
   }
   delete_block(address);
@@ -156,13 +156,13 @@ at::HostStats PinnedFacade::get_stats() {
 }
 
 void PinnedFacade::reset_accumulated_stats() {
-  for (int device = 0; device < allocator().runtime().device_count(); ++device) {
+  for (int device = 0; device < allocator().inspection().runtime().device_count(); ++device) {
     allocator().reset_totals(Facade::kPinned, device);
   }
 }
 
 void PinnedFacade::reset_peak_stats() {
-  for (int device = 0; device < allocator().runtime().device_count(); ++device) {
+  for (int device = 0; device < allocator().inspection().runtime().device_count(); ++device) {
     allocator().reset_peaks(Facade::kPinned, device);
   }
 }

@@ -179,7 +179,7 @@ void note_advised(void* address) {
 
 void forget_noted_block(void* address) {
   // When the process was forked, another thread may have held the lock.
-  if (allocator().in_forked_child()) return;
+  if (allocator().inspection().in_forked_child()) return;
   const std::optional<Noted> noted = noted_blocks().take(address);
   if (!noted) return;
   refund(noted->region, noted->size_bytes);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/facades.hpp"
 
 namespace uvm::torch_plugin {
@@ -9,7 +10,8 @@ namespace uvm::torch_plugin {
 std::mutex sharing_mutex;
 
 void note_left_host(const void* address) {
-  if (CachingManagedAllocator* ours = process_allocator()) ours->note_left_host(address);
+  if (CachingManagedAllocator* ours = process_allocator())
+    FrameworkBridge(*ours).note_left_host(address);
 }
 
 namespace {

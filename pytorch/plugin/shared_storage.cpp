@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "pytorch/plugin/copy_on_write.hpp"
 #include "pytorch/plugin/copy_on_write_storages.hpp"
 #include "pytorch/plugin/facades.hpp"
@@ -128,7 +129,7 @@ bool note_places_of_shared(std::size_t most_blocks) {
     for (const c10::Storage& storage : over) places.add(place_of(storage.device()));
     if (over.size() > 1) copy_on_write_storages.watch(block);
     std::move(over.begin(), over.end(), std::back_inserter(storages));
-    any_left |= ours->note_places(block, places);
+    any_left |= FrameworkBridge(*ours).note_places(block, places);
   }
   return any_left;
 }
@@ -145,11 +146,11 @@ UseThatEnds::UseThatEnds(const c10::StorageImpl& storage)
   for (const c10::Storage& other : over) {
     if (other.unsafeGetStorageImpl() != &storage) places.add(place_of(other.device()));
   }
-  has_ended_ = !places.has(place_) && ours->note_places(block->base, places);
+  has_ended_ = !places.has(place_) && FrameworkBridge(*ours).note_places(block->base, places);
 }
 
 void UseThatEnds::restore() const {
-  if (has_ended_) allocator().note_place_again(address_, place_);
+  if (has_ended_) FrameworkBridge(allocator()).note_place_again(address_, place_);
 }
 
 void note_exported(const void* address) {
@@ -157,7 +158,7 @@ void note_exported(const void* address) {
   std::vector<c10::Storage> sharers;
   {
     std::lock_guard lock(sharing_mutex);
-    if (!ours.mark_exported(address)) return;
+    if (!FrameworkBridge(ours).mark_exported(address)) return;
     sharers = sharers_of(ours.find(address)->base);
   }
   // The pointer was taken from a storage that had the block alone: the first one. It keeps the
@@ -181,7 +182,7 @@ void end_copy_on_write() {
                         [](const c10::Storage& storage) { return storage.device().is_cuda(); });
   for (const c10::Storage& storage : storages) {
     separate(storage);
-    allocator().mark_exported(storage.data());
+    FrameworkBridge(allocator()).mark_exported(storage.data());
   }
 }
 

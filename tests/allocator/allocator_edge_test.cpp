@@ -117,7 +117,7 @@ TEST_F(EdgeTest, ABlockMovedToTheHostWithoutAWaitIsNotUsedThereBeforeItsProducer
 
 TEST_F(EdgeTest, PagesOfSmallObjectsAreSegmentsAlsoWhenNoObjectIsOut) {
   std::thread([&] { allocator->free(device(4096, stream(1))); }).join();
-  std::vector<SegmentDescription> segments = allocator->segments();
+  std::vector<SegmentDescription> segments = allocator->inspection().segments();
   ASSERT_EQ(segments.size(), 2u);
   EXPECT_EQ(segments[0].size_bytes, 256 * 1024u);
   EXPECT_TRUE(segments[0].is_of_small_objects);
@@ -135,7 +135,7 @@ TEST_F(EdgeTest, ASharedBlockBehindAFullSegmentOfSmallObjectsIsNotPartOfIt) {
   for (int i = 0; i < 512; ++i) small.push_back(device(512));
   char* behind = device(kMiB);
   ASSERT_EQ(behind, *std::max_element(small.begin(), small.end()) + 512);
-  std::vector<SegmentDescription> segments = allocator->segments();
+  std::vector<SegmentDescription> segments = allocator->inspection().segments();
   ASSERT_EQ(segments.size(), 2u);
   EXPECT_EQ(segments[0].blocks.size(), 512u);
   EXPECT_EQ(segments[1].base, behind);
@@ -211,7 +211,7 @@ TEST_F(EdgeTest, ABlockOfAForgottenStreamIsNotKeptForAnotherStreamOfTheSameHandl
   char* block = nullptr;
   std::thread([&] { block = device(8192, stream(1)); }).join();
   machine->failures["is_capturing"] = 1;  // its last work is not known
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   allocator->free(block);
   EXPECT_NE(device(8192, stream(1)), block);
   EXPECT_NE(device(8192, stream(1)), block) << "nor by the short way to the pool";
@@ -224,7 +224,7 @@ TEST_F(EdgeTest, TheNextStreamTakesTheMemoryOfOneThatIsGoneAndStartsAfterItsWork
   allocator->free(cached);
   allocator->free(small);
   machine->busy = {stream(1)};
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   machine->waits.clear();
   EXPECT_EQ(device(8192, stream(2)), cached);
   EXPECT_EQ(machine->waits, std::vector<std::string>{"stream 2 waits for stream 1"});
@@ -239,7 +239,7 @@ TEST_F(EdgeTest, TheNextStreamTakesTheMemoryOfOneThatIsGoneAndStartsAfterItsWork
 TEST_F(EdgeTest, AStreamThatIsCapturedTakesNoMemoryOfOneThatIsGone) {
   char* cached = device(8192, stream(1));
   allocator->free(cached);
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   machine->capturing = {stream(2)};
   EXPECT_NE(device(8192, stream(2)), cached);
   machine->capturing.clear();
@@ -254,7 +254,7 @@ TEST_F(EdgeTest, StreamsThatComeAndGoTakeNoMoreMemoryThanOne) {
     char* small = device(512, stream(number));
     allocator->free(large);
     allocator->free(small);
-    allocator->forget_stream(0, stream(number));
+    allocator->streams().forget(0, stream(number));
     if (number != 10 && number != 5000) continue;
     const Statistics now = allocator->statistics();
     if (number == 10) {
@@ -273,9 +273,9 @@ TEST_F(EdgeTest, AUseOrAMoveOfADeviceThatDoesNotExistIsRefusedAndChangesNothing)
   char* block = host(4 * kMiB);
   for (int unknown : {-1, 1, 99}) {
     EXPECT_THROW(allocator->record_use(block, unknown, stream(1)), std::out_of_range);
-    EXPECT_THROW(allocator->record_use_of_all(block, unknown), std::out_of_range);
-    EXPECT_THROW(allocator->forget_stream(unknown, stream(1)), std::out_of_range);
-    EXPECT_THROW(allocator->set_device_limit(unknown, 1), std::out_of_range);
+    EXPECT_THROW(allocator->streams().record_use_of_all(block, unknown), std::out_of_range);
+    EXPECT_THROW(allocator->streams().forget(unknown, stream(1)), std::out_of_range);
+    EXPECT_THROW(allocator->limits().set_device_limit(unknown, 1), std::out_of_range);
     const Place nowhere = Place::device(unknown);
     EXPECT_THROW(allocator->move(block, {Place::host(), nowhere, 0, stream(1)}), std::out_of_range);
     EXPECT_THROW(allocator->move(block, {nowhere, Place::host(), 0, stream(1)}), std::out_of_range);
@@ -325,9 +325,9 @@ TEST_F(EdgeTest, WhatDecayLeavesBehindFencesStaysBehindThem) {
   for (char* block : blocks) allocator->free(block);
   // Later than the calls that allocations make.
   const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
-  allocator->decay(begin);
-  allocator->decay(begin + std::chrono::seconds(4));
-  allocator->check_invariants();
+  allocator->limits().decay(begin);
+  allocator->limits().decay(begin + std::chrono::seconds(4));
+  allocator->inspection().check_invariants();
   for (int i = 0; i < 4; ++i) {
     char* next = host(4 * kMiB);
     if (!machine->busy.contains(stream(1))) break;
@@ -336,13 +336,13 @@ TEST_F(EdgeTest, WhatDecayLeavesBehindFencesStaysBehindThem) {
 }
 
 TEST_F(EdgeTest, APrivatePoolThatIsReleasedWhileItIsOpenEndsItsCapture) {
-  allocator->begin_private_pool(
+  allocator->private_pools().begin(
       0, 7, [](StreamHandle) { return true; }, true);
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   allocator->free(block);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
-  EXPECT_FALSE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
+  EXPECT_FALSE(allocator->private_pools().end(0, 7));
   allocator->release_cached();
   EXPECT_EQ(machine->allocated_bytes, 0u);
 }
@@ -350,10 +350,10 @@ TEST_F(EdgeTest, APrivatePoolThatIsReleasedWhileItIsOpenEndsItsCapture) {
 TEST_F(EdgeTest, ASmallRequestOfACaptureTakesAPageOfAnotherFacadesSpan) {
   char* kept = host(4 * kMiB);
   machine->failures["allocate_managed"] = 100;
-  allocator->begin_private_pool(
+  allocator->private_pools().begin(
       0, 7, [](StreamHandle) { return true; }, true);
   EXPECT_EQ(device(512, stream(1)), kept + 4 * kMiB);
-  allocator->end_private_pool(0, 7);
+  allocator->private_pools().end(0, 7);
 }
 
 TEST_F(EdgeTest, FiguresOfADeviceThatDoesNotExistCannotBeReset) {
@@ -372,12 +372,12 @@ TEST_F(EdgeTest, APrefetchLeavesTheBlockWhereItIsInUse) {
             (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::host(), block, 8 * kMiB}}));
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
   EXPECT_EQ(allocator->find(block)->location, Place::device(0));
-  EXPECT_EQ(allocator->residency(block, 8 * kMiB),
+  EXPECT_EQ(allocator->inspection().residency(block, 8 * kMiB),
             (std::map<Place, std::size_t>{{Place::host(), 8 * kMiB}}));
   machine->waits.clear();
   EXPECT_TRUE(allocator->prefetch(block, 3 * kMiB, Place::device(0), 0, stream(1)));
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
-  EXPECT_EQ(allocator->residency(block, 100 * kMiB),
+  EXPECT_EQ(allocator->inspection().residency(block, 100 * kMiB),
             (std::map<Place, std::size_t>{{Place::host(), 4 * kMiB}, {Place::device(0), 4 * kMiB}}))
       << "whole pages, and nothing beyond the block";
 }
@@ -389,7 +389,7 @@ TEST_F(EdgeTest, APrefetchOfWhatIsNotOneLiveBlockIsRefused) {
   EXPECT_FALSE(allocator->prefetch(block, 0, Place::host(), 0, stream(1)));
   int foreign = 0;
   EXPECT_FALSE(allocator->prefetch(&foreign, 4, Place::host(), 0, stream(1)));
-  EXPECT_TRUE(allocator->residency(&foreign, 4).empty());
+  EXPECT_TRUE(allocator->inspection().residency(&foreign, 4).empty());
   allocator->free(block);
   EXPECT_FALSE(allocator->prefetch(block, 8 * kMiB, Place::host(), 0, stream(1)));
   EXPECT_TRUE(machine->hints.empty());
@@ -465,7 +465,7 @@ TEST_F(EdgeTest, AUseByAnotherThreadsDefaultStreamIsWaitedForWithItsDevice) {
 TEST_F(EdgeTest, ForAUseByAForgottenStreamItsDeviceIsWaitedForWhoeverHasItsHandle) {
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
-  allocator->forget_stream(0, stream(2));
+  allocator->streams().forget(0, stream(2));
   machine->waits.clear();
   allocator->free(block);
   EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
@@ -475,12 +475,12 @@ TEST_F(EdgeTest, ForAUseByAForgottenStreamItsDeviceIsWaitedForWhoeverHasItsHandl
 TEST_F(EdgeTest, AFencePutOffByACaptureNamesNoStreamThatIsGoneMeanwhile) {
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
-  allocator->begin_private_pool(
+  allocator->private_pools().begin(
       0, 7, [](StreamHandle handle) { return handle == stream(9); }, true);
   allocator->free(block);
-  allocator->forget_stream(0, stream(2));
+  allocator->streams().forget(0, stream(2));
   machine->waits.clear();
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
   EXPECT_EQ(device(4 * kMiB, stream(1)), block);
 }
@@ -493,7 +493,7 @@ TEST_F(EdgeTest, AFencePutOffByACaptureNobodyToldOfIsRecordedBeforeItsStreamGoes
   machine->capturing.clear();
   machine->busy = {stream(2)};
   machine->waits.clear();
-  allocator->forget_stream(0, stream(2));
+  allocator->streams().forget(0, stream(2));
   EXPECT_TRUE(machine->waits.empty()) << machine->waits.front();
   EXPECT_NE(device(4 * kMiB, stream(1)), block);
   machine->finish(stream(2));
@@ -504,7 +504,7 @@ class GoneStreamTest : public EdgeTest {
  protected:
   // Of 4 MiB of the host.
   void expect_home_when_forgotten(char* block, StreamHandle gone) {
-    allocator->forget_stream(0, gone);
+    allocator->streams().forget(0, gone);
     machine->waits.clear();
     allocator->free(block);
     EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
@@ -517,7 +517,7 @@ TEST_F(GoneStreamTest, ABlockMovedForAForgottenStreamGoesHome) {
   char* block = host(4 * kMiB);
   to_device(block, stream(2));
   expect_home_when_forgotten(block, stream(2));
-  EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
+  EXPECT_EQ(allocator->inspection().residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
 }
 
 TEST_F(GoneStreamTest, AGuestOfAForgottenStreamGoesHome) {
@@ -529,28 +529,29 @@ TEST_F(GoneStreamTest, AGuestOfAForgottenStreamGoesHome) {
 }
 
 TEST_F(EdgeTest, AUseByAllStreamsNamesNoneThatIsGone) {
-  allocator->begin_private_pool(
+  allocator->private_pools().begin(
       0, 7, [](StreamHandle handle) { return handle == stream(1); }, false);
   allocator->free(device(4 * kMiB, stream(1)));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  allocator->forget_stream(0, stream(1));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  allocator->streams().forget(0, stream(1));
   char* block = device(4 * kMiB, stream(3));
-  EXPECT_TRUE(allocator->record_use_of_all(block, 0));
-  EXPECT_EQ(allocator->uses_of(block), std::vector<DeviceStream>{DeviceStream({0, stream(3)})});
+  EXPECT_TRUE(allocator->streams().record_use_of_all(block, 0));
+  EXPECT_EQ(allocator->streams().uses_of(block),
+            std::vector<DeviceStream>{DeviceStream({0, stream(3)})});
 }
 
 TEST_F(EdgeTest, AUseByAllStreamsCountsOneThatIsGoneUntilItsDeviceWasWaitedFor) {
   device(4 * kMiB, stream(1));
   char* first = device(8 * kMiB, stream(3));
   char* second = device(8 * kMiB, stream(3));
-  allocator->forget_stream(0, stream(1));
-  for (char* block : {first, second}) EXPECT_TRUE(allocator->record_use_of_all(block, 0));
+  allocator->streams().forget(0, stream(1));
+  for (char* block : {first, second}) EXPECT_TRUE(allocator->streams().record_use_of_all(block, 0));
   machine->waits.clear();
   allocator->free(first);
   EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
   EXPECT_EQ(device(8 * kMiB, stream(3)), first);
   allocator->free(second);
-  EXPECT_TRUE(allocator->record_use_of_all(first, 0));
+  EXPECT_TRUE(allocator->streams().record_use_of_all(first, 0));
   allocator->free(first);
   EXPECT_EQ(machine->waits.size(), 1u) << "once is enough";
 }
@@ -566,10 +567,10 @@ TEST_F(EdgeTest, AStreamThatIsCapturedIsMadeToWaitForNothing) {
   char* moved = host(8 * kMiB);
   to_device(moved, stream(1));
   EXPECT_TRUE(machine->waits.empty()) << machine->waits.front();
-  EXPECT_THROW(allocator->wait_for_uses(moved), std::runtime_error);
-  EXPECT_THROW(allocator->wait_for_uses(block), std::runtime_error);
+  EXPECT_THROW(allocator->streams().wait_for_uses(moved), std::runtime_error);
+  EXPECT_THROW(allocator->streams().wait_for_uses(block), std::runtime_error);
   machine->capturing.clear();
-  allocator->wait_for_uses(block);
+  allocator->streams().wait_for_uses(block);
 }
 
 // ---- what is believed and counted
@@ -578,9 +579,9 @@ TEST_F(EdgeTest, APrefetchThatFailedIsNotBelieved) {
   char* block = host(4 * kMiB);
   machine->failures["prefetch"] = 1;
   to_device(block);
-  EXPECT_EQ(allocator->residency(block, 4 * kMiB).count(Place::device(0)), 0u);
+  EXPECT_EQ(allocator->inspection().residency(block, 4 * kMiB).count(Place::device(0)), 0u);
   EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
-  EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::device(0)], 4 * kMiB);
+  EXPECT_EQ(allocator->inspection().residency(block, 4 * kMiB)[Place::device(0)], 4 * kMiB);
 }
 
 TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
@@ -597,7 +598,7 @@ TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
   machine->failures["discard"] = 1;
   allocator->release_cached();
   allocator->release_cached();
-  allocator->stop_trace();
+  allocator->tracing().stop();
   const std::string file = ::testing::TempDir() + "hints-" + std::to_string(getpid()) + ".trace";
   const Trace trace = read_trace(file);
   auto told = [&](const char* address) {
@@ -673,7 +674,7 @@ TEST_F(EdgeTest, CallbacksMayBeAddedWhileOthersRun) {
   std::thread other([&] {
     while (!over) EXPECT_THROW(device(100 * kMiB), OutOfMemoryError);
   });
-  for (int i = 0; i < 200; ++i) allocator->add_pressure_callback([] { return false; });
+  for (int i = 0; i < 200; ++i) allocator->limits().add_pressure_callback([] { return false; });
   over = true;
   other.join();
 }

@@ -62,7 +62,7 @@ TEST_F(PressureTest, PagesAreSparedOnceHalfOfTheBudgetIsTouched) {
 }
 
 TEST_F(PressureTest, PagesAreSparedOnceHalfOfTheDevicesLimitIsUsed) {
-  allocator->set_device_limit(0, 16 * kMiB);
+  allocator->limits().set_device_limit(0, 16 * kMiB);
   char* begin = device(10 * kMiB);
   allocator->free(begin);
   EXPECT_EQ(device(kMiB), begin);
@@ -75,19 +75,20 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
   configuration.device_budget_bytes = 16 * kMiB;
   start(configuration);
   const MemoryFigures driver{1024 * kMiB, 1024 * kMiB};
-  EXPECT_EQ(allocator->free_bytes(0, driver), 16 * kMiB);
-  allocator->set_device_limit(0, 4 * kMiB);
-  EXPECT_EQ(allocator->free_bytes(0, driver), 16 * kMiB) << "as the driver's answer would be";
-  allocator->set_device_limit(0, 16 * kMiB);
+  EXPECT_EQ(allocator->limits().free_bytes(0, driver), 16 * kMiB);
+  allocator->limits().set_device_limit(0, 4 * kMiB);
+  EXPECT_EQ(allocator->limits().free_bytes(0, driver), 16 * kMiB)
+      << "as the driver's answer would be";
+  allocator->limits().set_device_limit(0, 16 * kMiB);
   device(10 * kMiB);
   host(20 * kMiB);
-  EXPECT_EQ(allocator->free_bytes(0, driver), 6 * kMiB);
+  EXPECT_EQ(allocator->limits().free_bytes(0, driver), 6 * kMiB);
   std::string text = refusal(8 * kMiB);
   EXPECT_NE(text.find("failed: the device's limit is reached"), std::string::npos) << text;
   EXPECT_NE(text.find("The limit of device 0 is 16 MiB."), std::string::npos) << text;
   EXPECT_NE(text.find("raise device_budget_bytes, or"), std::string::npos) << text;
   host(30 * kMiB);
-  EXPECT_EQ(allocator->free_bytes(0, driver), 4 * kMiB) << "what is left of all";
+  EXPECT_EQ(allocator->limits().free_bytes(0, driver), 4 * kMiB) << "what is left of all";
   text = refusal(6 * kMiB);
   EXPECT_NE(text.find("failed: the budget is used up"), std::string::npos) << text;
   EXPECT_NE(text.find("raise budget_bytes."), std::string::npos) << text;
@@ -165,7 +166,7 @@ TEST_F(PressureTest, ASegmentFreedAfterTheWaitIsNotGivenBackWithItsWorkPending) 
 TEST_F(PressureTest, CallbacksRunBeforeTheErrorAndTheRequestIsTriedAgain) {
   char* block = device(60 * kMiB);
   int calls = 0;
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     ++calls;
     if (block == nullptr) return false;
     allocator->free(std::exchange(block, nullptr));
@@ -214,7 +215,7 @@ TEST_F(PressureTest, WhatCannotBeWaitedForIsNeitherStolenNorGivenBack) {
   allocator->release_cached();
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 40 * kMiB);
   EXPECT_TRUE(machine->busy.contains(stream(1)));
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
   machine->capturing.clear();
   EXPECT_NE(device(40 * kMiB, stream(2)), nullptr);
   EXPECT_TRUE(machine->busy.empty());
@@ -251,9 +252,9 @@ TEST_F(PressureTest, GuestsCountWithinTheDevicesLimit) {
   char* moved = host(8 * kMiB);
   to_device(moved);
   allocator->free(moved);
-  allocator->set_device_limit(0, 4 * kMiB);
+  allocator->limits().set_device_limit(0, 4 * kMiB);
   EXPECT_THROW(device(8 * kMiB), OutOfMemoryError);
-  allocator->set_device_limit(0, 8 * kMiB);
+  allocator->limits().set_device_limit(0, 8 * kMiB);
   EXPECT_NE(device(8 * kMiB), nullptr);
 }
 
@@ -368,7 +369,7 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
   device(8 * kMiB, stream(2));
   char* fenced = device(4 * kMiB, stream(1));
   allocator->record_use(fenced, 0, stream(2));
-  allocator->begin_private_pool(
+  allocator->private_pools().begin(
       0, 7, [](StreamHandle of) { return of == stream(3); }, true);
   device(6 * kMiB, stream(3));
   allocator->free(fenced);  // waits for the capture's end
@@ -380,8 +381,8 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
         "(of a graph or of the program): 6 MiB", "taken: 48 MiB of a budget of 64 MiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
-  allocator->end_private_pool(0, 7);
-  allocator->release_private_pool(0, 7);
+  allocator->private_pools().end(0, 7);
+  allocator->private_pools().release(0, 7);
 }
 
 TEST_F(PressureTest, ARequestLargerThanABlockCanBeIsToldHowLargeABlockCanBe) {
@@ -461,7 +462,7 @@ class PressureOrderTest : public testing::AllocatorTest {
     configuration.budget_bytes = 64 * kMiB;
     configuration.decay_seconds = decay_seconds;
     start(configuration);
-    allocator->add_pressure_callback([this] {
+    allocator->limits().add_pressure_callback([this] {
       cached_bytes.push_back(allocator->statistics().thread_cached_bytes);
       return false;
     });
@@ -504,7 +505,7 @@ TEST_F(PressureOrderTest, WhatHasIdledLongGoesBeforeCallbacksRun) {
     allocator->free(host(wanted == 512 ? 62 * kMiB : 40 * kMiB));
     if (wanted == 512) device(2 * kMiB);
     // Free since then.
-    allocator->decay(std::chrono::steady_clock::now() - std::chrono::hours(1));
+    allocator->limits().decay(std::chrono::steady_clock::now() - std::chrono::hours(1));
     EXPECT_NE(device(wanted), nullptr);
     EXPECT_TRUE(cached_bytes.empty()) << wanted;
     EXPECT_EQ(allocator->statistics().pressure_rounds, 0u) << wanted;
@@ -548,7 +549,7 @@ class ManyFencesTest : public testing::AllocatorTest {
     for (char* block : blocks) allocator->free(block);
   }
   std::uint64_t calls(const std::string& name) const {
-    const auto all = allocator->runtime_calls();
+    const auto all = allocator->inspection().runtime_calls();
     const auto found = all.find(name);
     return found != all.end() ? found->second : 0;
   }
@@ -691,19 +692,21 @@ TEST_F(SmallDeviceTest, WithoutFencesTheHostsMemoryServesAtOnce) {
 TEST_F(PressureTest, DiscardedMemoryOfADeviceIsFree) {
   device(2 * kMiB);
   char* freed = device(28 * kMiB);
-  EXPECT_EQ(allocator->free_bytes(0, {1000 * kMiB, 1040 * kMiB}), 34 * kMiB) << "the budget";
+  EXPECT_EQ(allocator->limits().free_bytes(0, {1000 * kMiB, 1040 * kMiB}), 34 * kMiB)
+      << "the budget";
   allocator->free(freed);
   allocator->release_cached();
-  EXPECT_EQ(allocator->free_bytes(0, {10 * kMiB, 1040 * kMiB}), 38 * kMiB);
+  EXPECT_EQ(allocator->limits().free_bytes(0, {10 * kMiB, 1040 * kMiB}), 38 * kMiB);
   device(28 * kMiB);
-  EXPECT_EQ(allocator->free_bytes(0, {10 * kMiB, 1040 * kMiB}), 10 * kMiB) << "it is used again";
+  EXPECT_EQ(allocator->limits().free_bytes(0, {10 * kMiB, 1040 * kMiB}), 10 * kMiB)
+      << "it is used again";
 }
 
 TEST_F(PressureTest, DiscardedMemoryThatOthersHaveTakenIsNotFree) {
   device(4 * kMiB);
   allocator->free(device(28 * kMiB));
   allocator->release_cached();
-  EXPECT_EQ(allocator->free_bytes(0, {8 * kMiB, 24 * kMiB}), 20 * kMiB)
+  EXPECT_EQ(allocator->limits().free_bytes(0, {8 * kMiB, 24 * kMiB}), 20 * kMiB)
       << "no more than the device has beside what is in use";
 }
 

@@ -12,6 +12,7 @@
 
 #include "allocator/cache/thread_cache.hpp"
 #include "allocator/engine/decay.hpp"
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/trace/trace_reader.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
@@ -29,10 +30,12 @@ class RulesTest : public testing::AllocatorTest {
   }
   std::uint64_t begin(std::uint64_t id, StreamHandle routed, bool capturing = false,
                       int index = 0) {
-    return allocator->begin_private_pool(
+    return allocator->private_pools().begin(
         index, id, [routed](StreamHandle asked) { return asked == routed; }, capturing);
   }
-  void end(std::uint64_t id, int index = 0) { EXPECT_TRUE(allocator->end_private_pool(index, id)); }
+  void end(std::uint64_t id, int index = 0) {
+    EXPECT_TRUE(allocator->private_pools().end(index, id));
+  }
   const ClassStatistics& all_of(Facade facade, int index = 0) {
     figures = allocator->statistics();
     return figures
@@ -112,8 +115,8 @@ TEST_F(TightTest, SmallObjectsThatAnotherThreadKeepsAreFoundBeforeAllIsGivenBack
 TEST_F(TightTest, ACallbackMakesRoomForSmallObjectsToo) {
   start_with(2 * kMiB);
   std::vector<char*> blocks = fill_page();
-  allocator->add_pressure_callback([] { return false; });
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([] { return false; });
+  allocator->limits().add_pressure_callback([&] {
     allocator->free(blocks.back());
     return true;
   });
@@ -152,7 +155,7 @@ TEST_F(RulesTest, APageOfSmallObjectsIsPrefetchedOnce) {
 TEST_F(RulesTest, AMarkOfASmallObjectGoesWithIt) {
   std::vector<char*> blocks;
   for (int i = 0; i < 100; ++i) blocks.push_back(device(512));
-  for (char* block : blocks) EXPECT_TRUE(allocator->mark_exported(block));
+  for (char* block : blocks) EXPECT_TRUE(FrameworkBridge(*allocator).mark_exported(block));
   for (char* block : blocks) allocator->free(block);
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(allocator->find(device(512))->exported);
 }
@@ -174,7 +177,7 @@ TEST_F(TightTest, WhatIsFreeInAPrivatePoolIsTakenFromItByNobody) {
   allocator->free(device(40 * kMiB, stream(1)));
   end(7);
   EXPECT_THROW(device(40 * kMiB, stream(2)), OutOfMemoryError);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   EXPECT_NE(device(40 * kMiB, stream(2)), nullptr);
 }
 
@@ -189,8 +192,8 @@ TEST_F(TightTest, AGuestOfAnotherStreamIsTakenAndItsEventsAreNotLost) {
 
 TEST_F(TightTest, ACallbackThatFreesNothingDoesNotKeepOthersFromBeingAsked) {
   char* block = device(60 * kMiB);
-  allocator->add_pressure_callback([] { return false; });
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([] { return false; });
+  allocator->limits().add_pressure_callback([&] {
     if (block == nullptr) return false;
     allocator->free(std::exchange(block, nullptr));
     return true;
@@ -202,7 +205,7 @@ TEST_F(TightTest, WhatACallbackFreesIntoItsThreadsCacheIsFound) {
   start_with(2 * kMiB);
   std::vector<char*> blocks;
   for (int i = 0; i < 64; ++i) blocks.push_back(device(32 << 10));
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     allocator->free(blocks[20]);
     return true;
   });
@@ -275,7 +278,7 @@ TEST_F(RulesTest, WhatIsGivenBackOrDiscardedIsOnNoDevice) {
 
 TEST_F(RulesTest, AnAlignedBlockOfAPoolOfWholePagesTakesNoMoreOfThem) {
   begin(7, stream(1));
-  EXPECT_TRUE(allocator->give_whole_pages(0, 7));
+  EXPECT_TRUE(allocator->private_pools().give_whole_pages(0, 7));
   void* block = allocator->allocate_aligned(Facade::kDevice, 0, 3000, 4096, stream(1));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % kPageBytes, 0u);
   EXPECT_EQ(allocator->find(block)->size_bytes, 2 * kMiB);
@@ -308,7 +311,7 @@ TEST_F(RulesTest, ATailThatIsTooSmallForABlockKeepsItsPage) {
   device(kMiB);
   allocator->free(block);
   allocator->release_cached();
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
   EXPECT_EQ(allocator->statistics().discarded_bytes, 2 * kMiB);
 }
 
@@ -336,7 +339,7 @@ TEST_F(RulesTest, WithoutAStreamForPrefetchesNoneIsBelieved) {
   char* block = host(4 * kMiB);
   machine->failures["create_stream"] = 1;
   to_device(block);
-  EXPECT_EQ(allocator->residency(block, 4 * kMiB).count(Place::device(0)), 0u);
+  EXPECT_EQ(allocator->inspection().residency(block, 4 * kMiB).count(Place::device(0)), 0u);
 }
 
 // ---- captures
@@ -360,13 +363,13 @@ TEST_F(RulesTest, DuringACaptureNothingIsGivenBack) {
   begin(7, stream(1), true);
   machine->busy = {stream(2)};
   const Decay::Time now = std::chrono::steady_clock::now() + std::chrono::hours(1);
-  auto calls = allocator->runtime_calls();
+  auto calls = allocator->inspection().runtime_calls();
   allocator->release_cached();
   allocator->release_cached_of(Facade::kDevice);
-  allocator->release_cached_of(0, 0);
-  allocator->decay(now);
-  allocator->decay(now + std::chrono::seconds(100));
-  EXPECT_EQ(allocator->runtime_calls(), calls);
+  allocator->private_pools().release_cached(0, 0);
+  allocator->limits().decay(now);
+  allocator->limits().decay(now + std::chrono::seconds(100));
+  EXPECT_EQ(allocator->inspection().runtime_calls(), calls);
   EXPECT_EQ(reserved(Facade::kDevice), 8 * kMiB);
   end(7);
   allocator->release_cached();
@@ -377,7 +380,7 @@ TEST_F(RulesTest, WhereTheDriverSaysNothingOfAStreamForACaptureNoEventIsRecorded
   char* block = device(8 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   machine->failures["is_capturing"] = 1;
-  auto recorded = [&] { return allocator->runtime_calls()["record_event"]; };
+  auto recorded = [&] { return allocator->inspection().runtime_calls()["record_event"]; };
   const auto before = recorded();
   allocator->free(block);
   EXPECT_EQ(recorded(), before);
@@ -441,7 +444,7 @@ TEST_F(RulesTest, OneFacadesCacheIsGivenBackWithoutTheSmallObjectsOfOthers) {
 TEST_F(RulesTest, OneDevicesCacheIsGivenBackAlone) {
   start(small_configuration(), 2);
   for (int index : {0, 1}) allocator->free(on_device(index, 8 * kMiB));
-  allocator->release_cached_of(1, 0);
+  allocator->private_pools().release_cached(1, 0);
   EXPECT_EQ(reserved(Facade::kDevice, 0), 8 * kMiB);
   EXPECT_EQ(reserved(Facade::kDevice, 1), 0u);
 }
@@ -473,11 +476,11 @@ TEST_F(RulesTest, PrivatePoolsOfOneNumberOnTwoDevicesAreTwo) {
   end(7, 1);
   EXPECT_TRUE(allocator->find(first)->exported);
   EXPECT_FALSE(allocator->find(second)->exported) << "it was not captured";
-  ASSERT_EQ(allocator->private_blocks(0, 7).size(), 1u);
-  EXPECT_EQ(allocator->private_blocks(0, 7)[0].address, first);
-  EXPECT_EQ(allocator->private_blocks(1, 7)[0].address, second);
+  ASSERT_EQ(allocator->private_pools().blocks(0, 7).size(), 1u);
+  EXPECT_EQ(allocator->private_pools().blocks(0, 7)[0].address, first);
+  EXPECT_EQ(allocator->private_pools().blocks(1, 7)[0].address, second);
   allocator->free(second);
-  EXPECT_TRUE(allocator->release_private_pool(1, 7));
+  EXPECT_TRUE(allocator->private_pools().release(1, 7));
   allocator->release_cached();
   EXPECT_EQ(reserved(Facade::kDevice, 1), 2 * kMiB) << "the other one's users do not count";
   allocator->reset_peaks(Facade::kDevice, 0);
@@ -492,10 +495,10 @@ TEST_F(RulesTest, AllStreamsOfADeviceAreTheOnesThatMemoryWasAskedForOnIt) {
   on_device(0, kMiB, stream(2));
   on_device(0, kMiB, stream(3));
   on_device(1, kMiB, stream(4));
-  allocator->forget_stream(0, stream(3));
+  allocator->streams().forget(0, stream(3));
   allocator->record_use(block, 0, stream(2));
-  EXPECT_TRUE(allocator->record_use_of_all(block, 0));
-  EXPECT_EQ(allocator->uses_of(block),
+  EXPECT_TRUE(allocator->streams().record_use_of_all(block, 0));
+  EXPECT_EQ(allocator->streams().uses_of(block),
             (std::vector<DeviceStream>{DeviceStream::named(0, stream(2)),
                                        DeviceStream{0, stream(3), DeviceStream::kFirstGone},
                                        DeviceStream::named(0, stream(1))}));
@@ -516,10 +519,10 @@ TEST_F(RulesTest, AMoveWaitsForNobodyWhoHasTheBlockOnAThirdDevice) {
 
 TEST_F(RulesTest, AStreamIsForgottenTwiceWithoutAWait) {
   device(4 * kMiB, stream(1));
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   machine->capturing = {stream(9)};
   machine->waits.clear();
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   EXPECT_TRUE(machine->waits.empty());
 }
 
@@ -573,22 +576,22 @@ TEST_F(RulesTest, DuringACaptureNoEndedThreadsPoolsAreTakenOver) {
 TEST_F(RulesTest, OfAPoolThatIsOpenTwiceTheOneThatIsNamedEnds) {
   const std::uint64_t outer = begin(7, stream(1));
   const std::uint64_t inner = begin(7, stream(2));
-  EXPECT_FALSE(allocator->end_private_pool(0, 7, inner + 1));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7, outer));
-  EXPECT_FALSE(allocator->end_private_pool(0, 7, outer)) << "it has ended";
+  EXPECT_FALSE(allocator->private_pools().end(0, 7, inner + 1));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7, outer));
+  EXPECT_FALSE(allocator->private_pools().end(0, 7, outer)) << "it has ended";
   EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 0u);
   EXPECT_EQ(allocator->find(device(kMiB, stream(2)))->private_pool, 7u);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7, inner));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7, inner));
 }
 
 TEST_F(RulesTest, APoolIsRestoredWhenTheUsersOfWhatWasFreedAreThrough) {
   begin(7, stream(1));
   char* block = device(4 * kMiB, stream(1));
-  const auto wanted = allocator->private_blocks(0, 7);
+  const auto wanted = allocator->private_pools().blocks(0, 7);
   allocator->record_use(block, 0, stream(2));
   machine->busy = {stream(2)};
   allocator->free(block);
-  allocator->restore_private_pool(0, 7, wanted);
+  allocator->private_pools().restore(0, 7, wanted);
   EXPECT_TRUE(allocator->find(block)->live);
   EXPECT_TRUE(machine->busy.empty());
   end(7);
@@ -599,14 +602,14 @@ TEST_F(RulesTest, ABlockThatAPoolsBlocksLeaveNoRoomForIsNotRestored) {
   char* block = device(3 * kMiB, stream(1));
   allocator->free(block);
   auto restore = [&](std::size_t offset, std::size_t size_bytes) {
-    allocator->restore_private_pool(0, 7, {{block + offset, size_bytes, size_bytes}});
+    allocator->private_pools().restore(0, 7, {{block + offset, size_bytes, size_bytes}});
   };
   EXPECT_THROW(restore(kGranule, kMiB), std::invalid_argument) << "less than a block in front";
   EXPECT_THROW(restore(0, 4 * kMiB - kGranule), std::invalid_argument) << "or behind";
   EXPECT_THROW(restore(0, 40 * kMiB), std::invalid_argument);
   restore(kMiB, kMiB);
   EXPECT_TRUE(allocator->find(block + kMiB)->live);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
   end(7);
 }
 
@@ -620,8 +623,8 @@ TEST_F(RulesTest, MemoryOfPoolsInUseMakesNothingElseDecayFaster) {
   device(2 * kMiB, stream(2));
   allocator->free(device(16 * kMiB, stream(2)));
   const Decay::Time now = std::chrono::steady_clock::now() + std::chrono::hours(1);
-  allocator->decay(now);
-  allocator->decay(now + std::chrono::seconds(8));
+  allocator->limits().decay(now);
+  allocator->limits().decay(now + std::chrono::seconds(8));
   EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
 }
 
@@ -629,7 +632,7 @@ TEST_F(RulesTest, MemoryOfPoolsInUseMakesNothingElseDecayFaster) {
 
 TEST_F(RulesTest, TheMarkOfACaptureGoesWithItsBlock) {
   char* block = host(20 << 10);
-  allocator->mark_live_exported();
+  FrameworkBridge(*allocator).mark_live_exported();
   EXPECT_TRUE(allocator->find(block)->exported);
   allocator->free(block);
   ASSERT_EQ(host(20 << 10), block);
@@ -648,24 +651,24 @@ TEST_F(RulesTest, ARecordThatNobodyHoldsHasTheStreamOfTheLastMove) {
 
 TEST_F(RulesTest, AMoveOfAPartCountsThatPart) {
   char* block = host(8 * kMiB);
-  const CachingManagedAllocator::Move part{
+  const MoveRequest part{
       .source = Place::host(), .destination = Place::device(0), .size_bytes = 2 * kMiB};
   ASSERT_NE(allocator->move(block, part), nullptr);
   EXPECT_EQ(allocator->statistics().moves.bytes, 2 * kMiB);
 }
 
 TEST_F(RulesTest, OnAnIntegratedDeviceTheHostSaysWhatIsFree) {
-  EXPECT_EQ(allocator->free_bytes(0, {4096, machine->total_bytes}), 4096u);
+  EXPECT_EQ(allocator->limits().free_bytes(0, {4096, machine->total_bytes}), 4096u);
   DeviceCapabilities integrated = machine->capabilities;
   integrated.integrated = true;
   start(small_configuration(), 1, integrated);
-  EXPECT_GT(allocator->free_bytes(0, {4096, machine->total_bytes}), 4096u);
+  EXPECT_GT(allocator->limits().free_bytes(0, {4096, machine->total_bytes}), 4096u);
 }
 
 TEST_F(RulesTest, ACopyOfTheThresholdsSizeCountsAsOneThatCouldHaveBeenAMove) {
-  const std::size_t threshold = allocator->configuration().host_threshold_bytes;
-  allocator->note_copy(CopyReason::kForeign, threshold - 1);
-  allocator->note_copy(CopyReason::kForeign, threshold);
+  const std::size_t threshold = allocator->inspection().configuration().host_threshold_bytes;
+  FrameworkBridge(*allocator).note_copy(CopyReason::kForeign, threshold - 1);
+  FrameworkBridge(*allocator).note_copy(CopyReason::kForeign, threshold);
   const auto copies =
       allocator->statistics().moves.copies[static_cast<std::size_t>(CopyReason::kForeign)];
   EXPECT_EQ(copies.count, 2u);
@@ -677,11 +680,12 @@ TEST_F(RulesTest, AnAutomaticBudgetGrowsByWhatIsConverted) {
   Configuration automatic = small_configuration();
   automatic.budget_bytes.reset();
   start(automatic);
-  const std::size_t before = allocator->budget_bytes();
-  void* block = allocator->allocate_for_conversion(0, 3 * kMiB);
-  EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB) << "whole pages of 2 MiB";
-  EXPECT_THROW(allocator->allocate_for_conversion(7, 2 * kMiB), std::invalid_argument);
-  EXPECT_EQ(allocator->budget_bytes(), before + 4 * kMiB) << "there is no such device";
+  const std::size_t before = allocator->limits().budget_bytes();
+  void* block = FrameworkBridge(*allocator).allocate_for_conversion(0, 3 * kMiB);
+  EXPECT_EQ(allocator->limits().budget_bytes(), before + 4 * kMiB) << "whole pages of 2 MiB";
+  EXPECT_THROW(FrameworkBridge(*allocator).allocate_for_conversion(7, 2 * kMiB),
+               std::invalid_argument);
+  EXPECT_EQ(allocator->limits().budget_bytes(), before + 4 * kMiB) << "there is no such device";
   const Statistics now = allocator->statistics();
   EXPECT_EQ(now.conversions.count, 1u);
   EXPECT_EQ(now.conversions.bytes, 3 * kMiB);
@@ -690,9 +694,10 @@ TEST_F(RulesTest, AnAutomaticBudgetGrowsByWhatIsConverted) {
 }
 
 TEST_F(TightTest, AConversionKeepsTheBudgetThatTheUserHasSet) {
-  EXPECT_THROW(allocator->allocate_for_conversion(0, 128 * kMiB), OutOfMemoryError);
-  void* block = allocator->allocate_for_conversion(0, 32 * kMiB);
-  EXPECT_EQ(allocator->budget_bytes(), 64 * kMiB);
+  EXPECT_THROW(FrameworkBridge(*allocator).allocate_for_conversion(0, 128 * kMiB),
+               OutOfMemoryError);
+  void* block = FrameworkBridge(*allocator).allocate_for_conversion(0, 32 * kMiB);
+  EXPECT_EQ(allocator->limits().budget_bytes(), 64 * kMiB);
   EXPECT_EQ(allocator->statistics().conversions.count, 1u);
   allocator->free(block);
 }
@@ -749,13 +754,13 @@ class Hearer final : public MemoryObserver {
 
 TEST_F(RulesTest, AFreeForWhichTheDeviceWasWaitedForIsHeardOf) {
   Hearer hearer;
-  allocator->set_memory_observer(&hearer);
+  FrameworkBridge(*allocator).set_memory_observer(&hearer);
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   machine->failures["record_event"] = 1;
   allocator->free(block);
   EXPECT_EQ(hearer.freed_bytes, 4 * kMiB);
-  allocator->set_memory_observer(nullptr);
+  FrameworkBridge(*allocator).set_memory_observer(nullptr);
 }
 
 // ---- the trace
@@ -764,7 +769,7 @@ TEST_F(RulesTest, TheTraceTellsAllThatTheAllocatorDoes) {
   const auto folder = std::filesystem::temp_directory_path();
   const std::string file = folder / ("uvmalloc-rules-" + std::to_string(getpid()) + ".trace");
   start(without_thread_caches());
-  ASSERT_EQ(allocator->start_trace(file), "");
+  ASSERT_EQ(allocator->tracing().start(file), "");
   char* kept = device(2 * kMiB, stream(1));
   allocator->free(device(8 * kMiB, stream(1)));
   char* moved = host(4 * kMiB);
@@ -775,8 +780,8 @@ TEST_F(RulesTest, TheTraceTellsAllThatTheAllocatorDoes) {
   EXPECT_THROW(device(100 * kMiB, stream(1)), OutOfMemoryError);
   allocator->free(moved);
   allocator->free(kept);
-  allocator->forget_stream(0, stream(1));
-  allocator->stop_trace();
+  allocator->streams().forget(0, stream(1));
+  allocator->tracing().stop();
   const Trace trace = read_trace(file);
   std::filesystem::remove(file);
   auto count = [&](TraceKind kind, auto matches) {

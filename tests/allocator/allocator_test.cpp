@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/sanitized.hpp"
 
@@ -92,7 +93,7 @@ TEST_F(AllocatorTest, AlignedDeviceBlocksOfAllSizesAreApartAndGiveAllBack) {
       ASSERT_EQ(allocator->free(chosen->first), FreeResult::kFreed);
       live.erase(chosen);
     }
-    if (i % 100 == 0) allocator->check_invariants();
+    if (i % 100 == 0) allocator->inspection().check_invariants();
   }
   for (const auto& [block, size_bytes] : live) allocator->free(block);
   EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
@@ -316,7 +317,7 @@ TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsAskedFor) {
     allocator->record_use(blocks.back(), 0, stream(2 + i % 2));
   }
   for (char* block : blocks) allocator->free(block);
-  auto queries = [&] { return allocator->runtime_calls()["query_event"]; };
+  auto queries = [&] { return allocator->inspection().runtime_calls()["query_event"]; };
   auto before = queries();
   char* other = device(32768, stream(1));
   EXPECT_EQ(queries() - before, 2u) << "one of each stream";
@@ -343,9 +344,9 @@ TEST_F(AllocatorTest, AStreamThatRefusesItsEventIsWaitedForWithItsDevice) {
 TEST_F(AllocatorTest, ABlockNobodyElseUsedNeedsNoDriverCallToBeUsedAgain) {
   char* block = device(4 * kMiB, stream(1));
   allocator->free(block);
-  auto calls = allocator->runtime_calls();
+  auto calls = allocator->inspection().runtime_calls();
   for (int round = 0; round < 100; ++round) allocator->free(device(4 * kMiB, stream(1)));
-  EXPECT_EQ(allocator->runtime_calls(), calls);
+  EXPECT_EQ(allocator->inspection().runtime_calls(), calls);
 }
 
 // ---- hints and moves
@@ -384,7 +385,7 @@ TEST_F(AllocatorTest, AMoveKeepsTheAddressAddsARecordAndPrefetchesOnTheLane) {
 TEST_F(AllocatorTest, AMoveOfAPartPrefetchesThatPartAndLeavesTheRestWhereItIs) {
   char* block = host(8 * kMiB);
   machine->hints.clear();
-  CachingManagedAllocator::Move move;
+  MoveRequest move;
   move.source = Place::host();
   move.destination = Place::device(0);
   move.stream = stream(1);
@@ -554,9 +555,9 @@ TEST_F(AllocatorTest, SteadyStepsMakeNoDriverCallsButThePrefetchOfTheMove) {
     allocator->free(input);
   };
   for (int warm = 0; warm < 10; ++warm) step();
-  auto before = allocator->runtime_calls();
+  auto before = allocator->inspection().runtime_calls();
   for (int steady = 0; steady < 10; ++steady) step();
-  auto after = allocator->runtime_calls();
+  auto after = allocator->inspection().runtime_calls();
   EXPECT_EQ(after["allocate_managed"], before["allocate_managed"]);
   EXPECT_EQ(after["free_managed"], before["free_managed"]);
   EXPECT_EQ(after["advise"], before["advise"]);
@@ -794,7 +795,7 @@ TEST_F(AllocatorTest, RecordsAreReleasedOneByOneAndTheMemoryWithTheLast) {
 
 TEST_F(AllocatorTest, ABlockRefusesMoreRecordsThanItCanCount) {
   char* block = host(4 * kMiB);
-  const CachingManagedAllocator::Move there{Place::host(), Place::device(0), 0, stream(1), true};
+  const MoveRequest there{Place::host(), Place::device(0), 0, stream(1), true};
   std::vector<MovedStorage*> records;
   while (MovedStorage* record = allocator->move(block, there)) records.push_back(record);
   EXPECT_EQ(records.size(), RealStorage::kMostReferences - 1u) << "the block's own is one";
@@ -807,7 +808,7 @@ TEST_F(AllocatorTest, ABlockRefusesMoreRecordsThanItCanCount) {
 TEST_F(AllocatorTest, MovesThatNobodyReleasesShareOneRecordPerPlace) {
   char* block = host(4 * kMiB);
   auto move = [&](Place to) {
-    CachingManagedAllocator::Move request{Place::host(), to, 0, stream(1), true};
+    MoveRequest request{Place::host(), to, 0, stream(1), true};
     request.held = false;
     return allocator->move(block, request);
   };
@@ -833,7 +834,7 @@ TEST_F(AllocatorTest, MovesOfUnknownAddressesAreRefused) {
   EXPECT_EQ(allocator->move(&foreign, {Place::host(), Place::device(0), 0, nullptr, true}),
             nullptr);
   EXPECT_FALSE(allocator->record_use(&foreign, 0, nullptr));
-  EXPECT_FALSE(allocator->mark_exported(&foreign));
+  EXPECT_FALSE(FrameworkBridge(*allocator).mark_exported(&foreign));
   EXPECT_FALSE(allocator->find(&foreign));
 }
 
@@ -844,7 +845,7 @@ TEST_F(AllocatorTest, AllThatLivesIsMarkedExportedAndNothingThatComesLater) {
   to_device(moved);
   char* freed = device(6 * kMiB);
   allocator->free(freed);
-  allocator->mark_live_exported();
+  FrameworkBridge(*allocator).mark_live_exported();
   for (char* live : {on_host, on_device, moved}) EXPECT_TRUE(allocator->find(live)->exported);
   char* later = device(6 * kMiB);
   EXPECT_EQ(later, freed);
@@ -852,22 +853,22 @@ TEST_F(AllocatorTest, AllThatLivesIsMarkedExportedAndNothingThatComesLater) {
   allocator->free(on_device);
   EXPECT_EQ(device(4 * kMiB), on_device);
   EXPECT_FALSE(allocator->find(on_device)->exported);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 TEST_F(AllocatorTest, UsesAreTheBlocksOwnStreamAndTheRecordedOnes) {
   char* block = device(2 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   const std::vector<DeviceStream> both = {{0, stream(2)}, {0, stream(1)}};
-  EXPECT_EQ(allocator->uses_of(block + 5), both);
+  EXPECT_EQ(allocator->streams().uses_of(block + 5), both);
   allocator->free(block);
   char foreign = 0;
-  EXPECT_TRUE(allocator->uses_of(&foreign).empty());
+  EXPECT_TRUE(allocator->streams().uses_of(&foreign).empty());
 }
 
 TEST_F(AllocatorTest, AnExportedMarkGoesWithItsBlock) {
   char* block = host(4 * kMiB);
-  EXPECT_TRUE(allocator->mark_exported(block + 100));
+  EXPECT_TRUE(FrameworkBridge(*allocator).mark_exported(block + 100));
   EXPECT_TRUE(allocator->find(block)->exported);
   allocator->free(block);
   EXPECT_EQ(host(4 * kMiB), block);
@@ -880,8 +881,8 @@ TEST_F(AllocatorTest, PinnedIsThePinnedFacadesUntilSomebodySaysOtherwiseOfABlock
   EXPECT_TRUE(allocator->find(pinned)->pinned);
   EXPECT_FALSE(allocator->find(host(4 * kMiB))->pinned);
   EXPECT_FALSE(allocator->find(on_device)->pinned);
-  allocator->set_pinned(pinned + 5, false);
-  allocator->set_pinned(on_device, true);
+  FrameworkBridge(*allocator).set_pinned(pinned + 5, false);
+  FrameworkBridge(*allocator).set_pinned(on_device, true);
   EXPECT_FALSE(allocator->find(pinned)->pinned);
   EXPECT_TRUE(allocator->find(on_device)->pinned);
   allocator->free(pinned);
@@ -901,7 +902,7 @@ TEST_F(AllocatorTest, AFailingHintIsNoErrorOfTheProgram) {
   machine->failures["prefetch"] = 1;
   machine->failures["advise"] = 1;
   EXPECT_NE(device(4 * kMiB), nullptr);
-  EXPECT_EQ(allocator->hints().of(HintKind::kPrefetch).failed, 1u);
+  EXPECT_EQ(allocator->inspection().hints().of(HintKind::kPrefetch).failed, 1u);
 }
 
 TEST_F(AllocatorTest, EachOfTwoDevicesHasItsOwnMemory) {
@@ -1067,7 +1068,7 @@ TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
 }
 
 TEST_F(AllocatorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
-  auto asked = [&] { return allocator->runtime_calls()["allocate_managed"]; };
+  auto asked = [&] { return allocator->inspection().runtime_calls()["allocate_managed"]; };
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
   start(configuration);

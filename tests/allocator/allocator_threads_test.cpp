@@ -89,12 +89,12 @@ TEST_F(AllocatorThreads, StreamsThatComeAndGoInManyThreadsShareTheirPools) {
           allocator->free(device(size_bytes, mine));
           take();
         }
-        allocator->forget_stream(0, mine);
+        allocator->streams().forget(0, mine);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
   while (!handed_on.empty()) take();
   const Statistics now = allocator->statistics();
   EXPECT_EQ(now.live_bytes.current, 0u);
@@ -124,7 +124,7 @@ TEST_F(AllocatorThreads, AnAddressThatHasHadAnotherBlockSinceIsFreedAsTheBlockIt
     EXPECT_EQ(allocator->free(third), FreeResult::kFreed);
     EXPECT_EQ(allocator->free(third), FreeResult::kDouble);
     EXPECT_EQ(allocator->statistics().live_bytes.current, 2 * kMiB);
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     allocator->release_cached();
   }
   allocator->free(keeps_the_span);

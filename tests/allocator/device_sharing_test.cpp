@@ -81,7 +81,7 @@ class DeviceSharingTest : public AllocatorTest {
     return false;
   }
   void kernel(char* block) {
-    EXPECT_TRUE(allocator->note_use(block, 2 * kMiB, stream(1), live::kReads));
+    EXPECT_TRUE(allocator->kernel_uses().note(block, 2 * kMiB, stream(1), live::kReads));
   }
 
   const testing::TemporaryFolder temporary;
@@ -93,17 +93,20 @@ class DeviceSharingTest : public AllocatorTest {
 TEST_F(DeviceSharingTest, AProgramAloneAndTwoThatFitPlanNothing) {
   start();
   device(2 * kMiB, stream(1));
-  ASSERT_TRUE(soon([&] { return allocator->sharing_figures().at(0).held_bytes == 2 * kMiB; }));
+  ASSERT_TRUE(
+      soon([&] { return allocator->inspection().sharing_figures().at(0).held_bytes == 2 * kMiB; }));
   start_other(20 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 22 * kMiB; }));
+  ASSERT_TRUE(
+      soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 22 * kMiB; }));
   // The watching thread publishes before it decides, so the second change shows the first decision.
   for (const std::size_t held_bytes : {24 * kMiB, 26 * kMiB}) {
     device(2 * kMiB, stream(1));
-    ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == held_bytes; }));
+    ASSERT_TRUE(soon(
+        [&] { return allocator->inspection().sharing_figures()[0].held_bytes == held_bytes; }));
   }
-  EXPECT_FALSE(allocator->wants_uses());
-  EXPECT_EQ(allocator->sharing_figures()[0].programs, 2u);
-  EXPECT_EQ(allocator->sharing_figures()[0].turns, 0u);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(allocator->inspection().sharing_figures()[0].programs, 2u);
+  EXPECT_EQ(allocator->inspection().sharing_figures()[0].turns, 0u);
 }
 
 TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
@@ -111,11 +114,13 @@ TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
   char* block = device(40 * kMiB, stream(1));
   device(2 * kMiB, stream(1));
   allocator->free(block);
-  ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 42 * kMiB; }));
+  ASSERT_TRUE(
+      soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 42 * kMiB; }));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->sharing_figures()[0].held_bytes == 42 * kMiB; }));
-  EXPECT_FALSE(allocator->wants_uses());
-  EXPECT_EQ(allocator->sharing_figures()[0].waited_ns, 0u);
+  ASSERT_TRUE(
+      soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 42 * kMiB; }));
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(allocator->inspection().sharing_figures()[0].waited_ns, 0u);
 }
 
 TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackEachTimeTheDeviceIsCrowdedAndOneLineSaysSo) {
@@ -123,7 +128,7 @@ TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackEachTimeTheDeviceIsCrowdedAndOn
   ::testing::internal::CaptureStderr();
   device(40 * kMiB, stream(1));
   const auto held_soon = [&](std::size_t bytes) {
-    return soon([&] { return allocator->sharing_figures()[0].held_bytes == bytes; });
+    return soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == bytes; });
   };
   for (int crowd = 0; crowd < 2; ++crowd) {
     char* cached = device(10 * kMiB, stream(1));
@@ -131,9 +136,9 @@ TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackEachTimeTheDeviceIsCrowdedAndOn
     EXPECT_TRUE(held_soon(50 * kMiB));
     start_other(40 * kMiB);
     EXPECT_TRUE(held_soon(80 * kMiB)) << crowd;
-    EXPECT_TRUE(soon([&] { return allocator->wants_uses(); }));
+    EXPECT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
     stop_other();
-    EXPECT_TRUE(soon([&] { return allocator->sharing_figures()[0].programs == 1; }));
+    EXPECT_TRUE(soon([&] { return allocator->inspection().sharing_figures()[0].programs == 1; }));
   }
   const std::string said = ::testing::internal::GetCapturedStderr();
   const std::size_t line = said.find("they take turns");
@@ -145,46 +150,46 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   start();
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->wants_uses(); }));
+  ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
   kernel(block);  // when the other's turn is over
   EXPECT_GT(*kernels_of_other, 0);
   const int before = *kernels_of_other;
-  const std::uint64_t evicted = allocator->live_figures().evicted_pages;
+  const std::uint64_t evicted = allocator->inspection().live_figures().evicted_pages;
   ASSERT_TRUE(soon([&] {
     kernel(block);
     return *kernels_of_other > before + 10;
   }));
-  EXPECT_GT(allocator->live_figures().evicted_pages, evicted);
-  EXPECT_GT(allocator->sharing_figures()[0].waited_ns, 0u);
-  EXPECT_GT(allocator->sharing_figures()[0].turns, 0u);
+  EXPECT_GT(allocator->inspection().live_figures().evicted_pages, evicted);
+  EXPECT_GT(allocator->inspection().sharing_figures()[0].waited_ns, 0u);
+  EXPECT_GT(allocator->inspection().sharing_figures()[0].turns, 0u);
 }
 
 TEST_F(DeviceSharingTest, AProgramThatIsKilledInItsTurnDelaysNobody) {
   start();
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->wants_uses(); }));
+  ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
   ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; }));
   stop_other();
   kernel(block);
-  EXPECT_EQ(allocator->sharing_figures()[0].programs, 1u);
+  EXPECT_EQ(allocator->inspection().sharing_figures()[0].programs, 1u);
 }
 
 TEST_F(DeviceSharingTest, AFreeNeverWaitsForATurn) {
   start();
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->wants_uses(); }));
+  ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
   ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; }));
-  const std::uint64_t waited = allocator->sharing_figures()[0].waited_ns;
+  const std::uint64_t waited = allocator->inspection().sharing_figures()[0].waited_ns;
   EXPECT_TRUE(allocator->record_use(block, 0, stream(2)));
   allocator->free(block);
-  EXPECT_EQ(allocator->sharing_figures()[0].waited_ns, waited);
+  EXPECT_EQ(allocator->inspection().sharing_figures()[0].waited_ns, waited);
 }
 
 TEST_F(DeviceSharingTest, AForkedChildCanDestroyTheAllocator) {
   start();
-  ASSERT_TRUE(soon([&] { return allocator->sharing_figures().at(0).programs == 1u; }));
+  ASSERT_TRUE(soon([&] { return allocator->inspection().sharing_figures().at(0).programs == 1u; }));
   const pid_t child = fork();
   if (child == 0) {
     allocator.reset();
@@ -198,12 +203,12 @@ TEST_F(DeviceSharingTest, AForkedChildCanDestroyTheAllocator) {
 
 TEST_F(DeviceSharingTest, WithoutAPlanThereAreNoTurns) {
   start(Policy::kDriver);
-  EXPECT_EQ(allocator->sharing_figures().at(0).programs, 0u);
+  EXPECT_EQ(allocator->inspection().sharing_figures().at(0).programs, 0u);
   device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
   ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; })) << "the other alone has joined";
-  EXPECT_FALSE(allocator->wants_uses());
-  EXPECT_EQ(allocator->sharing_figures().at(0).programs, 0u);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(allocator->inspection().sharing_figures().at(0).programs, 0u);
 }
 
 }  // namespace

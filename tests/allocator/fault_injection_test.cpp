@@ -28,6 +28,7 @@
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/use_range.hpp>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/failing_memory.hpp"
 #include "tests/support/sanitized.hpp"
@@ -73,11 +74,11 @@ struct World {
     record = allocator->move(moved, {Place::host(), Place::device(0), 0, stream(3), true});
     used = make(Facade::kDevice, 200000, stream(1));
     for (std::uintptr_t user : {2, 3}) allocator->record_use(used, 0, stream(user));
-    allocator->begin_private_pool(
+    allocator->private_pools().begin(
         0, kPrivate, [](StreamHandle asks) { return asks == stream(9); }, false);
     in_private = make(Facade::kDevice, 5 * kMiB, stream(9));
     other_private = make(Facade::kDevice, 100000, stream(9));
-    allocator->end_private_pool(0, kPrivate);
+    allocator->private_pools().end(0, kPrivate);
     // Free in pools, a displaced block, in the thread's cache, and behind fences.
     void* displaced = make(Facade::kHost, 8 * kMiB);
     allocator->move(displaced, {Place::host(), Place::device(0), 0, stream(3), true});
@@ -103,17 +104,17 @@ struct World {
   }
   // Gives up all that there is, and says whether it could be.
   void end() {
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     for (void* block : live) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
     live.clear();
     for (std::uint64_t pool : {kPrivate, kOtherPrivate}) {
-      while (allocator->release_private_pool(0, pool)) {
+      while (allocator->private_pools().release(0, pool)) {
       }
     }
     machine->busy.clear();
     machine->capturing.clear();
     allocator->release_cached();
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     const Statistics now = allocator->statistics();
     EXPECT_EQ(now.live_bytes.current, 0u);
     EXPECT_EQ(now.touched_bytes.current, 0u);
@@ -159,13 +160,13 @@ Call free_of(const char* name, void* World::*block) {
 }
 
 void begin_capture(World& world) {
-  world.allocator->begin_private_pool(
+  world.allocator->private_pools().begin(
       0, kPrivate, [](StreamHandle asks) { return asks == stream(8); }, true);
   world.machine->capturing = {stream(8)};
 }
 void end_capture(World& world) {
   world.machine->capturing.clear();
-  world.allocator->end_private_pool(0, kPrivate);
+  world.allocator->private_pools().end(0, kPrivate);
 }
 
 std::string trace_file() {
@@ -180,8 +181,9 @@ std::string figures_file() {
     CachingManagedAllocator allocator(
         std::make_unique<testing::FakeRuntime>(std::make_shared<testing::FakeMachine>()), {}, file);
     allocator.free(allocator.allocate(Facade::kHost, 0, 3 * kMiB));
-    allocator.note_copy(CopyReason::kForeign, 100);
-    EXPECT_TRUE(allocator.figure_store().describe(R"({"program": "a", "devices": []})"));
+    FrameworkBridge(allocator).note_copy(CopyReason::kForeign, 100);
+    EXPECT_TRUE(
+        allocator.inspection().figure_store().describe(R"({"program": "a", "devices": []})"));
     return file;
   }();
   return kFile;
@@ -224,7 +226,7 @@ std::vector<Call> calls() {
   allocate("allocate in a private pool", Facade::kDevice, 2 * kMiB, stream(9));
   all.push_back({"allocate in a new private pool",
                  [](World& world) {
-                   world.allocator->begin_private_pool(
+                   world.allocator->private_pools().begin(
                        0, kOtherPrivate, [](StreamHandle asks) { return asks == stream(7); },
                        false);
                  },
@@ -239,7 +241,7 @@ std::vector<Call> calls() {
   all.push_back({"allocate while a callback frees",
                  [](World& world) {
                    void* spare = world.make(Facade::kDevice, 150 * kMiB, stream(6));
-                   world.allocator->add_pressure_callback([&world, spare]() mutable {
+                   world.allocator->limits().add_pressure_callback([&world, spare]() mutable {
                      if (spare == nullptr) return false;
                      world.free(std::exchange(spare, nullptr));
                      return true;
@@ -267,8 +269,8 @@ std::vector<Call> calls() {
   all.push_back({"free a block of a private pool that was released",
                  [](World& world) {
                    world.free(world.other_private);
-                   world.allocator->release_private_pool(0, kPrivate);
-                   world.allocator->release_cached_of(0, kPrivate);
+                   world.allocator->private_pools().release(0, kPrivate);
+                   world.allocator->private_pools().release_cached(0, kPrivate);
                  },
                  [](World& world) { world.free(world.in_private); }});
   all.push_back({"free during a capture", begin_capture, [](World& world) {
@@ -280,14 +282,14 @@ std::vector<Call> calls() {
   all.push_back({"free a block of a stream that is gone",
                  [](World& world) {
                    world.allocator->record_use(world.shared, 0, stream(2));
-                   world.allocator->forget_stream(0, stream(2));
+                   world.allocator->streams().forget(0, stream(2));
                  },
                  [](World& world) {
                    world.free(world.shared);
                    world.free(world.large);
                  }});
   all.push_back({"free a block that its stream's end leaves moved",
-                 [](World& world) { world.allocator->forget_stream(0, stream(3)); },
+                 [](World& world) { world.allocator->streams().forget(0, stream(3)); },
                  [](World& world) { world.free(world.moved); }});
   all.push_back(call("free what is no block", [](World& world) {
     EXPECT_EQ(world.allocator->free(&world), FreeResult::kNotOurs);
@@ -297,15 +299,16 @@ std::vector<Call> calls() {
     EXPECT_TRUE(world.allocator->record_use(world.shared, 0, stream(7)));
   }));
   all.push_back(call("record_use_of_all", [](World& world) {
-    EXPECT_TRUE(world.allocator->record_use_of_all(world.whole, 0));
-  }));
-  all.push_back(call("uses_of", [](World& world) { world.allocator->uses_of(world.used); }));
-  all.push_back(call("mark_exported", [](World& world) {
-    EXPECT_TRUE(world.allocator->mark_exported(world.whole));
+    EXPECT_TRUE(world.allocator->streams().record_use_of_all(world.whole, 0));
   }));
   all.push_back(
-      call("mark_live_exported", [](World& world) { world.allocator->mark_live_exported(); }));
-  auto move = [&](const char* name, void* World::*block, CachingManagedAllocator::Move how) {
+      call("uses_of", [](World& world) { world.allocator->streams().uses_of(world.used); }));
+  all.push_back(call("mark_exported", [](World& world) {
+    EXPECT_TRUE(FrameworkBridge(*world.allocator).mark_exported(world.whole));
+  }));
+  all.push_back(call("mark_live_exported",
+                     [](World& world) { FrameworkBridge(*world.allocator).mark_live_exported(); }));
+  auto move = [&](const char* name, void* World::*block, MoveRequest how) {
     all.push_back(call(
         name, [=](World& world) { EXPECT_NE(world.allocator->move(world.*block, how), nullptr); }));
   };
@@ -323,14 +326,15 @@ std::vector<Call> calls() {
   all.push_back(call("advise", [](World& world) {
     world.allocator->advise(world.whole, {.preferred = Place::device(0), .read_mostly = true});
   }));
-  all.push_back(
-      call("residency", [](World& world) { world.allocator->residency(world.whole, 4 * kMiB); }));
+  all.push_back(call("residency", [](World& world) {
+    world.allocator->inspection().residency(world.whole, 4 * kMiB);
+  }));
   all.push_back({"release a record", {}, [](World& world) {
                    if (world.record == nullptr) return;
                    world.allocator->release(std::exchange(world.record, nullptr));
                  }});
-  all.push_back(
-      call("wait_for_uses", [](World& world) { world.allocator->wait_for_uses(world.used); }));
+  all.push_back(call("wait_for_uses",
+                     [](World& world) { world.allocator->streams().wait_for_uses(world.used); }));
   all.push_back(call("find", [](World& world) {
     EXPECT_TRUE(world.allocator->find(world.used)->waits_when_freed);
     EXPECT_FALSE(world.allocator->find(&world).has_value());
@@ -343,24 +347,25 @@ std::vector<Call> calls() {
                  [](World& world) { world.allocator->release_cached(); }});
   all.push_back(call("release_cached_of a facade",
                      [](World& world) { world.allocator->release_cached_of(Facade::kHost); }));
-  all.push_back({"release_cached_of a private pool",
-                 [](World& world) {
-                   world.free(world.in_private);
-                   world.allocator->release_private_pool(0, kPrivate);
-                 },
-                 [](World& world) { world.allocator->release_cached_of(0, kPrivate); }});
   all.push_back(
-      call("forget_stream", [](World& world) { world.allocator->forget_stream(0, stream(1)); }));
+      {"release_cached_of a private pool",
+       [](World& world) {
+         world.free(world.in_private);
+         world.allocator->private_pools().release(0, kPrivate);
+       },
+       [](World& world) { world.allocator->private_pools().release_cached(0, kPrivate); }});
+  all.push_back(
+      call("forget_stream", [](World& world) { world.allocator->streams().forget(0, stream(1)); }));
   all.push_back(call("forget_stream of a private pool",
-                     [](World& world) { world.allocator->forget_stream(0, stream(9)); }));
+                     [](World& world) { world.allocator->streams().forget(0, stream(9)); }));
   all.push_back({"allocate on a new stream that takes pools over",
-                 [](World& world) { world.allocator->forget_stream(0, stream(1)); },
+                 [](World& world) { world.allocator->streams().forget(0, stream(1)); },
                  [](World& world) { world.make(Facade::kDevice, 90000, stream(5)); }});
   all.push_back(call("decay", [](World& world) {
-    world.allocator->decay(std::chrono::steady_clock::now() + std::chrono::hours(1));
+    world.allocator->limits().decay(std::chrono::steady_clock::now() + std::chrono::hours(1));
   }));
   all.push_back(call("begin_private_pool", [](World& world) {
-    world.allocator->begin_private_pool(
+    world.allocator->private_pools().begin(
         0, kPrivate, [](StreamHandle asks) { return asks == stream(8); }, false);
   }));
   all.push_back({"end_private_pool with frees put off",
@@ -370,70 +375,72 @@ std::vector<Call> calls() {
                    world.free(world.moved);
                    world.machine->capturing.clear();
                  },
-                 [](World& world) { world.allocator->end_private_pool(0, kPrivate); }});
+                 [](World& world) { world.allocator->private_pools().end(0, kPrivate); }});
   all.push_back({"release_private_pool with frees put off",
                  [](World& world) {
                    begin_capture(world);
                    world.free(world.used);
                    world.machine->capturing.clear();
                  },
-                 [](World& world) { world.allocator->release_private_pool(0, kPrivate); }});
-  all.push_back(call("retain_private_pool",
-                     [](World& world) { world.allocator->retain_private_pool(0, kOtherPrivate); }));
+                 [](World& world) { world.allocator->private_pools().release(0, kPrivate); }});
+  all.push_back(call("retain_private_pool", [](World& world) {
+    world.allocator->private_pools().retain(0, kOtherPrivate);
+  }));
   all.push_back(call("private_pool_users",
-                     [](World& world) { world.allocator->private_pool_users(0, kPrivate); }));
-  all.push_back(call("give_whole_pages",
-                     [](World& world) { world.allocator->give_whole_pages(0, kPrivate); }));
-  all.push_back(
-      call("private_blocks", [](World& world) { world.allocator->private_blocks(0, kPrivate); }));
+                     [](World& world) { world.allocator->private_pools().users(0, kPrivate); }));
+  all.push_back(call("give_whole_pages", [](World& world) {
+    world.allocator->private_pools().give_whole_pages(0, kPrivate);
+  }));
+  all.push_back(call("private_blocks",
+                     [](World& world) { world.allocator->private_pools().blocks(0, kPrivate); }));
   all.push_back(call("restore_private_pool", [](World& world) {
     // The one goes, and comes again.
     const long left = std::exchange(failing, 0);
-    const auto before = world.allocator->private_blocks(0, kPrivate);
+    const auto before = world.allocator->private_pools().blocks(0, kPrivate);
     failing = left;
     std::erase(world.live, world.in_private);
     std::erase(world.live, world.other_private);
     struct Known {
       ~Known() {
         const long later = std::exchange(failing, 0);
-        for (const auto& block : world.allocator->private_blocks(0, kPrivate)) {
+        for (const auto& block : world.allocator->private_pools().blocks(0, kPrivate)) {
           world.keep(block.address);
         }
         failing = later;
       }
       World& world;
     } known{world};
-    world.allocator->restore_private_pool(0, kPrivate, {});
-    world.allocator->restore_private_pool(0, kPrivate, before);
+    world.allocator->private_pools().restore(0, kPrivate, {});
+    world.allocator->private_pools().restore(0, kPrivate, before);
   }));
   all.push_back(call("add_pressure_callback", [](World& world) {
-    world.allocator->add_pressure_callback([] { return false; });
+    world.allocator->limits().add_pressure_callback([] { return false; });
   }));
   all.push_back(call("set_device_limit", [](World& world) {
-    world.allocator->set_device_limit(0, 200 * kMiB);
-    world.allocator->free_bytes(0, {1u << 30, 1u << 30});
+    world.allocator->limits().set_device_limit(0, 200 * kMiB);
+    world.allocator->limits().free_bytes(0, {1u << 30, 1u << 30});
   }));
   all.push_back(call("notes", [](World& world) {
-    world.allocator->note_left_host(world.whole);
-    world.allocator->note_left_host(world.moved);
-    world.allocator->note_copy(CopyReason::kForeign, 100);
-    world.allocator->note_materialization(100, false);
+    FrameworkBridge(*world.allocator).note_left_host(world.whole);
+    FrameworkBridge(*world.allocator).note_left_host(world.moved);
+    FrameworkBridge(*world.allocator).note_copy(CopyReason::kForeign, 100);
+    FrameworkBridge(*world.allocator).note_materialization(100, false);
   }));
   all.push_back(call("statistics", [](World& world) { world.allocator->statistics(); }));
-  all.push_back(call("segments", [](World& world) { world.allocator->segments(); }));
+  all.push_back(call("segments", [](World& world) { world.allocator->inspection().segments(); }));
   all.push_back(call("reset_peaks and reset_totals", [](World& world) {
     world.allocator->reset_peaks(Facade::kDevice, 0);
     world.allocator->reset_totals(Facade::kDevice, 0);
   }));
   all.push_back(call("a trace", [](World& world) {
-    world.allocator->start_trace(trace_file());
-    world.allocator->mark_trace("here");
+    world.allocator->tracing().start(trace_file());
+    world.allocator->tracing().mark("here");
     world.free(world.make(Facade::kDevice, 90000, stream(1)));
     world.allocator->record_use(world.shared, 0, stream(2));
-    world.allocator->stop_trace();
+    world.allocator->tracing().stop();
   }));
-  all.push_back(
-      call("check_invariants", [](World& world) { world.allocator->check_invariants(); }));
+  all.push_back(call("check_invariants",
+                     [](World& world) { world.allocator->inspection().check_invariants(); }));
   all.push_back(call("fork", [](World& world) {
     const pid_t child = fork();
     if (child == 0) {
@@ -451,12 +458,12 @@ std::vector<Call> calls() {
   }));
   all.push_back(call("free_after", [](World& world) {
     std::erase(world.live, world.shared);
-    world.allocator->free_after(world.shared, 0, stream(7));
+    free_after(*world.allocator, world.shared, 0, stream(7));
   }));
   all.push_back(call("ManagedMemoryResource", [](World& world) {
     ManagedMemoryResource resource(*world.allocator);
     resource.deallocate(resource.allocate(90000), 90000);
-    world.allocator->free_or_log(nullptr);
+    free_or_log(*world.allocator, nullptr);
   }));
 
   // The C interface.
@@ -586,7 +593,7 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
       run();
     }
     // No lock of this thread is left taken.
-    std::thread([&] { world.allocator->check_invariants(); }).join();
+    std::thread([&] { world.allocator->inspection().check_invariants(); }).join();
     world.end();
     return has_failed;
   }
@@ -647,7 +654,7 @@ struct PlannedWorld {
   }
   void* page() { return allocator->allocate(Facade::kDevice, 0, kPageBytes, stream(1)); }
   void step(std::uint8_t access) {
-    for (void* each : pages) allocator->note_use(each, kPageBytes, stream(1), access);
+    for (void* each : pages) allocator->kernel_uses().note(each, kPageBytes, stream(1), access);
   }
   // One allocation fails, and the step goes on.
   void run(long number) {
@@ -657,12 +664,12 @@ struct PlannedWorld {
       allocator->free(std::exchange(pages[3], nullptr));
       pages[3] = page();
       step(live::kReads | live::kOnce);
-      allocator->step_boundary();
+      allocator->kernel_uses().step_boundary();
     } catch (const std::bad_alloc&) {
     }
   }
   void end() {
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     for (void* each : pages) allocator->free(each);
     allocator->release_cached();
     EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u) << "a page was lost";
@@ -683,7 +690,7 @@ TEST(FaultInjectionInPlans, AProgramWhoseMovesArePlannedGoesOnWithoutMemory) {
   for (long number = 1; has_failed; number += testing::kIsSanitized ? 7 : 1) {
     SCOPED_TRACE("allocation " + std::to_string(number));
     PlannedWorld world;
-    ASSERT_GT(world.allocator->live_figures().pages_to_peers, 0u);
+    ASSERT_GT(world.allocator->inspection().live_figures().pages_to_peers, 0u);
     if (number % 3 == 0) world.machine->failures["advise"] = 1000;
     world.run(number);
     has_failed = std::exchange(failing, 0) == 0;

@@ -13,6 +13,7 @@
 #include <uvmalloc/use_range.hpp>
 #include "allocator/base/work_counters.hpp"
 
+#include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/sanitized.hpp"
 
@@ -56,7 +57,7 @@ class LivePlannerTest : public AllocatorTest {
   static constexpr std::uint8_t kBoth = live::kReads | live::kWrites;
 
   void kernel(std::size_t block, std::uint8_t access = kBoth) {
-    EXPECT_TRUE(allocator->note_use(blocks[block], 2 * kMiB, stream(1), access));
+    EXPECT_TRUE(allocator->kernel_uses().note(blocks[block], 2 * kMiB, stream(1), access));
   }
   void step(std::size_t count, std::uint8_t access = kBoth) {
     for (std::size_t i = 0; i < count; ++i) kernel(i, access);
@@ -72,16 +73,16 @@ class LivePlannerTest : public AllocatorTest {
 
 TEST_F(LivePlannerTest, NothingIsCalledOrCountedWhileAllFits) {
   allocate_pages(kPages);
-  const auto calls = allocator->runtime_calls();
+  const auto calls = allocator->inspection().runtime_calls();
   for (int i = 0; i < 20; ++i) step(kPages);
-  allocator->step_boundary();
+  allocator->kernel_uses().step_boundary();
   for (char*& block : blocks) {
     allocator->free(block);
     block = device(2 * kMiB, stream(1));
   }
-  EXPECT_FALSE(allocator->wants_uses());
-  EXPECT_EQ(allocator->live_figures().kernels, 0u);
-  EXPECT_EQ(allocator->runtime_calls(), calls);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 0u);
+  EXPECT_EQ(allocator->inspection().runtime_calls(), calls);
 }
 
 #ifndef NDEBUG
@@ -96,11 +97,11 @@ TEST_F(LivePlannerTest, AMoveTakesTheStateLockOnceWhileAllFits) {
 
 TEST_F(LivePlannerTest, ItWantsUsesOnceMemoryIsShort) {
   std::vector<bool> wanted;
-  allocator->set_use_listener([&](bool wants_uses) { wanted.push_back(wants_uses); });
+  allocator->kernel_uses().set_listener([&](bool wants_uses) { wanted.push_back(wants_uses); });
   allocate_pages(kPages);
   EXPECT_TRUE(wanted.empty());
   allocate_pages(1);
-  EXPECT_TRUE(allocator->wants_uses());
+  EXPECT_TRUE(allocator->kernel_uses().wanted());
   EXPECT_EQ(wanted, std::vector<bool>{true});
 }
 
@@ -108,8 +109,8 @@ TEST_F(LivePlannerTest, AListenerIsToldThatAnotherTakesItsPlace) {
   std::vector<bool> first;
   std::vector<bool> second;
   allocate_pages(kPages + 1);
-  allocator->set_use_listener([&](bool wants_uses) { first.push_back(wants_uses); });
-  allocator->set_use_listener([&](bool wants_uses) { second.push_back(wants_uses); });
+  allocator->kernel_uses().set_listener([&](bool wants_uses) { first.push_back(wants_uses); });
+  allocator->kernel_uses().set_listener([&](bool wants_uses) { second.push_back(wants_uses); });
   EXPECT_EQ(first, (std::vector<bool>{true, false}));
   EXPECT_EQ(second, std::vector<bool>{true});
 }
@@ -119,7 +120,7 @@ TEST_F(LivePlannerTest, APolicyWithoutMovesNeverWantsUses) {
     start_small(policy);
     blocks.clear();
     allocate_pages(kPages + 10);
-    EXPECT_FALSE(allocator->wants_uses()) << to_string(policy);
+    EXPECT_FALSE(allocator->kernel_uses().wanted()) << to_string(policy);
   }
 }
 
@@ -129,10 +130,10 @@ TEST_F(LivePlannerTest, ARepeatedStepIsServedAheadByAutoAndPlanned) {
     blocks.clear();
     allocate_pages(kPages + 10);
     for (int i = 0; i < 3; ++i) step(blocks.size());
-    const live::LiveFigures before = allocator->live_figures();
+    const live::LiveFigures before = allocator->inspection().live_figures();
     machine->hints.clear();
     step(blocks.size());
-    const live::LiveFigures now = allocator->live_figures();
+    const live::LiveFigures now = allocator->inspection().live_figures();
     EXPECT_EQ(now.missing_pages, before.missing_pages);
     // Ten pages are too many, on the way there and on the way back.
     EXPECT_EQ(now.brought_pages - before.brought_pages, 20u);
@@ -145,9 +146,9 @@ TEST_F(LivePlannerTest, PagesThatAreOnlyReadLeaveWithoutACopyAndAreOrdinaryAfter
   allocate_pages(kPages + 10);
   for (int i = 0; i < 20; ++i) step(blocks.size(), live::kReads);
   machine->hints.clear();
-  const live::LiveFigures before = allocator->live_figures();
+  const live::LiveFigures before = allocator->inspection().live_figures();
   step(blocks.size(), live::kReads);
-  EXPECT_EQ(allocator->live_figures().evicted_pages - before.evicted_pages, 20u);
+  EXPECT_EQ(allocator->inspection().live_figures().evicted_pages - before.evicted_pages, 20u);
   EXPECT_EQ(count_hints(HintKind::kPrefetch), 20u);
   EXPECT_EQ(prefetches_to_host(), 0);
   machine->hints.clear();
@@ -170,7 +171,7 @@ TEST_F(LivePlannerTest, PagesThatAreReadOnceAndDoNotFitAreReadOnTheHostUntilThey
     for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i, access);
   };
   for (int i = 0; i < 5; ++i) circle(live::kReads | live::kOnce);
-  EXPECT_EQ(allocator->live_figures().in_place_pages, 10u);
+  EXPECT_EQ(allocator->inspection().live_figures().in_place_pages, 10u);
   machine->hints.clear();
   for (int i = 0; i < 5; ++i) circle(live::kReads | live::kOnce);
   EXPECT_TRUE(machine->hints.empty());
@@ -184,16 +185,16 @@ TEST_F(LivePlannerTest, PagesThatAreReadOnceAndDoNotFitAreReadOnTheHostUntilThey
 TEST_F(LivePlannerTest, AProgramThatLowersItsLimitWhileItRunsHasFewerPagesOnTheDevice) {
   allocate_pages(kPages + 10);
   const auto evicted_by_a_step = [&] {
-    const std::uint64_t before = allocator->live_figures().evicted_pages;
+    const std::uint64_t before = allocator->inspection().live_figures().evicted_pages;
     step(blocks.size());
-    return allocator->live_figures().evicted_pages - before;
+    return allocator->inspection().live_figures().evicted_pages - before;
   };
   for (int i = 0; i < 4; ++i) step(blocks.size());
   EXPECT_EQ(evicted_by_a_step(), 20u);
-  allocator->set_device_limit(0, 20 * kPageBytes);
+  allocator->limits().set_device_limit(0, 20 * kPageBytes);
   for (int i = 0; i < 4; ++i) step(blocks.size());
   EXPECT_EQ(evicted_by_a_step(), 2 * (kPages + 10 - 20));
-  allocator->set_device_limit(0, 256 * kMiB);
+  allocator->limits().set_device_limit(0, 256 * kMiB);
   for (int i = 0; i < 4; ++i) step(blocks.size());
   EXPECT_EQ(evicted_by_a_step(), 20u);
 }
@@ -203,16 +204,16 @@ TEST_F(LivePlannerTest, MemoryThatAnotherProgramHasIsNotPlannedWith) {
   for (std::size_t pages = 1; pages <= kRoom; ++pages) {
     machine->free_bytes[0] = (kRoom - pages) * kPageBytes;
     allocate_pages(1);
-    EXPECT_FALSE(allocator->wants_uses());
+    EXPECT_FALSE(allocator->kernel_uses().wanted());
   }
   machine->free_bytes[0] = 0;
   allocate_pages(1);
-  EXPECT_TRUE(allocator->wants_uses());
+  EXPECT_TRUE(allocator->kernel_uses().wanted());
   allocate_pages(kRoom - 1);
   for (int i = 0; i < 4; ++i) step(blocks.size());
-  const std::uint64_t before = allocator->live_figures().evicted_pages;
+  const std::uint64_t before = allocator->inspection().live_figures().evicted_pages;
   step(blocks.size());
-  EXPECT_EQ(allocator->live_figures().evicted_pages - before, 2 * kRoom);
+  EXPECT_EQ(allocator->inspection().live_figures().evicted_pages - before, 2 * kRoom);
 }
 
 // Two devices with room for 31 pages each beside their reserve, over a fast link.
@@ -250,7 +251,7 @@ TEST_F(PeerPlannerTest, PagesLeaveToHalfOfWhatAPeerHasFreeAndOthersToTheHost) {
   }
   EXPECT_EQ(most, 4u);
   EXPECT_GT(prefetches_to(Place::host()), 0);
-  EXPECT_EQ(allocator->live_figures().pages_to_peers,
+  EXPECT_EQ(allocator->inspection().live_figures().pages_to_peers,
             static_cast<std::uint64_t>(prefetches_to(Place::device(1))));
 }
 
@@ -297,8 +298,8 @@ TEST_F(PeerPlannerTest, ADeviceWhoseMovesArePlannedIsNoPeer) {
 
 TEST_F(PeerPlannerTest, TheDriverIsAskedForAPeersMemoryOnceInAThousandKernels) {
   run_short(10);
-  const auto asked = [&] { return allocator->runtime_calls()["memory_figures"]; };
-  const auto kernels = [&] { return allocator->live_figures().kernels; };
+  const auto asked = [&] { return allocator->inspection().runtime_calls()["memory_figures"]; };
+  const auto kernels = [&] { return allocator->inspection().live_figures().kernels; };
   const std::uint64_t before = asked();
   const std::uint64_t first = kernels();
   while (kernels() < first + 4096) step(blocks.size());
@@ -328,7 +329,7 @@ TEST_F(PeerPlannerTest, NoPageStaysOnAPeerWhenThePlanEnds) {
   }
   ASSERT_GE(on_peer.size(), 3u);
   allocator->release_cached();
-  while (allocator->wants_uses()) use_few();
+  while (allocator->kernel_uses().wanted()) use_few();
   places.clear();
   for (const Hint& hint : machine->hints) places[hint.address] = hint.place;
   for (char* block : on_peer) EXPECT_EQ(places[block], Place::host());
@@ -353,14 +354,14 @@ TEST_F(LivePlannerTest, OnlyFreeMemoryIsDiscarded) {
   for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i);
   char* const freed = blocks[20];
   allocator->free(freed);
-  const live::LiveFigures before = allocator->live_figures();
+  const live::LiveFigures before = allocator->inspection().live_figures();
   kernel(0);
-  const live::LiveFigures now = allocator->live_figures();
+  const live::LiveFigures now = allocator->inspection().live_figures();
   EXPECT_EQ(now.discarded_pages - before.discarded_pages, 1u);
   EXPECT_EQ(now.evicted_pages, before.evicted_pages);
-  EXPECT_EQ(allocator->runtime_calls()["discard"], 1u);
+  EXPECT_EQ(allocator->inspection().runtime_calls()["discard"], 1u);
   EXPECT_EQ(device(2 * kMiB, stream(1)), freed) << "it is free again";
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 TEST_F(LivePlannerTest, NothingIsSentForAStreamThatIsCaptured) {
@@ -370,25 +371,25 @@ TEST_F(LivePlannerTest, NothingIsSentForAStreamThatIsCaptured) {
   machine->hints.clear();
   for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i);
   EXPECT_TRUE(machine->hints.empty());
-  EXPECT_EQ(allocator->live_figures().kernels, 0u);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 0u);
   machine->capturing.clear();
 }
 
 TEST_F(LivePlannerTest, ThePlanEndsWhenNothingMovesForLongAndAllFitsAgain) {
   allocate_pages(kPages + 1);
-  ASSERT_TRUE(allocator->wants_uses());
+  ASSERT_TRUE(allocator->kernel_uses().wanted());
   const auto calm_phase = [&] {
     for (int i = 0; i < 9000; ++i) kernel(static_cast<std::size_t>(i) % 4);
   };
   calm_phase();
-  EXPECT_TRUE(allocator->wants_uses()) << "the page that does not fit may be used again";
+  EXPECT_TRUE(allocator->kernel_uses().wanted()) << "the page that does not fit may be used again";
   allocator->free(blocks.back());
   blocks.pop_back();
   allocator->release_cached();
   calm_phase();
-  EXPECT_FALSE(allocator->wants_uses());
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
   allocate_pages(1);
-  EXPECT_TRUE(allocator->wants_uses()) << "it begins again";
+  EXPECT_TRUE(allocator->kernel_uses().wanted()) << "it begins again";
 }
 
 TEST_F(LivePlannerTest, AStepIsServedAsBeforeAfterALongPhaseThatFits) {
@@ -397,7 +398,7 @@ TEST_F(LivePlannerTest, AStepIsServedAsBeforeAfterALongPhaseThatFits) {
     blocks.clear();
     allocate_pages(kPages + 10);
     const auto moved_by_steps = [&] {
-      const live::LiveFigures before = allocator->live_figures();
+      const live::LiveFigures before = allocator->inspection().live_figures();
       for (int i = 0; i < 20; ++i) {
         if (allocates) {
           allocator->free(blocks[0]);
@@ -405,7 +406,7 @@ TEST_F(LivePlannerTest, AStepIsServedAsBeforeAfterALongPhaseThatFits) {
         }
         step(blocks.size());
       }
-      const live::LiveFigures now = allocator->live_figures();
+      const live::LiveFigures now = allocator->inspection().live_figures();
       EXPECT_EQ(now.missing_pages, before.missing_pages);
       return now.brought_pages - before.brought_pages;
     };
@@ -427,7 +428,7 @@ class TwoPlansTest : public LivePlannerTest {
 
 TEST_F(TwoPlansTest, ThePlanOfOneDeviceEndsWithoutTheOther) {
   std::vector<bool> wanted;
-  allocator->set_use_listener([&](bool wants_uses) { wanted.push_back(wants_uses); });
+  allocator->kernel_uses().set_listener([&](bool wants_uses) { wanted.push_back(wants_uses); });
   allocate_pages(kPages + 10);
   std::vector<void*> others;
   for (std::size_t i = 0; i < kPages + 1; ++i)
@@ -437,14 +438,15 @@ TEST_F(TwoPlansTest, ThePlanOfOneDeviceEndsWithoutTheOther) {
     others.pop_back();
   }
   allocator->release_cached();
-  for (int i = 0; i < 9000; ++i) allocator->note_use(others[0], kPageBytes, stream(2), kBoth);
+  for (int i = 0; i < 9000; ++i)
+    allocator->kernel_uses().note(others[0], kPageBytes, stream(2), kBoth);
   EXPECT_EQ(wanted, std::vector<bool>{true});
-  const live::LiveFigures before = allocator->live_figures();
+  const live::LiveFigures before = allocator->inspection().live_figures();
   for (int i = 0; i < 5; ++i) step(blocks.size());
-  EXPECT_GT(allocator->live_figures().evicted_pages, before.evicted_pages);
-  const std::uint64_t kernels = allocator->live_figures().kernels;
-  allocator->note_use(others[0], kPageBytes, stream(2), kBoth);
-  EXPECT_EQ(allocator->live_figures().kernels, kernels) << "nothing is planned there";
+  EXPECT_GT(allocator->inspection().live_figures().evicted_pages, before.evicted_pages);
+  const std::uint64_t kernels = allocator->inspection().live_figures().kernels;
+  allocator->kernel_uses().note(others[0], kPageBytes, stream(2), kBoth);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, kernels) << "nothing is planned there";
 }
 
 // Programs whose steps are of ten pages too many. Those come and leave on each way: 80 MiB, which
@@ -517,7 +519,7 @@ TEST_F(ThrashingTest, WithoutASettingAProgramThatSearchesGetsTheErrorAndNoOther)
   const auto begin_with = [&](SearchSign now, Configuration settings = {}) {
     begin(settings);
     sign = now;
-    allocator->set_search_signs([&sign] { return sign; });
+    FrameworkBridge(*allocator).set_search_signs([&sign] { return sign; });
   };
   begin_with(SearchSign::kNone);
   grow_requests();
@@ -558,7 +560,7 @@ TEST_F(ThrashingTest, TheWarningComesEachTimeThrashingBegins) {
 TEST_F(LivePlannerTest, InAKnownSearchAndAtAnUnitLimitNothingSpills) {
   const auto most_pages = [&](Configuration settings, SearchSign sign) {
     start_small(Policy::kAuto, settings);
-    allocator->set_search_signs([sign] { return sign; });
+    FrameworkBridge(*allocator).set_search_signs([sign] { return sign; });
     std::vector<void*> taken;
     try {
       while (taken.size() < 60) taken.push_back(device(2 * kMiB, stream(1)));
@@ -583,7 +585,7 @@ TEST_F(LivePlannerTest, AChildReadsFiguresWhileAThreadOfItsParentPlans) {
   start_small(Policy::kLru);
   allocate_pages(kPages + 4);
   for (std::size_t i = 0; i < blocks.size(); ++i) kernel(i);
-  const live::LiveFigures before = allocator->live_figures();
+  const live::LiveFigures before = allocator->inspection().live_figures();
   std::atomic<bool> is_inside = false;
   std::atomic<bool> goes_on = false;
   machine->before_prefetch = [&] {
@@ -595,8 +597,8 @@ TEST_F(LivePlannerTest, AChildReadsFiguresWhileAThreadOfItsParentPlans) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);  // it hangs
-    allocator->set_use_listener({});
-    _exit(allocator->live_figures().evicted_pages >= before.evicted_pages ? 0 : 1);
+    allocator->kernel_uses().set_listener({});
+    _exit(allocator->inspection().live_figures().evicted_pages >= before.evicted_pages ? 0 : 1);
   }
   int status = -1;
   waitpid(child, &status, 0);
@@ -629,15 +631,16 @@ TEST_F(LivePlannerTest, ThreadsMayAllocateFreeAndUseMemoryWhileMovesArePlanned) 
         if (what == 1 && !own.empty()) free_last();
         char* const used =
             own.empty() ? blocks[random() % blocks.size()] : own[random() % own.size()];
-        if (!allocator->note_use(used, kMiB, stream(1 + number % 2), live::kWrites)) ++wrong;
+        if (!allocator->kernel_uses().note(used, kMiB, stream(1 + number % 2), live::kWrites))
+          ++wrong;
       }
       while (!own.empty()) free_last();
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0) << "blocks with another's bytes, or calls that failed";
-  EXPECT_EQ(allocator->live_figures().kernels, 4 * kRounds);
-  allocator->check_invariants();
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 4 * kRounds);
+  allocator->inspection().check_invariants();
 }
 
 TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
@@ -657,7 +660,7 @@ TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
   EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_ERROR_NOT_OURS);
   EXPECT_EQ(uvmalloc_note_use(handle, blocks[0] + 100, 1, stream(1), 3), UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_step_boundary(handle), UVMALLOC_OK);
-  EXPECT_EQ(allocator->live_figures().kernels, 1u);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u);
 }
 
 TEST_F(LivePlannerTest, ManyUsesOfOneLaunchAreNotedByTheCInterface) {
@@ -668,10 +671,10 @@ TEST_F(LivePlannerTest, ManyUsesOfOneLaunchAreNotedByTheCInterface) {
   allocate_pages(kPages + 1);
   const uvmalloc_use uses[] = {{blocks[0] + 100, kMiB, 1}, {blocks[1], kMiB, 3}, foreign};
   EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, stream(1), UVMALLOC_LAUNCH_KERNEL), UVMALLOC_OK);
-  EXPECT_EQ(allocator->live_figures().kernels, 1u) << "not one for each range";
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u) << "not one for each range";
   EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, stream(1), UVMALLOC_LAUNCH_GRAPH), UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 0, stream(1), UVMALLOC_LAUNCH_GRAPH), UVMALLOC_OK);
-  EXPECT_EQ(allocator->live_figures().kernels, 2u);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u);
   EXPECT_EQ(uvmalloc_note_uses(handle, uses, 3, stream(1), 0), UVMALLOC_ERROR_NOT_OURS);
   EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 1, stream(1), 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(uvmalloc_note_uses(handle, uses, 1, stream(1), 2), UVMALLOC_ERROR_INVALID_ARGUMENT);
@@ -679,7 +682,8 @@ TEST_F(LivePlannerTest, ManyUsesOfOneLaunchAreNotedByTheCInterface) {
             "uvmalloc_note_uses: the launch is 2; accepted: 0 (a kernel), 1 (a graph)");
   const uvmalloc_use nothing = {blocks[0], 1, 0};
   EXPECT_EQ(uvmalloc_note_uses(handle, &nothing, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(allocator->live_figures().kernels, 2u) << "nothing that is wrong was noted";
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u)
+      << "nothing that is wrong was noted";
 }
 
 }  // namespace

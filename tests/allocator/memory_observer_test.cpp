@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 
 namespace uvm {
@@ -35,7 +36,7 @@ class MemoryObserverTest : public testing::AllocatorTest {
 };
 
 TEST_F(MemoryObserverTest, PagesOfTheDeviceFacadeAreHeardOfWhenTheyComeAndGo) {
-  allocator->set_memory_observer(&listener);
+  FrameworkBridge(*allocator).set_memory_observer(&listener);
   char* block = device(4 * kMiB);
   allocator->free(device(100));
   allocator->free(block);
@@ -45,13 +46,13 @@ TEST_F(MemoryObserverTest, PagesOfTheDeviceFacadeAreHeardOfWhenTheyComeAndGo) {
   allocator->release_cached();
   EXPECT_EQ(listener.heard, Heard{"-6 MiB"});
   listener.heard.clear();
-  allocator->set_memory_observer(nullptr);
+  FrameworkBridge(*allocator).set_memory_observer(nullptr);
   allocator->free(device(3 * kMiB));
   EXPECT_TRUE(listener.heard.empty());
 }
 
 TEST_F(MemoryObserverTest, AFreeThatHadToWaitIsHeardOfWhenItIsOver) {
-  allocator->set_memory_observer(&listener);
+  FrameworkBridge(*allocator).set_memory_observer(&listener);
   char* block = device(4 * kMiB, stream(1));
   EXPECT_FALSE(allocator->find(block)->waits_when_freed);
   allocator->free(block);
@@ -68,7 +69,7 @@ TEST_F(MemoryObserverTest, AFreeThatHadToWaitIsHeardOfWhenItIsOver) {
 }
 
 TEST_F(MemoryObserverTest, ADeviceHoldsNoMoreThanItsLimit) {
-  allocator->set_device_limit(0, 16 * kMiB);
+  allocator->limits().set_device_limit(0, 16 * kMiB);
   char* first = device(10 * kMiB);
   EXPECT_THROW(device(8 * kMiB), OutOfMemoryError);
   EXPECT_NE(host(64 * kMiB), nullptr) << "the limit is the device facade's";
@@ -78,9 +79,9 @@ TEST_F(MemoryObserverTest, ADeviceHoldsNoMoreThanItsLimit) {
   EXPECT_NE(device(14 * kMiB), nullptr) << "what is cached is given back first";
   EXPECT_THROW(device(4 * kMiB), OutOfMemoryError);
   EXPECT_EQ(service().out_of_memory, 2u);
-  allocator->set_device_limit(0, SIZE_MAX);
+  allocator->limits().set_device_limit(0, SIZE_MAX);
   EXPECT_NE(device(4 * kMiB), nullptr);
-  EXPECT_THROW(allocator->set_device_limit(1, 0), std::out_of_range);
+  EXPECT_THROW(allocator->limits().set_device_limit(1, 0), std::out_of_range);
 }
 
 TEST_F(MemoryObserverTest, AGuestsPagesCountWhereTheyAreUsed) {
@@ -95,7 +96,7 @@ TEST_F(MemoryObserverTest, AGuestsPagesCountWhereTheyAreUsed) {
   ASSERT_EQ(displaced, block) << "the pages are on the device already";
   EXPECT_EQ(reserved(0), 2 * kMiB);
   EXPECT_EQ(reserved(2), 6 * kMiB);
-  for (const SegmentDescription& segment : allocator->segments()) {
+  for (const SegmentDescription& segment : allocator->inspection().segments()) {
     EXPECT_EQ(segment.facade == Facade::kDevice, segment.base == displaced);
   }
   allocator->free(displaced);
@@ -113,7 +114,7 @@ TEST_F(MemoryObserverTest, OneFacadesCacheIsGivenBackAlone) {
 }
 
 TEST_F(MemoryObserverTest, SmallObjectsKeepToTheLimitToo) {
-  allocator->set_device_limit(0, 2 * kMiB);
+  allocator->limits().set_device_limit(0, 2 * kMiB);
   std::size_t served = 0;
   EXPECT_THROW(
       for (;;) {

@@ -56,12 +56,12 @@ class MetadataMemoryTest : public testing::AllocatorTest {
       }
       has_failed = std::exchange(failing, 0) == 0;
       // No lock of this thread is left taken.
-      std::thread([&] { allocator->check_invariants(); }).join();
+      std::thread([&] { allocator->inspection().check_invariants(); }).join();
       program(&live);
-      allocator->check_invariants();
+      allocator->inspection().check_invariants();
       for (void* block : live) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
       allocator->release_cached();
-      allocator->check_invariants();
+      allocator->inspection().check_invariants();
       const Statistics now = allocator->statistics();
       EXPECT_EQ(now.live_bytes.current, 0u);
       EXPECT_EQ(now.touched_bytes.current, 0u);
@@ -132,7 +132,7 @@ TEST_F(MetadataMemoryTest, StreamsThatComeAndGo) {
   with_each_failing([&](std::vector<void*>* live) {
     for (std::uintptr_t number = 1; number <= 4; ++number) {
       live->push_back(device(100000, stream(number)));
-      allocator->forget_stream(0, stream(number));
+      allocator->streams().forget(0, stream(number));
     }
   });
 }
@@ -156,9 +156,9 @@ TEST_F(MetadataMemoryTest, AMoveIsAllOrNothing) {
       const std::uint64_t moves_before = allocator->statistics().moves.total();
       machine->hints.clear();
       MovedStorage* record = nullptr;
-      const CachingManagedAllocator::Move move{
-          source, destination, destination.is_device() ? destination.index : source.index,
-          stream(2), false};
+      const MoveRequest move{source, destination,
+                             destination.is_device() ? destination.index : source.index, stream(2),
+                             false};
       failing = number;
       try {
         record = allocator->move(block, move);
@@ -195,12 +195,12 @@ TEST_F(MetadataMemoryTest, UsesOfAllStreamsAreRecordedAllOrNone) {
     bool is_recorded = false;
     failing = number;
     try {
-      is_recorded = allocator->record_use_of_all(block, 0);
+      is_recorded = allocator->streams().record_use_of_all(block, 0);
     } catch (const std::bad_alloc&) {
       // None is recorded.
     }
     has_failed = std::exchange(failing, 0) == 0;
-    EXPECT_EQ(allocator->uses_of(block).size(), is_recorded ? 5u : 0u);
+    EXPECT_EQ(allocator->streams().uses_of(block).size(), is_recorded ? 5u : 0u);
     ASSERT_LT(number, 100);
   }
 }
@@ -237,7 +237,7 @@ TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
       }
       sent[place] += kPageBytes;
     }
-    EXPECT_EQ(allocator->residency(block, 30 * kMiB), sent);
+    EXPECT_EQ(allocator->inspection().residency(block, 30 * kMiB), sent);
     ASSERT_LT(number, 200);
   }
 }
@@ -251,7 +251,7 @@ TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
     start(without_thread_caches());
     char* left = device(4 * kMiB, stream(1));
     allocator->free(left);
-    allocator->forget_stream(0, stream(1));
+    allocator->streams().forget(0, stream(1));
     char* block = nullptr;
     failing = number;
     try {
@@ -296,7 +296,7 @@ TEST_F(MetadataMemoryTest, AThreadWithoutACacheAllocatesAllOrNothing) {
         allocator->free(device(size_bytes, stream(1)));
       }).join();
       std::size_t live = 0;
-      for (const SegmentDescription& segment : allocator->segments()) {
+      for (const SegmentDescription& segment : allocator->inspection().segments()) {
         for (const auto& each : segment.blocks) live += each.state == BlockState::kLive ? 1 : 0;
       }
       EXPECT_EQ(live, block != nullptr ? 1u : 0u);
@@ -323,10 +323,10 @@ TEST_F(MetadataMemoryTest, BlocksBehindFencesAreLostOneAtATime) {
     EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
     failing = 0;
     EXPECT_EQ(allocator->free(other), FreeResult::kFreed);
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     EXPECT_NE(device(200000, stream(1)), nullptr);
     allocator->release_cached();
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
   }
 }
 
@@ -373,7 +373,7 @@ TEST_F(MetadataMemoryTest, SmallObjectsThatNoMemoryListsStayInTheirBin) {
       EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
       // No lock of this thread is left taken.
       if (std::exchange(failing, 0) == 0) {
-        std::thread([&] { allocator->check_invariants(); }).join();
+        std::thread([&] { allocator->inspection().check_invariants(); }).join();
       }
     }
     EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
@@ -394,7 +394,7 @@ TEST_F(MetadataMemoryTest, AThreadThatGetsNoCacheCanFree) {
       EXPECT_EQ(allocator->free(small), FreeResult::kFreed);
       failing = 0;
     }).join();
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     EXPECT_NE(device(100000, stream(1)), nullptr);
   }
 }
@@ -419,7 +419,7 @@ TEST_F(MetadataMemoryTest, WhatAThreadLeavesIsThereWhetherOrNotItCanBeListedWhen
       failing = number;
     }).join();
     has_failed = failed;
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
     allocator->release_cached();
     EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);

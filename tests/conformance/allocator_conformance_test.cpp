@@ -28,9 +28,9 @@ class AllocatorConformance : public ::testing::TestWithParam<Case> {
   }
   // Where a prefetch blocks, a thread asks for it later. Here it is the first allocation's.
   void wait_for_prefetches() const {
-    const auto& device = allocator.devices().front();
+    const auto& device = allocator.inspection().devices().front();
     if (facade() != Facade::kDevice || !device.capabilities.prefetch_blocks) return;
-    const HintCounters::Kind& prefetches = allocator.hints().of(HintKind::kPrefetch);
+    const HintCounters::Kind& prefetches = allocator.inspection().hints().of(HintKind::kPrefetch);
     while (prefetches.sent + prefetches.failed == 0) std::this_thread::yield();
   }
 
@@ -53,7 +53,7 @@ TEST_P(AllocatorConformance, BlocksOfAllSizesAreAlignedAndHoldTheirBytes) {
     EXPECT_EQ(block[size_bytes - 1], static_cast<char>(index));
     EXPECT_EQ(allocator.free(block), FreeResult::kFreed);
   }
-  allocator.check_invariants();
+  allocator.inspection().check_invariants();
 }
 
 TEST_P(AllocatorConformance, ASteadyLoopAsksNothingOfTheMachine) {
@@ -65,9 +65,9 @@ TEST_P(AllocatorConformance, ASteadyLoopAsksNothingOfTheMachine) {
   };
   step();
   wait_for_prefetches();
-  auto calls = allocator.runtime_calls();
+  auto calls = allocator.inspection().runtime_calls();
   for (int round = 0; round < 50; ++round) step();
-  EXPECT_EQ(allocator.runtime_calls(), calls);
+  EXPECT_EQ(allocator.inspection().runtime_calls(), calls);
 }
 
 TEST_P(AllocatorConformance, MovesThereAndBackKeepAddressAndBytes) {
@@ -82,8 +82,8 @@ TEST_P(AllocatorConformance, MovesThereAndBackKeepAddressAndBytes) {
   EXPECT_EQ(block[0], 11);
   EXPECT_EQ(block[6 * kMiB - 1], 11);
   EXPECT_EQ(allocator.free(block), FreeResult::kFreed);
-  EXPECT_EQ(allocator.hints().of(HintKind::kPrefetch).failed, 0u);
-  EXPECT_EQ(allocator.hints().of(HintKind::kAdvise).failed, 0u);
+  EXPECT_EQ(allocator.inspection().hints().of(HintKind::kPrefetch).failed, 0u);
+  EXPECT_EQ(allocator.inspection().hints().of(HintKind::kAdvise).failed, 0u);
 }
 
 TEST_P(AllocatorConformance, BeyondTheBudgetItThrowsAndRecovers) {
@@ -100,7 +100,7 @@ TEST_P(AllocatorConformance, EverythingGoesBackToTheMachine) {
   for (char* block : blocks) allocator.free(block);
   allocator.release_cached();
   EXPECT_EQ(allocator.statistics().span_bytes.current, 0u);
-  auto calls = allocator.runtime_calls();
+  auto calls = allocator.inspection().runtime_calls();
   EXPECT_EQ(calls["allocate_managed"], calls["free_managed"]);
 }
 

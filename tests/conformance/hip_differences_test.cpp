@@ -200,18 +200,18 @@ TEST_F(HipDifferences, PrefetchesAreAskedForOnAThreadOfTheirOwn) {
   block[0] = 1;
   ASSERT_NE(allocator.move(block, {Place::host(), Place::device(0), 0, nullptr, true}), nullptr);
   EXPECT_EQ(allocator.free(block), FreeResult::kFreed);
-  EXPECT_EQ(allocator.hints().of(HintKind::kPrefetch).failed, 0u);
+  EXPECT_EQ(allocator.inspection().hints().of(HintKind::kPrefetch).failed, 0u);
 }
 
 TEST_F(HipDifferences, MemoryOfADeviceMayBeCoarseGrainedAndThatOfTheHostIsNot) {
   CachingManagedAllocator allocator(testing::open("hip"), configuration());
   allocator.allocate(Facade::kHost, 0, 8 * kMiB);
   allocator.allocate(Facade::kPinned, 0, 8 * kMiB);
-  EXPECT_EQ(allocator.runtime_calls().count("allow_coarse_grain"), 0u);
+  EXPECT_EQ(allocator.inspection().runtime_calls().count("allow_coarse_grain"), 0u);
   void* block = allocator.allocate(Facade::kDevice, 0, 8 * kMiB);
   EXPECT_NE(block, nullptr);
-  EXPECT_EQ(allocator.runtime_calls().at("allow_coarse_grain"), 1u) << "once a span";
-  EXPECT_TRUE(allocator.runtime().allow_coarse_grain(0, block, 8 * kMiB).ok());
+  EXPECT_EQ(allocator.inspection().runtime_calls().at("allow_coarse_grain"), 1u) << "once a span";
+  EXPECT_TRUE(allocator.inspection().runtime().allow_coarse_grain(0, block, 8 * kMiB).ok());
 }
 
 TEST_F(HipDifferences, AnIntegratedDeviceHasNoCoarseGrain) {
@@ -228,16 +228,17 @@ TEST_F(HipDifferences, BesideACaptureRequestsAreServedFromTheCacheAndAdviceWaits
   allocator.free(warm);
   const hipStream_t stream = capture(hipStreamCaptureModeGlobal);
   EXPECT_NE(allocator.allocate(Facade::kDevice, 0, 8 * kMiB), nullptr) << "from the cache";
-  const std::uint64_t sent = allocator.hints().of(HintKind::kAdvise).sent;
+  const std::uint64_t sent = allocator.inspection().hints().of(HintKind::kAdvise).sent;
   ASSERT_NE(allocator.move(moved, {Place::host(), Place::device(0), 0, nullptr, true}), nullptr);
-  EXPECT_EQ(allocator.hints().of(HintKind::kAdvise).failed, 0u);
+  EXPECT_EQ(allocator.inspection().hints().of(HintKind::kAdvise).failed, 0u);
   if (version() >= kStrictCaptures) {
-    EXPECT_EQ(allocator.hints().of(HintKind::kAdvise).sent, sent) << "it is put off";
+    EXPECT_EQ(allocator.inspection().hints().of(HintKind::kAdvise).sent, sent) << "it is put off";
   }
   EXPECT_EQ(end(stream), hipSuccess) << "the capture was not disturbed";
   ASSERT_NE(allocator.move(moved, {Place::device(0), Place::host(), 0, nullptr, true}), nullptr);
-  EXPECT_GT(allocator.hints().of(HintKind::kAdvise).sent, sent) << "with the first hints after it";
-  EXPECT_EQ(allocator.hints().of(HintKind::kAdvise).failed, 0u);
+  EXPECT_GT(allocator.inspection().hints().of(HintKind::kAdvise).sent, sent)
+      << "with the first hints after it";
+  EXPECT_EQ(allocator.inspection().hints().of(HintKind::kAdvise).failed, 0u);
 }
 
 TEST_F(HipDifferences, ARefusalBesideACaptureIsNoShortageAndNamesTheCapture) {

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <uvmalloc/uvmalloc.h>
+#include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 
 #include "tests/conformance/cuda_expectations.hpp"
@@ -62,11 +63,12 @@ TEST_F(ProcessAllocator, NothingIsInitialisedBeforeItIsMade) {
 TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsAskedFor) {
   CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   ASSERT_NE(allocator, nullptr);
-  EXPECT_NE(allocator->runtime().has_context(0), testing::kContextsAreMade)
+  EXPECT_NE(allocator->inspection().runtime().has_context(0), testing::kContextsAreMade)
       << "making the allocator makes none";
-  EXPECT_FALSE(allocator->runtime().has_context(allocator->runtime().device_count()));
+  EXPECT_FALSE(allocator->inspection().runtime().has_context(
+      allocator->inspection().runtime().device_count()));
   allocator->free(allocator->allocate(Facade::kHost, 0, 4 * kMiB));
-  EXPECT_TRUE(allocator->runtime().has_context(0));
+  EXPECT_TRUE(allocator->inspection().runtime().has_context(0));
   EXPECT_TRUE(testing::open("cuda")->has_context(0)) << "it is the driver that knows";
 }
 
@@ -86,7 +88,7 @@ TEST_F(ProcessAllocator, ThereIsOneForTheLifeOfTheProcess) {
   ASSERT_NE(activation.allocator, nullptr) << activation.reason;
   EXPECT_EQ(process_allocator(), activation.allocator);
   EXPECT_EQ(activate_process_allocator().allocator, activation.allocator);
-  EXPECT_EQ(activation.allocator->budget_bytes(), 256 * kMiB);
+  EXPECT_EQ(activation.allocator->limits().budget_bytes(), 256 * kMiB);
 }
 
 TEST_F(ProcessAllocator, WithoutARuntimeTheReasonIsSaid) {
@@ -128,7 +130,7 @@ TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
   EXPECT_EQ(report["host_unmanaged"]["allocated_bytes"], 700);
   EXPECT_EQ(report["framework"], false);
   EXPECT_EQ(report["pid"], getpid());
-  EXPECT_EQ(report["devices"][0]["total_bytes"], allocator->devices()[0].total_bytes);
+  EXPECT_EQ(report["devices"][0]["total_bytes"], allocator->inspection().devices()[0].total_bytes);
   EXPECT_EQ(report["native_allocations"]["pinned"], 2);
   EXPECT_GE(report["driver_calls"]["allocate_managed"], 2);
 

@@ -89,7 +89,7 @@ TEST_P(ResidentMemoryTest, IdleMemoryDecaysByHalf) {
   // Requests may have looked at the clock, before anything was free.
   const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
   for (int period = 0; period <= 24; ++period) {
-    allocator->decay(begin + std::chrono::hours(period));
+    allocator->limits().decay(begin + std::chrono::hours(period));
     if (period == 0 || period % 8 != 0) continue;
     left_mib /= 2;
     EXPECT_LT(resident_mib(), before + left_mib + piece_mib + 32) << period;

@@ -504,16 +504,17 @@ TEST_P(CInterface, TheDriverPolicySendsNoHints) {
 }
 
 TEST_P(CInterface, AForkedChildHasHostMemoryOnly) {
-  auto* forked = reinterpret_cast<CachingManagedAllocator*>(allocator);
-  forked->before_fork();
-  forked->after_fork_in_child();  // as if this were the child
-  void* block = nullptr;
-  EXPECT_EQ(allocate(64, 512, &block), UVMALLOC_OK);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 512, 0u);
-  EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
-  EXPECT_EQ(allocate(64, 1024, &block), UVMALLOC_ERROR_NOT_USABLE);
-  EXPECT_EQ(allocate(64, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_NOT_USABLE);
-  EXPECT_EQ(block, nullptr);
+  const auto in_child = [&] {
+    void* block = nullptr;
+    EXPECT_EQ(allocate(64, 512, &block), UVMALLOC_OK);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 512, 0u);
+    EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
+    EXPECT_EQ(allocate(64, 1024, &block), UVMALLOC_ERROR_NOT_USABLE);
+    EXPECT_EQ(allocate(64, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_NOT_USABLE);
+    EXPECT_EQ(block, nullptr);
+    std::_Exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(in_child(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_P(CInterface, ErrorTextsBelongToTheThread) {
@@ -532,7 +533,7 @@ TEST_P(CInterface, AHandleIsTheAllocatorOfTheCppInterface) {
   auto* same = reinterpret_cast<CachingManagedAllocator*>(allocator);
   ASSERT_TRUE(same->find(block).has_value());
   EXPECT_EQ(same->free(block), FreeResult::kFreed);
-  same->check_invariants();
+  same->inspection().check_invariants();
 }
 
 TEST_P(CInterface, ABlockOnTheHostWaitsForTheStreamThatWritesToItInPlace) {
@@ -540,7 +541,7 @@ TEST_P(CInterface, ABlockOnTheHostWaitsForTheStreamThatWritesToItInPlace) {
   char* block = host(kPage);
   const auto stream = reinterpret_cast<uvmalloc_stream>(0);
   ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, stream, 0), UVMALLOC_OK);
-  EXPECT_EQ(same->uses_of(block), (std::vector<DeviceStream>{{0, stream}}));
+  EXPECT_EQ(same->streams().uses_of(block), (std::vector<DeviceStream>{{0, stream}}));
   EXPECT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, stream, 1), UVMALLOC_OK);
 }
 
@@ -615,7 +616,7 @@ TEST_F(CMoves, ToTheHostTheStreamIsOfTheDeviceWhereTheBlockIs) {
   ASSERT_EQ(uvmalloc_move(allocator, block, 1, testing::stream(2), 0), UVMALLOC_OK);
   ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, testing::stream(3), 0),
             UVMALLOC_OK);
-  const std::vector<DeviceStream> uses = own->uses_of(block);
+  const std::vector<DeviceStream> uses = own->streams().uses_of(block);
   EXPECT_EQ(std::count(uses.begin(), uses.end(), DeviceStream::named(1, testing::stream(3))), 1);
   EXPECT_EQ(std::count(uses.begin(), uses.end(), DeviceStream::named(0, testing::stream(3))), 0);
   uvmalloc_statistics all{};

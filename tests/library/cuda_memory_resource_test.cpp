@@ -52,12 +52,12 @@ TEST_P(CudaResource, BlocksOfAStreamAreUsedAgainByItsNextRequest) {
 
 TEST_P(CudaResource, AFreeOnAnotherStreamIsFenced) {
   StreamHandle created = nullptr;
-  ASSERT_TRUE(allocator.runtime().create_stream(0, &created).ok());
+  ASSERT_TRUE(allocator.inspection().runtime().create_stream(0, &created).ok());
   void* block = resource.allocate(stream, 3 * kMiB);
   resource.deallocate(cuda::stream_ref(static_cast<cudaStream_t>(created)), block, 3 * kMiB);
   EXPECT_EQ(allocator.statistics().fences, 1u);
   allocator.release_cached();
-  EXPECT_TRUE(allocator.runtime().destroy_stream(0, created).ok());
+  EXPECT_TRUE(allocator.inspection().runtime().destroy_stream(0, created).ok());
 }
 
 TEST_P(CudaResource, TypeErasedReferencesReachIt) {
@@ -77,11 +77,11 @@ TEST_P(CudaResource, TypeErasedReferencesReachIt) {
 
 TEST_P(CudaResource, SynchronousDeviceMemoryWaitsForTheDefaultStream) {
   void* block = resource.allocate_sync(100, 256);
-  EXPECT_EQ(allocator.runtime_calls().at("synchronize_stream"), 1u);
+  EXPECT_EQ(allocator.inspection().runtime_calls().at("synchronize_stream"), 1u);
   resource.deallocate_sync(block, 100, 256);
   CudaMemoryResource host(allocator, Facade::kHost);
   host.deallocate_sync(host.allocate_sync(100), 100);
-  EXPECT_EQ(allocator.runtime_calls().at("synchronize_stream"), 1u);
+  EXPECT_EQ(allocator.inspection().runtime_calls().at("synchronize_stream"), 1u);
 }
 
 TEST_P(CudaResource, FailuresAreBadAllocOrInvalidArgument) {

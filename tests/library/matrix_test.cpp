@@ -253,36 +253,36 @@ constexpr Use kUses[] = {
          EXPECT_EQ(at.own().free(block), FreeResult::kFreed);
        });
      }},
-    {"uvm::CachingManagedAllocator::free_or_log uvm::CachingManagedAllocator::free_after",
+    {"uvm::free_or_log uvm::free_after",
      [](const At& at, const Filled& filled) {
        for (bool after : {false, true}) {
          at.may_throw([&] {
            void* block = at.own().allocate(static_cast<Facade>(filled.facade()), at.device, kBytes,
                                            at.stream);
            if (after) {
-             at.own().free_after(block, at.device, at.stream);
+             free_after(at.own(), block, at.device, at.stream);
            } else {
-             at.own().free_or_log(block);
+             free_or_log(at.own(), block);
            }
          });
        }
      }},
-    {"uvm::CachingManagedAllocator::begin_private_pool "
-     "uvm::CachingManagedAllocator::end_private_pool "
-     "uvm::CachingManagedAllocator::retain_private_pool "
-     "uvm::CachingManagedAllocator::release_private_pool",
+    {"uvm::PrivatePools::begin "
+     "uvm::PrivatePools::end "
+     "uvm::PrivatePools::retain "
+     "uvm::PrivatePools::release",
      [](const At& at, const Filled&) {
        at.may_throw([&] {
          const std::uint64_t id = 1 + this_thread_number();
          const StreamHandle stream = at.stream;
-         const std::uint64_t scope = at.own().begin_private_pool(
+         const std::uint64_t scope = at.own().private_pools().begin(
              at.device, id, [stream](StreamHandle other) { return other == stream; },
              at.is_capturing);
-         at.own().retain_private_pool(at.device, id);
+         at.own().private_pools().retain(at.device, id);
          Filled(at, UVMALLOC_DEVICE, kBytes).expect_contents();
-         EXPECT_TRUE(at.own().end_private_pool(at.device, id, scope));
-         EXPECT_TRUE(at.own().release_private_pool(at.device, id));
-         EXPECT_TRUE(at.own().release_private_pool(at.device, id));
+         EXPECT_TRUE(at.own().private_pools().end(at.device, id, scope));
+         EXPECT_TRUE(at.own().private_pools().release(at.device, id));
+         EXPECT_TRUE(at.own().private_pools().release(at.device, id));
        });
      }},
     {"uvm::ManagedMemoryResource::ManagedMemoryResource uvm::ManagedMemoryResource::do_allocate "
@@ -327,7 +327,7 @@ class Matrix : public ::testing::Test {
     make_current(0);
   }
   void TearDown() override {
-    at.own().check_invariants();
+    at.own().inspection().check_invariants();
     EXPECT_EQ(uvmalloc_destroy(at.allocator), UVMALLOC_OK);
   }
 

@@ -43,7 +43,7 @@ TEST_P(MemoryResource, ContainersLiveInManagedMemoryAndGiveItBack) {
     EXPECT_GT(live_bytes(), 4 * kMiB);
   }
   EXPECT_EQ(live_bytes(), 0u);
-  allocator.check_invariants();
+  allocator.inspection().check_invariants();
 }
 
 TEST_P(MemoryResource, FacadeDeviceAndStreamAreThoseOfTheConstruction) {

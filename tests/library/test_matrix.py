@@ -27,17 +27,35 @@ ROWS = (
     "SignalsComeMeanwhile",
 )
 
-CLASSES = ("uvm::CachingManagedAllocator::", "uvm::ManagedMemoryResource::")
-# Functions of the C++ class that do what a function of C with another name does.
+CLASSES = tuple(
+    f"uvm::{name}::"
+    for name in (
+        "CachingManagedAllocator",
+        "Inspection",
+        "KernelUses",
+        "Limits",
+        "ManagedMemoryResource",
+        "PrivatePools",
+        "Streams",
+        "Tracing",
+    )
+)
+FREE_FUNCTIONS = ("uvm::free_after", "uvm::free_or_log")
+# Functions of the C++ classes that do what a function of C with another name does.
 SAME = {
     "CachingManagedAllocator": "uvmalloc_create",
     "~CachingManagedAllocator": "uvmalloc_destroy",
     "find": "uvmalloc_describe",
+    "forget": "uvmalloc_forget_stream",
+    "mark": "uvmalloc_mark_trace",
+    "note": "uvmalloc_note_uses",
     "release": "uvmalloc_move",
+    "start": "uvmalloc_start_trace",
     "statistics": "uvmalloc_get_statistics",
+    "stop": "uvmalloc_stop_trace",
 }
-# They change nothing and wait for nothing, or they are one half of what a preload does at a fork or
-# around a capture.
+# They change nothing and wait for nothing, or they are one half of what a preload does around a
+# capture.
 WITHOUT_ROWS = frozenset(
     [
         "budget_bytes",
@@ -54,10 +72,7 @@ WITHOUT_ROWS = frozenset(
         "runtime_calls",
         "segments",
         "uses_of",
-        "wants_uses",
-        "after_fork_in_child",
-        "after_fork_in_parent",
-        "before_fork",
+        "wanted",
         "begin_capture",
         "end_capture",
     ]
@@ -71,7 +86,7 @@ def c_functions(header: str) -> set[str]:
 
 def cpp_functions(exported: list[str], used_by_plugins: set[str]) -> set[str]:
     """Those of programs. The plugin's have their rows in tests/pytorch/matrix.py."""
-    return {name for name in exported if name.startswith(CLASSES)} - used_by_plugins
+    return {name for name in exported if name.startswith((*CLASSES, *FREE_FUNCTIONS))} - used_by_plugins
 
 
 def named_in(table: str, begin: str) -> set[str]:
@@ -90,7 +105,7 @@ def gaps(public: set[str], table: str) -> list[str]:
         same = {name, f"uvmalloc_{short}", SAME.get(short, "")}
         if not same & known and short not in WITHOUT_ROWS:
             found.append(f"{name}: no rows")
-    listed = {name for name in known if not name.startswith(CLASSES)}
+    listed = {name for name in known if not name.startswith("uvm::")}
     return found + [f"{name}: is not public" for name in sorted(listed - public)]
 
 
@@ -119,6 +134,6 @@ def test_a_new_function_without_rows_is_found(public: set[str]) -> None:
     found = cpp_functions([*LISTED, method], names_used_by_plugins())
     assert gaps(public | found, TABLE) == [f"{method}: no rows"]
     assert gaps(public, TABLE.replace('"uvmalloc_step_boundary"', '""')) == [
-        "uvm::CachingManagedAllocator::step_boundary: no rows",
+        "uvm::KernelUses::step_boundary: no rows",
         "uvmalloc_step_boundary: no rows",
     ]

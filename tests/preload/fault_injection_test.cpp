@@ -271,7 +271,7 @@ class InterposedCalls : public ::testing::TestWithParam<Call> {
     EXPECT_TRUE(process_allocator()->find(state.block).has_value());
     EXPECT_EQ(free_block(state), 0);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    process_allocator()->check_invariants();
+    process_allocator()->inspection().check_invariants();
     EXPECT_EQ(process_allocator()->statistics().live_bytes.current, 0u);
   }
 };

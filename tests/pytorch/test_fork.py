@@ -137,7 +137,7 @@ fork()
 fork()
 assert uvmalloc.stats()['forks']['copied_bytes'] == 2 * managed.nbytes
 """).check()
-    assert run.stderr.count("uvmalloc: fork: 288 MiB of live host tensors were copied") == 1
+    assert run.stderr.count("uvmalloc: fork: 288 MiB of live host memory was copied") == 1
     for way_out in ("spawn", "forkserver", "uvmalloc.region(managed=False)"):
         assert way_out in run.stderr
 

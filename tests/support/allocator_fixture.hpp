@@ -40,7 +40,7 @@ class AllocatorTest : public ::testing::Test {
   }
   void SetUp() override { start(); }
   void TearDown() override {
-    if (allocator) allocator->check_invariants();
+    if (allocator) allocator->inspection().check_invariants();
     allocator.reset();
     if (machine) {
       EXPECT_EQ(machine->allocated_bytes, 0u) << "a span was not given back";

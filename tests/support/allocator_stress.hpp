@@ -114,10 +114,10 @@ class AllocatorStress {
         if (random() % 8 == 0) allocator_.statistics();
         break;
       case 2:
-        if (random() % 16 == 0) allocator_.segments();
+        if (random() % 16 == 0) allocator_.inspection().segments();
         break;
       case 3:
-        if (random() % 16 == 0) allocator_.check_invariants();
+        if (random() % 16 == 0) allocator_.inspection().check_invariants();
         break;
       case 4: {
         std::lock_guard lock(machine_.mutex);
@@ -154,9 +154,8 @@ class AllocatorStress {
   void use_and_shelve(std::mt19937& random, const Block& block) {
     if (random() % 8 == 0) allocator_.record_use(block.base, 0, any_stream(random));
     if (random() % 8 == 0) {
-      CachingManagedAllocator::Move move{Place::nowhere(),
-                                         random() % 2 == 0 ? Place::host() : Place::device(0), 0,
-                                         any_stream(random), random() % 2 == 0};
+      MoveRequest move{Place::nowhere(), random() % 2 == 0 ? Place::host() : Place::device(0), 0,
+                       any_stream(random), random() % 2 == 0};
       move.held = random() % 2 == 0;
       // A move of a part leaves the figures of the facades as they are.
       if (block.size_bytes > 4096) move.size_bytes = block.size_bytes - 1;

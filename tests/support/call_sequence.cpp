@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "allocator/engine/decay.hpp"
+#include "allocator/process/framework_bridge.hpp"
 #include "runtime/log.hpp"
 
 #include "tests/support/allocator_model.hpp"
@@ -266,7 +267,7 @@ Sequence::Sequence(std::span<const std::uint8_t> bytes)
   machine_->unaligned = bytes_.below(4) == 0;
   allocator_ = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine_),
                                                          configuration(&bytes_));
-  if (bytes_.below(4) == 0) allocator_->add_pressure_callback([this] { return shed(); });
+  if (bytes_.below(4) == 0) allocator_->limits().add_pressure_callback([this] { return shed(); });
 }
 
 void Sequence::run() {
@@ -325,7 +326,7 @@ void Sequence::call() {
   if (what < 24) return release();
   if (what < 25) {
     Block block = any_block();
-    expect(allocator_->mark_exported(inside(block)), "a live block is not known");
+    expect(FrameworkBridge(*allocator_).mark_exported(inside(block)), "a live block is not known");
     block->second.exported = true;
     return;
   }
@@ -398,7 +399,7 @@ void Sequence::allocate_aligned() {
 
 void Sequence::allocate(Live live) {
   const bool alone = model_.live.empty() && users_.empty() && !may_fail();
-  std::size_t budget = allocator_->budget_bytes();
+  std::size_t budget = allocator_->limits().budget_bytes();
   if (live.facade == Facade::kDevice) {
     budget = std::min(budget, limits_[static_cast<std::size_t>(live.device)]);
   }
@@ -482,7 +483,7 @@ void Sequence::misuse() {
          "a wrong free ends with {}, not {}", static_cast<int>(result), static_cast<int>(wanted));
   if (wanted != FreeResult::kNotOurs) return;
   expect(!allocator_->find(&foreign) && !allocator_->record_use(&foreign, 0, nullptr) &&
-             !allocator_->mark_exported(&foreign) &&
+             !FrameworkBridge(*allocator_).mark_exported(&foreign) &&
              allocator_->move(&foreign, {Place::host(), Place::device(0)}) == nullptr,
          "a foreign address is known");
   bool refused = false;
@@ -497,7 +498,7 @@ void Sequence::misuse() {
 void Sequence::move() {
   Block block = any_block();
   Live& live = block->second;
-  CachingManagedAllocator::Move move;
+  MoveRequest move;
   move.source = live.location;
   const int device = any_device();
   move.destination = bytes_.below(2) == 0 ? Place::host() : Place::device(device);
@@ -576,7 +577,7 @@ void Sequence::look() {
   Block block = any_block();
   if (bytes_.below(4) == 0) {
     try {
-      allocator_->wait_for_uses(inside(block));
+      allocator_->streams().wait_for_uses(inside(block));
     } catch (const std::runtime_error&) {
       expect(is_capturing(), "uses cannot be waited for");
       return;
@@ -629,7 +630,7 @@ void Sequence::retire_stream() {
                   [&](const Scope& scope) { return scope.stream == gone; })) {
     return;
   }
-  in_some_thread([&] { allocator_->forget_stream(device, gone); });
+  in_some_thread([&] { allocator_->streams().forget(device, gone); });
   model_.retired(gone, machine_->retire(gone));
 }
 
@@ -657,14 +658,14 @@ void Sequence::hint() {
 
 void Sequence::decay() {
   now_ += kHalfLife / 20 * bytes_.below(16);
-  in_some_thread([&] { allocator_->decay(now_); });
+  in_some_thread([&] { allocator_->limits().decay(now_); });
 }
 
 void Sequence::limit() {
   constexpr std::array<std::size_t, 4> kLimits = {3 * kMiB, 8 * kMiB, 20 * kMiB, SIZE_MAX};
   const int device = any_device();
   const std::size_t most_bytes = kLimits[bytes_.below(4)];
-  allocator_->set_device_limit(device, most_bytes);
+  allocator_->limits().set_device_limit(device, most_bytes);
   limits_[static_cast<std::size_t>(device)] = most_bytes;
 }
 
@@ -673,7 +674,7 @@ void Sequence::open_private_pool(bool capturing) {
   const StreamHandle stream = any_stream(device);
   const AllocatorModel::PrivatePool pool{device, 1 + bytes_.below(kPrivatePools)};
   if (capturing && is_capturing()) return;
-  const std::uint64_t number = allocator_->begin_private_pool(
+  const std::uint64_t number = allocator_->private_pools().begin(
       device, pool.second, [stream](StreamHandle asking) { return asking == stream; }, capturing);
   scopes_.push_back({pool, stream, number, capturing});
   ++users_[pool];
@@ -695,7 +696,7 @@ void Sequence::close_private_pool() {
     machine_->capturing.erase(closed.stream);
   }
   in_some_thread([&] {
-    expect(allocator_->end_private_pool(closed.pool.first, closed.pool.second, closed.number),
+    expect(allocator_->private_pools().end(closed.pool.first, closed.pool.second, closed.number),
            "a scope that is open cannot be closed");
   });
 }
@@ -709,7 +710,7 @@ void Sequence::release_private_pool() {
       scopes_.begin(), scopes_.end(), [&](const Scope& scope) { return scope.pool == pool; }));
   if (chosen->second == open) return;
   in_some_thread([&] {
-    expect(allocator_->release_private_pool(pool.first, pool.second),
+    expect(allocator_->private_pools().release(pool.first, pool.second),
            "a private pool that is there cannot be released");
   });
   if (--chosen->second != 0) return;
@@ -720,12 +721,12 @@ void Sequence::release_private_pool() {
 
 void Sequence::check() {
   model_.settle(busy());
-  allocator_->check_invariants();
+  allocator_->inspection().check_invariants();
   const Statistics now = allocator_->statistics();
   model_.check(now, one_thread_);
   // Small objects may exceed it by a page of each facade on each device.
   const std::size_t beyond_bytes = kFacades * kPageBytes * static_cast<std::size_t>(devices_);
-  expect(now.touched_bytes.current <= allocator_->budget_bytes() + beyond_bytes,
+  expect(now.touched_bytes.current <= allocator_->limits().budget_bytes() + beyond_bytes,
          "the budget is exceeded");
   expect(now.touched_bytes.current <= now.span_bytes.current, "more is touched than there is");
   expect(now.out_of_memory == refused_, "{} refusals, not {}", refused_, now.out_of_memory);
@@ -744,7 +745,7 @@ void Sequence::check_segments(const Statistics& now) {
   std::vector<std::uint64_t> used(static_cast<std::size_t>(devices_));
   std::size_t live_blocks = 0;
   std::size_t requested_bytes = 0;
-  for (const SegmentDescription& segment : allocator_->segments()) {
+  for (const SegmentDescription& segment : allocator_->inspection().segments()) {
     std::size_t bytes = 0;
     for (const auto& piece : segment.blocks) {
       bytes += piece.size_bytes;

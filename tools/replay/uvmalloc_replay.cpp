@@ -106,7 +106,7 @@ int replay(const Command& command) {
   std::size_t mismatches = 0;
   for (unsigned run = 0; run < command.repeat; ++run) {
     const ReplayOutcome outcome = replayer.run(command.options);
-    if (command.options.check) target.allocator().check_invariants();
+    if (command.options.check) target.allocator().inspection().check_invariants();
     print_run(outcome);
     mismatches += outcome.mismatch_count;
   }

@@ -22,8 +22,8 @@ UvmallocTarget::UvmallocTarget(const Configuration& configuration, int devices) 
 UvmallocTarget::~UvmallocTarget() {
   for (const DeviceStream& stream : streams_) {
     if (stream.handle == nullptr) continue;
-    allocator_->runtime().synchronize_stream(stream.device, stream.handle);
-    allocator_->runtime().destroy_stream(stream.device, stream.handle);
+    allocator_->inspection().runtime().synchronize_stream(stream.device, stream.handle);
+    allocator_->inspection().runtime().destroy_stream(stream.device, stream.handle);
   }
 }
 
@@ -31,7 +31,8 @@ void UvmallocTarget::prepare(std::span<const ReplayStream> streams) {
   for (const ReplayStream& stream : streams) {
     DeviceStream mine{stream.device, nullptr};
     if (stream.handle != 0) {
-      const RuntimeStatus status = allocator_->runtime().create_stream(stream.device, &mine.handle);
+      const RuntimeStatus status =
+          allocator_->inspection().runtime().create_stream(stream.device, &mine.handle);
       if (!status.ok()) throw std::runtime_error(status.text());
     }
     streams_.push_back(mine);
@@ -56,7 +57,7 @@ bool UvmallocTarget::use(void* address, int stream) {
 }
 
 bool UvmallocTarget::move(void* address, Place source, Place destination, int stream) {
-  CachingManagedAllocator::Move move;
+  MoveRequest move;
   move.source = source;
   move.destination = destination;
   move.stream_device = stream_at(stream).device;

@@ -47,7 +47,7 @@ class UvmallocAdapter {
 
  private:
   void move(void* block, Place source, Place destination) {
-    CachingManagedAllocator::Move wanted;
+    MoveRequest wanted;
     wanted.source = source;
     wanted.destination = destination;
     wanted.held = false;

@@ -58,7 +58,7 @@ class ThreadEndTest : public testing::AllocatorTest {
         for (Last& last : lasts) pthread_setspecific(last.key, &last);
       }).join();
     }
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
     EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
     allocator->release_cached();
     EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
@@ -141,10 +141,10 @@ TEST_F(ThreadEndTest, WhatIsKeptForAThreadThatBeginsWhileItEndsGoesWithIt) {
 
 TEST_F(ThreadEndTest, ATraceHasWhatIsAllocatedWhileAThreadEnds) {
   const std::string file = ::testing::TempDir() + "uvmalloc-thread-end.trace";
-  ASSERT_EQ(allocator->start_trace(file), "");
+  ASSERT_EQ(allocator->tracing().start(file), "");
   const auto before = std::filesystem::file_size(file);
   run_in_ending_threads([&] { use_all(); }, [&] { use_all(); }, 3);
-  allocator->stop_trace();
+  allocator->tracing().stop();
   EXPECT_GT(std::filesystem::file_size(file), before);
   std::filesystem::remove(file);
 }

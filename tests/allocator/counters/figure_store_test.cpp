@@ -14,6 +14,7 @@
 
 #include "allocator/counters/figure_store.hpp"
 
+#include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/fork_fixture.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -80,14 +81,14 @@ TEST_F(FiguresInAFile, AreCompleteWhateverEndedTheProcess) {
   for (const int number : {SIGTERM, SIGKILL, SIGSEGV}) {
     std::filesystem::remove(file);
     const std::optional<Figures> figures = left_by(number, [&] {
-      allocator->figure_store().describe("about");
+      allocator->inspection().figure_store().describe("about");
       void* kept = host(8 * kMiB);
       for (int round = 0; round < 3; ++round) allocator->free(device(4 * kMiB));
       std::thread([&] { allocator->free(device(16 * kMiB)); }).join();
       allocator->allocate(Facade::kDevice, 1, 2 * kMiB);
       to_device(kept);
-      allocator->note_copy(CopyReason::kSmallBlock, 100);
-      allocator->figure_store().unmanaged_host().count(2, 300);
+      FrameworkBridge(*allocator).note_copy(CopyReason::kSmallBlock, 100);
+      allocator->inspection().figure_store().unmanaged_host().count(2, 300);
     });
     ASSERT_TRUE(figures);
     EXPECT_EQ(figures->about, "about");
@@ -113,7 +114,7 @@ TEST_F(FiguresInAFile, AreThoseThatTheProcessItselfReports) {
   start_with_file();
   void* kept = host(8 * kMiB);
   allocator->free(device(4 * kMiB));
-  const Figures own = allocator->figures();
+  const Figures own = allocator->inspection().figures();
   const std::optional<Figures> read_back = read();
   ASSERT_TRUE(read_back);
   for (std::size_t facade = 0; facade < kFacades; ++facade) {
@@ -132,9 +133,9 @@ TEST_F(FiguresInAFile, AForkedChildCountsInItsOwnMemory) {
   start_with_file();
   void* kept = host(4 * kMiB);
   EXPECT_EQ(fork_and_run([&] {
-              allocator->note_copy(CopyReason::kSmallBlock, 100);
-              allocator->figure_store().unmanaged_host().count(1, 1);
-              return allocator->figures().totals.moves.copies[0].count == 1 ? 0 : 1;
+              FrameworkBridge(*allocator).note_copy(CopyReason::kSmallBlock, 100);
+              allocator->inspection().figure_store().unmanaged_host().count(1, 1);
+              return allocator->inspection().figures().totals.moves.copies[0].count == 1 ? 0 : 1;
             }),
             0);
   const std::optional<Figures> figures = read();

@@ -64,12 +64,12 @@ TEST_F(DecayTest, IdlePagesAreDiscardedAndTheSpanGoesWhenAllOfItIsFree) {
   char* kept = device(2 * kMiB);
   char* idle = device(16 * kMiB);
   allocator->free(idle);
-  allocator->decay(kStart);
+  allocator->limits().decay(kStart);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 18 * kMiB);
-  allocator->decay(kStart + seconds(8));
+  allocator->limits().decay(kStart + seconds(8));
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 10 * kMiB);
   EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
-  for (int step = 2; step < 8; ++step) allocator->decay(kStart + seconds(8 * step));
+  for (int step = 2; step < 8; ++step) allocator->limits().decay(kStart + seconds(8 * step));
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 2 * kMiB);
   allocator->free(kept);
 }
@@ -81,13 +81,13 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   to_device(block, testing::stream(1));
   machine->busy = {testing::stream(1)};
   allocator->free(block);
-  for (int step = 0; step < 10; ++step) allocator->decay(kStart + seconds(8 * step));
+  for (int step = 0; step < 10; ++step) allocator->limits().decay(kStart + seconds(8 * step));
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 16 * kMiB);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
   machine->finish(testing::stream(1));
-  for (int step = 10; step < 20; ++step) allocator->decay(kStart + seconds(8 * step));
+  for (int step = 10; step < 20; ++step) allocator->limits().decay(kStart + seconds(8 * step));
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 // The page becomes one of packed blocks too.
@@ -104,7 +104,7 @@ TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
             (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::host(), block, 2 * kMiB},
                                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(),
                                 block, 2 * kMiB}}));
-  EXPECT_EQ(allocator->residency(block, 2 * kMiB)[Place::host()], 2 * kMiB);
+  EXPECT_EQ(allocator->inspection().residency(block, 2 * kMiB)[Place::host()], 2 * kMiB);
 }
 
 TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackForItsNextUser) {
@@ -121,7 +121,7 @@ TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackForItsNextUser) {
             (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::host(), block, 4 * kMiB},
                                {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(),
                                 block, 4 * kMiB}}));
-  EXPECT_EQ(allocator->residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
+  EXPECT_EQ(allocator->inspection().residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
 }
 
 TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
@@ -132,8 +132,8 @@ TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
   allocator->free(block);
   device(2 * kMiB, testing::stream(2));
   allocator->free(device(16 * kMiB, testing::stream(2)));
-  allocator->decay(kStart);
-  allocator->decay(kStart + seconds(8));
+  allocator->limits().decay(kStart);
+  allocator->limits().decay(kStart + seconds(8));
   EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
 }
 
@@ -154,7 +154,7 @@ TEST_F(DecayTest, HostSpansDecayOneAfterTheOther) {
   // Requests have looked at the clock, before anything was free.
   const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
   for (int period = 0; period <= 32; ++period) {
-    allocator->decay(begin + std::chrono::hours(period));
+    allocator->limits().decay(begin + std::chrono::hours(period));
     if (period % 8 == 0) {
       touched_mib.push_back(allocator->statistics().touched_bytes.current / kMiB);
     }
@@ -169,9 +169,9 @@ TEST_F(DecayTest, ALargeSpanGoesAfterAHalfLife) {
   configuration.span_bytes.reset();
   start(configuration);
   allocator->free(host(200 * kMiB));
-  for (int period = 0; period <= 7; ++period) allocator->decay(kStart + seconds(period));
+  for (int period = 0; period <= 7; ++period) allocator->limits().decay(kStart + seconds(period));
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 200 * kMiB);
-  allocator->decay(kStart + seconds(8));
+  allocator->limits().decay(kStart + seconds(8));
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
 }
 
@@ -183,7 +183,7 @@ TEST_F(DecayTest, APartlyUsedHostSpanKeepsItsFreeBlocks) {
   allocator->free(idle);
   device(2 * kMiB);
   allocator->free(device(16 * kMiB));
-  for (int step = 0; step < 3; ++step) allocator->decay(kStart + seconds(8 * step));
+  for (int step = 0; step < 3; ++step) allocator->limits().decay(kStart + seconds(8 * step));
   EXPECT_EQ(allocator->statistics().discarded_bytes, 12 * kMiB);
   EXPECT_EQ(host(16 * kMiB), idle);
 }
@@ -192,9 +192,9 @@ TEST_F(DecayTest, MemoryThatStepsUseIsLeftAlone) {
   start_decaying();
   for (int step = 0; step < 20; ++step) {
     char* used = device(16 * kMiB);
-    allocator->decay(kStart + std::chrono::milliseconds(500 * step));
+    allocator->limits().decay(kStart + std::chrono::milliseconds(500 * step));
     allocator->free(used);
-    allocator->decay(kStart + std::chrono::milliseconds(500 * step + 250));
+    allocator->limits().decay(kStart + std::chrono::milliseconds(500 * step + 250));
   }
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 16 * kMiB);
   EXPECT_EQ(allocator->statistics().discarded_bytes, 0u);
@@ -209,7 +209,7 @@ TEST_F(DecayTest, WhatThreadsKeepDecaysToo) {
   for (char* block : blocks) allocator->free(block);
   ASSERT_NE(allocator->statistics().thread_cached_bytes, 0u);
   for (int step = 0; step < 40; ++step) {
-    allocator->decay(kStart + std::chrono::milliseconds(500 * step));
+    allocator->limits().decay(kStart + std::chrono::milliseconds(500 * step));
   }
   EXPECT_EQ(allocator->statistics().thread_cached_bytes, 0u);
 }

@@ -31,7 +31,7 @@ TEST_F(EscalationTest, ASmallObjectTakesAPageOfAnotherStreamBeforeAnythingIsRele
   EXPECT_LT(small, std::max(live, freed) + 2 * kMiB);
   EXPECT_EQ(machine->waits, std::vector<std::string>{"host waits for device 0"});
   EXPECT_EQ(allocator->statistics().pressure_rounds, 0u);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 #ifndef NDEBUG

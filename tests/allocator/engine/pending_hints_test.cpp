@@ -19,12 +19,12 @@ using testing::stream;
 class PendingHintsTest : public testing::AllocatorTest {
  protected:
   void capture(std::uint64_t id) {
-    allocator->begin_private_pool(
+    allocator->private_pools().begin(
         0, id, [](StreamHandle asked) { return asked == stream(9); }, true);
   }
   void end_capture(std::uint64_t id) {
-    EXPECT_TRUE(allocator->end_private_pool(0, id));
-    EXPECT_TRUE(allocator->release_private_pool(0, id));
+    EXPECT_TRUE(allocator->private_pools().end(0, id));
+    EXPECT_TRUE(allocator->private_pools().release(0, id));
   }
   char* small(int index, StreamHandle on) {
     return static_cast<char*>(allocator->allocate(Facade::kDevice, index, 512, on));

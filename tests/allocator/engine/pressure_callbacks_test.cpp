@@ -50,7 +50,7 @@ TEST_F(PressureCallbacksTest, TheyAreCalledAgainUntilTheRequestFitsAndNoLonger) 
     cached.clear();
     calls = 0;
     cache(facade, 30);
-    allocator->add_pressure_callback([&] { return drop_newest(); });
+    allocator->limits().add_pressure_callback([&] { return drop_newest(); });
     EXPECT_NE(request(facade, 40 * kMiB), nullptr) << to_string(facade);
     EXPECT_EQ(calls, 18) << to_string(facade) << ": 30 blocks of 2 MiB leave 4 MiB";
     EXPECT_EQ(cached.size(), 12u);
@@ -60,7 +60,7 @@ TEST_F(PressureCallbacksTest, TheyAreCalledAgainUntilTheRequestFitsAndNoLonger) 
 
 TEST_F(PressureCallbacksTest, WhatTheyFreeOfOneFacadeServesAnother) {
   cache(Facade::kHost, 30);
-  allocator->add_pressure_callback([&] { return drop_newest(); });
+  allocator->limits().add_pressure_callback([&] { return drop_newest(); });
   EXPECT_NE(request(Facade::kDevice, 40 * kMiB), nullptr);
   EXPECT_EQ(calls, 18);
 }
@@ -69,7 +69,7 @@ TEST_F(PressureCallbacksTest, WhatTheyFreeBehindFencesIsWaitedFor) {
   char* block = device(60 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   machine->busy = {stream(2)};
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     if (block == nullptr) return false;
     allocator->free(std::exchange(block, nullptr));
     return true;
@@ -81,15 +81,15 @@ TEST_F(PressureCallbacksTest, WhatTheyFreeBehindFencesIsWaitedFor) {
 TEST_F(PressureCallbacksTest, ForASmallObjectTheyAreCalledAgainToo) {
   // Four blocks make a segment of small objects.
   cache(Facade::kDevice, 64 * kMiB / (64 << 10), 64 << 10);
-  allocator->add_pressure_callback([&] { return drop_newest(); });
+  allocator->limits().add_pressure_callback([&] { return drop_newest(); });
   EXPECT_NE(device(512), nullptr);
   EXPECT_EQ(calls, 4);
 }
 
 TEST_F(PressureCallbacksTest, ForASmallObjectWhatTheyFreeOfAnotherFacadeServesToo) {
   cache(Facade::kHost, 32);
-  allocator->add_pressure_callback([] { return false; });
-  allocator->add_pressure_callback([&] { return drop_newest(); });
+  allocator->limits().add_pressure_callback([] { return false; });
+  allocator->limits().add_pressure_callback([&] { return drop_newest(); });
   EXPECT_NE(device(512), nullptr);
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(allocator->statistics().pressure_rounds, 1u);
@@ -107,8 +107,8 @@ TEST_F(PressureCallbacksTest, EachIsCalledInTurnAndTheRequestIsRetriedInBetween)
     blocks->pop_back();
     return true;
   };
-  allocator->add_pressure_callback([&] { return drop_from(&first, 'a'); });
-  allocator->add_pressure_callback([&] { return drop_from(&second, 'b'); });
+  allocator->limits().add_pressure_callback([&] { return drop_from(&first, 'a'); });
+  allocator->limits().add_pressure_callback([&] { return drop_from(&second, 'b'); });
   EXPECT_NE(device(2 * kMiB), nullptr);
   EXPECT_EQ(order, "a");
   EXPECT_NE(device(6 * kMiB), nullptr);
@@ -123,7 +123,7 @@ TEST_F(PressureCallbacksTest, OneThatAllocatesIsNotEnteredAgain) {
     cache(Facade::kDevice, 32);
     int depth = 0;
     int deepest = 0;
-    allocator->add_pressure_callback([&] {
+    allocator->limits().add_pressure_callback([&] {
       ++calls;
       deepest = std::max(deepest, ++depth);
       EXPECT_THROW(request(Facade::kPinned, 2 * kMiB), OutOfMemoryError);
@@ -144,7 +144,7 @@ TEST_F(PressureCallbacksTest, OneThatAllocatesIsNotEnteredAgain) {
 
 TEST_F(PressureCallbacksTest, OneThatSpillsByAStagingBufferMakesRoom) {
   cache(Facade::kDevice, 31);
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     void* staging = request(Facade::kPinned, 2 * kMiB);
     const bool has_freed = drop_newest();
     allocator->free(staging);
@@ -155,16 +155,16 @@ TEST_F(PressureCallbacksTest, OneThatSpillsByAStagingBufferMakesRoom) {
 
 TEST_F(PressureCallbacksTest, NoneIsCalledForARequestLargerThanTheBudget) {
   cache(Facade::kDevice, 30);
-  allocator->add_pressure_callback([&] { return drop_newest(); });
+  allocator->limits().add_pressure_callback([&] { return drop_newest(); });
   EXPECT_THROW(device(65 * kMiB), OutOfMemoryError);
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(cached.size(), 30u);
 }
 
 TEST_F(PressureCallbacksTest, NoneIsCalledForARequestLargerThanTheDevicesLimit) {
-  allocator->set_device_limit(0, 16 * kMiB);
+  allocator->limits().set_device_limit(0, 16 * kMiB);
   cache(Facade::kDevice, 8);
-  allocator->add_pressure_callback([&] { return drop_newest(); });
+  allocator->limits().add_pressure_callback([&] { return drop_newest(); });
   EXPECT_THROW(device(18 * kMiB), OutOfMemoryError);
   EXPECT_EQ(calls, 0);
   EXPECT_NE(device(16 * kMiB), nullptr);
@@ -173,15 +173,15 @@ TEST_F(PressureCallbacksTest, NoneIsCalledForARequestLargerThanTheDevicesLimit) 
 
 TEST_F(PressureCallbacksTest, WhatADeviceHoldsBeyondALoweredLimitIsUsedAgain) {
   cache(Facade::kDevice, 1, 40 * kMiB);
-  allocator->set_device_limit(0, 4 * kMiB);
-  allocator->add_pressure_callback([&] { return drop_newest(); });
+  allocator->limits().set_device_limit(0, 4 * kMiB);
+  allocator->limits().add_pressure_callback([&] { return drop_newest(); });
   EXPECT_NE(device(30 * kMiB), nullptr);
   EXPECT_EQ(calls, 1);
 }
 
 TEST_F(PressureCallbacksTest, OneThatSaysYesAndFreesNothingIsCalledOnceARequest) {
   cache(Facade::kDevice, 32);
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     ++calls;
     return true;
   });
@@ -194,7 +194,7 @@ TEST_F(PressureCallbacksTest, OneThatSaysYesAndFreesNothingIsCalledOnceARequest)
 TEST_F(PressureCallbacksTest, WhatOneThrowsLeavesTheRequest) {
   cache(Facade::kDevice, 32);
   bool throws = true;
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     if (throws) throw std::logic_error("not now");
     return drop_newest();
   });

@@ -24,6 +24,7 @@
 #include "allocator/cache/thread_caches.hpp"
 #include "allocator/fork/fork_snapshot.hpp"
 
+#include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_stress.hpp"
 #include "tests/support/fork_fixture.hpp"
 #include "tests/support/sanitized.hpp"
@@ -243,21 +244,23 @@ TEST_F(ForkTest, ASecondAllocatorIsMadeReadyForAForkToo) {
   mine[0] = 5;
   char* block = host(2 * kMiB);
   block[0] = 6;
-  EXPECT_EQ(fork_and_run([&] {
-              alarm(20);
-              if (!other.in_forked_child() || !allocator->in_forked_child()) return 1;
-              if (mine[0] != 5 || block[0] != 6) return 2;
-              void* made = other.allocate(Facade::kHost, 0, 100);
-              if (other.free(made) != FreeResult::kFreed) return 3;
-              if (other.free(mine) != FreeResult::kFreed) return 4;
-              try {
-                other.allocate(Facade::kDevice, 0, 100);
-                return 5;
-              } catch (const std::runtime_error&) {
-                return 0;
-              }
-            }),
-            0);
+  EXPECT_EQ(
+      fork_and_run([&] {
+        alarm(20);
+        if (!other.inspection().in_forked_child() || !allocator->inspection().in_forked_child())
+          return 1;
+        if (mine[0] != 5 || block[0] != 6) return 2;
+        void* made = other.allocate(Facade::kHost, 0, 100);
+        if (other.free(made) != FreeResult::kFreed) return 3;
+        if (other.free(mine) != FreeResult::kFreed) return 4;
+        try {
+          other.allocate(Facade::kDevice, 0, 100);
+          return 5;
+        } catch (const std::runtime_error&) {
+          return 0;
+        }
+      }),
+      0);
   EXPECT_TRUE(other.find(mine)->live);
 }
 
@@ -297,51 +300,53 @@ TEST_F(ForkTest, InAChildNoFunctionWaitsForWhatAThreadOfTheParentHad) {
     }
     return false;
   };
-  EXPECT_EQ(fork_and_run([&] {
-              alarm(20);
-              CachingManagedAllocator& child = *allocator;
-              const auto no_stream = [](StreamHandle) { return false; };
-              if (!child.find(block)->live || child.statistics().live_bytes.current == 0) return 1;
-              child.segments();
-              if (child.record_use(block, 0, stream(1)) || child.record_use_of_all(block, 0) ||
-                  child.mark_exported(block) || !child.uses_of(block).empty()) {
-                return 2;
-              }
-              if (child.move(block, {Place::host(), Place::device(0), 0, stream(1), true}) ||
-                  child.prefetch(block, kMiB, Place::device(0), 0, stream(1)) ||
-                  child.advise(block, {.preferred = Place::device(0)})) {
-                return 3;
-              }
-              child.mark_live_exported();
-              child.note_left_host(block);
-              child.wait_for_uses(block);
-              child.release(record);
-              child.forget_stream(0, stream(1));
-              child.release_cached();
-              child.release_cached_of(Facade::kHost);
-              child.decay(std::chrono::steady_clock::now());
-              if (!throws([&] { device(100); }) || !throws([&] { device(4 * kMiB); }) ||
-                  !throws([&] { child.allocate_aligned(Facade::kHost, 0, 100, 4096, nullptr); }) ||
-                  !throws([&] { child.begin_private_pool(0, 1, no_stream, false); }) ||
-                  !throws([&] { child.retain_private_pool(0, 1); }) ||
-                  !throws([&] { child.restore_private_pool(0, 1, {}); })) {
-                return 4;
-              }
-              if (child.end_private_pool(0, 1) || child.release_private_pool(0, 1) ||
-                  child.give_whole_pages(0, 1) || child.private_pool_users(0, 1) != 0 ||
-                  !child.private_blocks(0, 1).empty()) {
-                return 5;
-              }
-              if (child.start_trace("/nowhere/trace").find("forked child") == std::string::npos) {
-                return 6;
-              }
-              child.mark_trace("here");
-              child.stop_trace();
-              child.check_invariants();
-              allocator.reset();
-              return 0;
-            }),
-            0);
+  EXPECT_EQ(
+      fork_and_run([&] {
+        alarm(20);
+        CachingManagedAllocator& child = *allocator;
+        const auto no_stream = [](StreamHandle) { return false; };
+        if (!child.find(block)->live || child.statistics().live_bytes.current == 0) return 1;
+        child.inspection().segments();
+        if (child.record_use(block, 0, stream(1)) || child.streams().record_use_of_all(block, 0) ||
+            FrameworkBridge(child).mark_exported(block) ||
+            !child.streams().uses_of(block).empty()) {
+          return 2;
+        }
+        if (child.move(block, {Place::host(), Place::device(0), 0, stream(1), true}) ||
+            child.prefetch(block, kMiB, Place::device(0), 0, stream(1)) ||
+            child.advise(block, {.preferred = Place::device(0)})) {
+          return 3;
+        }
+        FrameworkBridge(child).mark_live_exported();
+        FrameworkBridge(child).note_left_host(block);
+        child.streams().wait_for_uses(block);
+        child.release(record);
+        child.streams().forget(0, stream(1));
+        child.release_cached();
+        child.release_cached_of(Facade::kHost);
+        child.limits().decay(std::chrono::steady_clock::now());
+        if (!throws([&] { device(100); }) || !throws([&] { device(4 * kMiB); }) ||
+            !throws([&] { child.allocate_aligned(Facade::kHost, 0, 100, 4096, nullptr); }) ||
+            !throws([&] { child.private_pools().begin(0, 1, no_stream, false); }) ||
+            !throws([&] { child.private_pools().retain(0, 1); }) ||
+            !throws([&] { child.private_pools().restore(0, 1, {}); })) {
+          return 4;
+        }
+        if (child.private_pools().end(0, 1) || child.private_pools().release(0, 1) ||
+            child.private_pools().give_whole_pages(0, 1) ||
+            child.private_pools().users(0, 1) != 0 || !child.private_pools().blocks(0, 1).empty()) {
+          return 5;
+        }
+        if (child.tracing().start("/nowhere/trace").find("forked child") == std::string::npos) {
+          return 6;
+        }
+        child.tracing().mark("here");
+        child.tracing().stop();
+        child.inspection().check_invariants();
+        allocator.reset();
+        return 0;
+      }),
+      0);
   go.set_value();
   releases.join();
   queries.join();
@@ -412,7 +417,7 @@ TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
     if (child == 0) {
       alarm(60);
       allocator->statistics();
-      allocator->segments();
+      allocator->inspection().segments();
       char* mine = host(5000);
       bool fine = kept[4999] == 3 && allocator->find(kept)->live &&
                   allocator->free(mine) == FreeResult::kFreed &&
@@ -426,13 +431,13 @@ TEST_F(ForkTest, AChildIsWholeWhateverTheOtherThreadsWereDoing) {
     allocator->free(kept);
   });
   EXPECT_GT(forks, 0);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 TEST_F(ForkTest, WhatOnlyADeviceUsesIsNotCopiedUntilItMovesToTheHost) {
   char* block = host(4 * kMiB);
   to_device(block);
-  allocator->note_left_host(block);
+  FrameworkBridge(*allocator).note_left_host(block);
   EXPECT_EQ(fork_and_run([] { return 0; }), 0);
   EXPECT_EQ(forks().copied_bytes, 0u);
   to_host(block);
@@ -455,7 +460,7 @@ TEST_F(ForkTest, UpToTheLimitIsCopied) {
 TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
   const auto folder = std::filesystem::temp_directory_path();
   const std::string file = folder / ("uvmalloc-fork-" + std::to_string(getpid()) + ".trace");
-  ASSERT_EQ(allocator->start_trace(file), "");
+  ASSERT_EQ(allocator->tracing().start(file), "");
   const Waiting child = fork_and_wait([] { return 0; });
   auto has_it_open = [&] {
     std::error_code error;
@@ -470,7 +475,7 @@ TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
   }
   EXPECT_FALSE(has_it_open());
   EXPECT_EQ(join(child), 0);
-  allocator->stop_trace();
+  allocator->tracing().stop();
   std::filesystem::remove(file);
 }
 

@@ -93,7 +93,7 @@ class HostBackingTest : public testing::ForkTest {
 class HostBackingForkTest : public HostBackingTest {};
 
 TEST_F(HostBackingTest, OnlyTheHostFacadeIsInOrdinaryMemory) {
-  EXPECT_EQ(allocator->host_backing(), HostBacking::kOrdinary);
+  EXPECT_EQ(allocator->inspection().host_backing(), HostBacking::kOrdinary);
   EXPECT_FALSE(is_managed(host(4 * kMiB)));
   EXPECT_FALSE(is_managed(host(100)));
   EXPECT_TRUE(is_managed(device(4 * kMiB)));
@@ -104,7 +104,7 @@ TEST_F(HostBackingTest, AUserMayKeepManagedMemory) {
   Configuration configuration = small_configuration();
   configuration.host_backing = HostBacking::kManaged;
   start(configuration, 1, reaching());
-  EXPECT_EQ(allocator->host_backing(), HostBacking::kManaged);
+  EXPECT_EQ(allocator->inspection().host_backing(), HostBacking::kManaged);
   EXPECT_TRUE(is_managed(host(4 * kMiB)));
 }
 
@@ -188,7 +188,7 @@ TEST_F(HostBackingForkTest, WhatTheParentDropsAfterAForkTheChildKeeps) {
   block[0] = 9;
   const Waiting child = fork_and_wait([&] { return block[0]; });
   allocator->free(block);
-  allocator->decay({});
+  allocator->limits().decay({});
   EXPECT_THROW(host(300 * kMiB), OutOfMemoryError);
   EXPECT_EQ(touched_bytes(), 2 * kMiB) << "dropped";
   EXPECT_EQ(join(child), 9);
@@ -205,14 +205,15 @@ TEST_F(HostBackingTest, IdlePagesGoBackToTheKernelWhileTheirSpanStays) {
   char* idle = host(16 * kMiB);
   std::memset(idle, 1, 16 * kMiB);
   allocator->free(idle);
-  allocator->decay(Decay::Time{});
+  allocator->limits().decay(Decay::Time{});
   for (int half_life = 1; half_life < 8; ++half_life) {
-    allocator->decay(Decay::Time{} + std::chrono::seconds(8 * half_life));
+    allocator->limits().decay(Decay::Time{} + std::chrono::seconds(8 * half_life));
   }
   EXPECT_EQ(touched_bytes(), 2 * kMiB);
   EXPECT_EQ(present_bytes(idle, 16 * kMiB), 0u);
   EXPECT_EQ(allocator->statistics().discarded_bytes, 16 * kMiB);
-  EXPECT_EQ(allocator->hints().of(HintKind::kDiscard).sent, 0u) << "a driver would do nothing";
+  EXPECT_EQ(allocator->inspection().hints().of(HintKind::kDiscard).sent, 0u)
+      << "a driver would do nothing";
   allocator->free(kept);
 }
 

@@ -15,7 +15,7 @@ using testing::stream;
 class PrivatePoolTest : public testing::AllocatorTest {
  protected:
   void begin(std::uint64_t id, StreamHandle routed, bool capturing = false) {
-    allocator->begin_private_pool(
+    allocator->private_pools().begin(
         0, id, [routed](StreamHandle asked) { return asked == routed; }, capturing);
   }
 };
@@ -25,7 +25,7 @@ TEST_F(PrivatePoolTest, WhatIsFreeInAPrivatePoolServesItAlone) {
   char* inside = device(4 * kMiB, stream(1));
   char* small = device(512, stream(1));
   char* other_stream = device(4 * kMiB, stream(2));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   allocator->free(inside);
   allocator->free(small);
   allocator->free(other_stream);
@@ -34,31 +34,31 @@ TEST_F(PrivatePoolTest, WhatIsFreeInAPrivatePoolServesItAlone) {
   EXPECT_EQ(device(4 * kMiB, stream(2)), other_stream) << "it was not routed to the pool";
   begin(7, stream(1));
   EXPECT_EQ(device(4 * kMiB, stream(1)), inside);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, ItsMemoryStaysUntilItsLastUserReleasesIt) {
   begin(7, stream(1));
   allocator->free(device(8 * kMiB, stream(1)));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   begin(7, stream(1));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   allocator->release_cached();
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB) << "another user is left";
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
-  EXPECT_FALSE(allocator->release_private_pool(0, 7));
+  EXPECT_FALSE(allocator->private_pools().release(0, 7));
 }
 
 TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsToldByClassUntilItIsReset) {
   begin(7, stream(1));
   char* large = device(8 * kMiB, stream(1));
   device(20000, stream(1));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   auto of_pool = [&] { return allocator->statistics().private_pools.at(0); };
   EXPECT_EQ(of_pool().id, 7u);
   EXPECT_EQ(of_pool().device, 0);
@@ -66,7 +66,7 @@ TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsToldByClassUntilItIsReset) {
   EXPECT_EQ(of_pool().reserved_bytes[1].current, 10 * kMiB);
   EXPECT_EQ(of_pool().reserved_bytes[2].current, 10 * kMiB);
   allocator->free(large);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   EXPECT_EQ(of_pool().reserved_bytes[2].current, 2 * kMiB);
   EXPECT_EQ(of_pool().reserved_bytes[2].peak, 10 * kMiB);
@@ -78,8 +78,8 @@ TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsToldByClassUntilItIsReset) {
 TEST_F(PrivatePoolTest, APoolThatIsGoneIsForgottenWhenItsFiguresAreReset) {
   begin(7, stream(1));
   allocator->free(device(8 * kMiB, stream(1)));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   allocator->reset_totals(Facade::kDevice, 0);
   EXPECT_EQ(allocator->statistics().private_pools.size(), 1u) << "its peak is still told";
@@ -91,33 +91,34 @@ TEST_F(PrivatePoolTest, NothingIsAskedOfTheMachineDuringACaptureAndFencesFollowI
   char* before = device(4 * kMiB, stream(1));
   machine->busy = {stream(2)};
   begin(7, stream(1), true);
-  auto calls = allocator->runtime_calls();
+  auto calls = allocator->inspection().runtime_calls();
   allocator->record_use(before, 0, stream(2));
   allocator->free(before);
-  EXPECT_EQ(allocator->runtime_calls(), calls) << "no event was recorded on a captured stream";
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_EQ(allocator->inspection().runtime_calls(), calls)
+      << "no event was recorded on a captured stream";
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   EXPECT_EQ(allocator->statistics().fences, 1u);
   EXPECT_NE(device(4 * kMiB, stream(1)), before) << "its other stream is not through";
   machine->finish(stream(2));
   EXPECT_EQ(device(4 * kMiB, stream(1)), before);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
 }
 
 TEST_F(PrivatePoolTest, MemoryOfACaptureCountsAsExportedAsLongAsItsPoolHasUsers) {
   begin(7, stream(1), true);
   char* captured = device(4 * kMiB, stream(1));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   allocator->free(captured);
   begin(7, stream(1));
   EXPECT_EQ(device(4 * kMiB, stream(1)), captured);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   EXPECT_TRUE(allocator->find(captured)->exported) << "a replay writes to it";
   begin(8, stream(1));
   char* users = device(4 * kMiB, stream(1));
-  EXPECT_TRUE(allocator->end_private_pool(0, 8));
+  EXPECT_TRUE(allocator->private_pools().end(0, 8));
   EXPECT_FALSE(allocator->find(users)->exported);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   EXPECT_FALSE(allocator->find(captured)->exported);
 }
 
@@ -126,11 +127,11 @@ TEST_F(PrivatePoolTest, OutOfMemoryDuringACaptureWaitsForNothing) {
   machine->busy = {stream(1), stream(2)};
   EXPECT_THROW(device(512 * kMiB, stream(1)), OutOfMemoryError);
   EXPECT_EQ(machine->busy.size(), 2u) << "no device was waited for";
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, OfSeveralThatAreOpenTheInnermostServes) {
-  allocator->retain_private_pool(0, 7);  // the older pool is opened inside the newer one
+  allocator->private_pools().retain(0, 7);  // the older pool is opened inside the newer one
   begin(8, stream(1));
   begin(7, stream(1));
   EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u);
@@ -138,20 +139,20 @@ TEST_F(PrivatePoolTest, OfSeveralThatAreOpenTheInnermostServes) {
   EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u) << "of another stream";
   begin(8, stream(1));
   EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 8u);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(allocator->end_private_pool(0, 8));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(allocator->private_pools().end(0, 8));
   EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, AThreadThatNeverUsedAPoolMayRestoreIt) {
   begin(7, stream(1));
   char* block = device(4 * kMiB, stream(1));
-  const auto wanted = allocator->private_blocks(0, 7);
+  const auto wanted = allocator->private_pools().blocks(0, 7);
   allocator->free(block);
-  std::thread([&] { allocator->restore_private_pool(0, 7, wanted); }).join();
+  std::thread([&] { allocator->private_pools().restore(0, 7, wanted); }).join();
   EXPECT_TRUE(allocator->find(block)->live);
   EXPECT_EQ(allocator->statistics().live_bytes.current, 4 * kMiB);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, ForAHandleThatIsUsedAgainTheDeviceIsWaitedForAtOnce) {
@@ -159,10 +160,10 @@ TEST_F(PrivatePoolTest, ForAHandleThatIsUsedAgainTheDeviceIsWaitedForAtOnce) {
   char* block = device(4 * kMiB, stream(1));
   allocator->free(block);
   machine->busy = {stream(1)};
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   EXPECT_TRUE(machine->busy.empty());
   EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it stays the pool's";
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, WhereTheDeviceCannotBeWaitedForTheNextStreamOfTheHandleGetsOtherMemory) {
@@ -172,18 +173,18 @@ TEST_F(PrivatePoolTest, WhereTheDeviceCannotBeWaitedForTheNextStreamOfTheHandleG
   allocator->free(block);
   machine->busy = {stream(1)};
   machine->capturing = {stream(9)};
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   const StreamHandle gone = machine->retire(stream(1));
   EXPECT_NE(device(4 * kMiB, stream(1)), block);
   machine->capturing.clear();
   EXPECT_TRUE(machine->busy.contains(gone));
-  allocator->wait_for_uses(live);
+  allocator->streams().wait_for_uses(live);
   EXPECT_TRUE(machine->busy.empty()) << "what the stream that is gone does on its block";
   machine->busy = {gone};
   allocator->free(live);
   EXPECT_NE(device(4 * kMiB, stream(1)), live);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   EXPECT_TRUE(machine->busy.empty());
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 8 * kMiB) << "two blocks are live";
@@ -199,8 +200,8 @@ TEST_F(PrivatePoolTest, UnderPressureItGetsPagesOfItsOwnNotAnotherPoolsBlock) {
   for (char* block : blocks) allocator->free(block);
   begin(7, stream(1));
   char* inside = device(300'000, stream(1));
-  EXPECT_EQ(allocator->private_blocks(0, 7).size(), 1u);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_EQ(allocator->private_pools().blocks(0, 7).size(), 1u);
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   allocator->free(inside);
   // The other pool fills what is left, and gets nothing of the page that holds the private block.
   std::vector<char*> outside;
@@ -211,7 +212,7 @@ TEST_F(PrivatePoolTest, UnderPressureItGetsPagesOfItsOwnNotAnotherPoolsBlock) {
   };
   for (const char* block : outside) EXPECT_NE(page_of(block), page_of(inside));
   std::size_t private_bytes = 0;
-  for (const auto& segment : allocator->segments()) {
+  for (const auto& segment : allocator->inspection().segments()) {
     EXPECT_EQ(segment.size_bytes % kPageBytes, 0u);
     if (segment.private_pool == 7) private_bytes += segment.size_bytes;
   }
@@ -223,10 +224,10 @@ TEST_F(PrivatePoolTest, ThousandsOfReleasedPoolsLeaveNothingBehind) {
     begin(id, stream(1), true);
     char* page = device(4 * kMiB, stream(1));
     char* packed = device(20000, stream(1));
-    EXPECT_TRUE(allocator->end_private_pool(0, id));
+    EXPECT_TRUE(allocator->private_pools().end(0, id));
     allocator->free(page);
     allocator->free(packed);
-    EXPECT_TRUE(allocator->release_private_pool(0, id));
+    EXPECT_TRUE(allocator->private_pools().release(0, id));
     if (id % 4 == 0) allocator->release_cached();
   };
   auto many = [&](std::uint64_t from) {
@@ -248,7 +249,7 @@ TEST_F(PrivatePoolTest, ThousandsOfReleasedPoolsLeaveNothingBehind) {
     EXPECT_LE(one.peak_bytes, static_cast<std::int64_t>(5 * kMiB));
   }
   EXPECT_EQ(allocations, 8000u) << "counts outlive the pools";
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackUnasked) {
@@ -259,8 +260,8 @@ TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackUnasked) {
   for (std::uint64_t id = 1; id <= 2000; ++id) {
     begin(id, stream(1));
     allocator->free(device(4 * kMiB, stream(1)));
-    EXPECT_TRUE(allocator->end_private_pool(0, id));
-    EXPECT_TRUE(allocator->release_private_pool(0, id));
+    EXPECT_TRUE(allocator->private_pools().end(0, id));
+    EXPECT_TRUE(allocator->private_pools().release(0, id));
   }
   // At most eight hold memory, one requests it, and one is the stream's own.
   EXPECT_LE(allocator->statistics().streams.size(), 10u);
@@ -269,10 +270,10 @@ TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackUnasked) {
 TEST_F(PrivatePoolTest, AStreamKeepsItsPlaceAmongTheDevicesStreamsAfterItsPrivatePool) {
   begin(7, stream(1));
   allocator->free(device(4 * kMiB, stream(1)));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
-  EXPECT_EQ(allocator->streams_of(0), (std::vector<DeviceStream>{{0, stream(1), 0}}));
+  EXPECT_EQ(allocator->streams().of(0), (std::vector<DeviceStream>{{0, stream(1), 0}}));
   EXPECT_EQ(allocator->statistics().streams.size(), 1u);
   char* block = device(4 * kMiB, stream(1));
   EXPECT_EQ(allocator->find(block)->private_pool, 0u);
@@ -283,13 +284,13 @@ TEST_F(PrivatePoolTest, AStreamKeepsItsPlaceAmongTheDevicesStreamsAfterItsPrivat
 TEST_F(PrivatePoolTest, APoolWithALiveBlockKeepsItsIndex) {
   begin(7, stream(1));
   char* live = device(4 * kMiB, stream(1));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   EXPECT_EQ(allocator->find(live)->private_pool, 7u);
   allocator->free(live);
   allocator->release_cached();
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
   EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
 }
@@ -300,10 +301,10 @@ TEST_F(PrivatePoolTest, ARequestKeepsTheIndexOfAPoolThatIsReleasedMeanwhile) {
     for (;;) all.push_back(device(4 * kMiB, stream(3)));
   } catch (const OutOfMemoryError&) {
   }
-  allocator->add_pressure_callback([&] {
+  allocator->limits().add_pressure_callback([&] {
     if (all.empty()) return false;
     for (char* block : std::exchange(all, {})) allocator->free(block);
-    EXPECT_TRUE(allocator->release_private_pool(0, 7));
+    EXPECT_TRUE(allocator->private_pools().release(0, 7));
     allocator->release_cached();
     return true;
   });
@@ -314,15 +315,15 @@ TEST_F(PrivatePoolTest, ARequestKeepsTheIndexOfAPoolThatIsReleasedMeanwhile) {
   allocator->free(block);
   allocator->release_cached();
   EXPECT_EQ(allocator->find(device(4 * kMiB, stream(1)))->private_pool, 0u);
-  allocator->check_invariants();
+  allocator->inspection().check_invariants();
 }
 
 TEST_F(PrivatePoolTest, WhatDoesNotExistIsRefused) {
   EXPECT_THROW(begin(0, stream(1)), std::invalid_argument);
-  EXPECT_THROW(allocator->begin_private_pool(
+  EXPECT_THROW(allocator->private_pools().begin(
                    3, 7, [](StreamHandle) { return true; }, false),
                std::invalid_argument);
-  EXPECT_FALSE(allocator->end_private_pool(0, 7));
+  EXPECT_FALSE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
@@ -332,7 +333,7 @@ TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
   allocator->free(cached);
   allocator->free(small);
   machine->failures["is_capturing"] = 1;  // its last work is not known
-  allocator->forget_stream(0, stream(1));
+  allocator->streams().forget(0, stream(1));
   EXPECT_NE(device(8192, stream(1)), cached) << "the old stream's work may not be over";
   EXPECT_NE(device(512, stream(1)), small);
   allocator->free(live);
@@ -344,53 +345,53 @@ TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
 TEST_F(PrivatePoolTest, BlocksThatAreNoneAreNotRestored) {
   begin(7, stream(1));
   char* block = device(64 * 1024, stream(1));
-  allocator->end_private_pool(0, 7);
+  allocator->private_pools().end(0, 7);
   allocator->free(block);
-  allocator->release_private_pool(0, 8);
+  allocator->private_pools().release(0, 8);
   for (std::size_t size_bytes : {std::size_t{0}, std::size_t{100000}, SIZE_MAX, SIZE_MAX - 511}) {
-    EXPECT_THROW(allocator->restore_private_pool(0, 7, {{block, size_bytes, 1}}),
+    EXPECT_THROW(allocator->private_pools().restore(0, 7, {{block, size_bytes, 1}}),
                  std::invalid_argument)
         << size_bytes;
-    allocator->check_invariants();
+    allocator->inspection().check_invariants();
   }
-  EXPECT_THROW(allocator->restore_private_pool(0, 7, {{block + 8, 64 * 1024, 1}}),
+  EXPECT_THROW(allocator->private_pools().restore(0, 7, {{block + 8, 64 * 1024, 1}}),
                std::invalid_argument);
-  allocator->restore_private_pool(0, 7, {{block, 64 * 1024, 1}});
+  allocator->private_pools().restore(0, 7, {{block, 64 * 1024, 1}});
   EXPECT_TRUE(allocator->find(block)->live);
 }
 
 TEST_F(PrivatePoolTest, AUserMoreKeepsAPoolThatIsNotOpen) {
-  allocator->retain_private_pool(0, 7);
-  EXPECT_EQ(allocator->private_pool_users(0, 7), 1u);
+  allocator->private_pools().retain(0, 7);
+  EXPECT_EQ(allocator->private_pools().users(0, 7), 1u);
   begin(7, stream(1));
-  EXPECT_EQ(allocator->private_pool_users(0, 7), 2u);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
-  EXPECT_EQ(allocator->private_pool_users(0, 7), 1u);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
-  EXPECT_EQ(allocator->private_pool_users(0, 7), 0u);
-  EXPECT_THROW(allocator->retain_private_pool(0, 0), std::invalid_argument);
+  EXPECT_EQ(allocator->private_pools().users(0, 7), 2u);
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
+  EXPECT_EQ(allocator->private_pools().users(0, 7), 1u);
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
+  EXPECT_EQ(allocator->private_pools().users(0, 7), 0u);
+  EXPECT_THROW(allocator->private_pools().retain(0, 0), std::invalid_argument);
 }
 
 TEST_F(PrivatePoolTest, ACallGivesBackTheMemoryOfOneReleasedPoolAlone) {
   begin(7, stream(1));
   allocator->free(device(8 * kMiB, stream(1)));
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   char* cached = device(4 * kMiB, stream(1));
   allocator->free(cached);
-  allocator->release_cached_of(0, 7);
+  allocator->private_pools().release_cached(0, 7);
   EXPECT_EQ(allocator->statistics().classes[2][0][kSizeClasses].reserved_bytes.current, 12 * kMiB)
       << "it has a user";
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
-  allocator->release_cached_of(0, 7);
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
+  allocator->private_pools().release_cached(0, 7);
   EXPECT_EQ(allocator->statistics().classes[2][0][kSizeClasses].reserved_bytes.current, 4 * kMiB);
   EXPECT_EQ(device(4 * kMiB, stream(1)), cached);
 }
 
 TEST_F(PrivatePoolTest, BlocksWithWholePagesShareNone) {
-  EXPECT_FALSE(allocator->give_whole_pages(0, 7)) << "there is no such pool";
+  EXPECT_FALSE(allocator->private_pools().give_whole_pages(0, 7)) << "there is no such pool";
   begin(7, stream(1));
-  EXPECT_TRUE(allocator->give_whole_pages(0, 7));
+  EXPECT_TRUE(allocator->private_pools().give_whole_pages(0, 7));
   char* first = device(512, stream(1));
   char* second = device(3 * kMiB, stream(1));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % (2 * kMiB), 0u);
@@ -398,7 +399,7 @@ TEST_F(PrivatePoolTest, BlocksWithWholePagesShareNone) {
   EXPECT_EQ(allocator->find(first)->size_bytes, 2 * kMiB);
   EXPECT_EQ(allocator->find(first)->requested_bytes, 512u);
   EXPECT_EQ(allocator->find(second)->size_bytes, 4 * kMiB);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, ARestoredPoolHasItsBlocksAtTheirAddressesAndNoOthers) {
@@ -406,16 +407,16 @@ TEST_F(PrivatePoolTest, ARestoredPoolHasItsBlocksAtTheirAddressesAndNoOthers) {
   char* small = device(700, stream(1));
   char* kept = device(3 * kMiB, stream(1));
   char* middle = device(100 * 1024, stream(1));
-  const auto checkpoint = allocator->private_blocks(0, 7);
+  const auto checkpoint = allocator->private_pools().blocks(0, 7);
   ASSERT_EQ(checkpoint.size(), 3u);
   allocator->free(small);
   allocator->free(middle);
   char* later = device(160 * 1024, stream(1));
   char* more = device(9 * kMiB, stream(1));
   kept[0] = 'k';
-  allocator->restore_private_pool(0, 7, checkpoint);
+  allocator->private_pools().restore(0, 7, checkpoint);
   EXPECT_EQ(kept[0], 'k');
-  const auto now = allocator->private_blocks(0, 7);
+  const auto now = allocator->private_pools().blocks(0, 7);
   ASSERT_EQ(now.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(now[i].address, checkpoint[i].address);
@@ -427,10 +428,10 @@ TEST_F(PrivatePoolTest, ARestoredPoolHasItsBlocksAtTheirAddressesAndNoOthers) {
   EXPECT_EQ(allocator->statistics().live_bytes.current,
             checkpoint[0].size_bytes + checkpoint[1].size_bytes + checkpoint[2].size_bytes);
   (void)later;
-  allocator->check_invariants();
-  allocator->restore_private_pool(0, 7, {});
+  allocator->inspection().check_invariants();
+  allocator->private_pools().restore(0, 7, {});
   EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
 }
 
 TEST_F(PrivatePoolTest, WhatIsNotThePoolsCannotBeRestored) {
@@ -438,11 +439,11 @@ TEST_F(PrivatePoolTest, WhatIsNotThePoolsCannotBeRestored) {
   const auto size_bytes = allocator->find(elsewhere)->size_bytes;
   allocator->free(elsewhere);
   begin(7, stream(1), true);
-  EXPECT_THROW(allocator->restore_private_pool(0, 7, {}), std::logic_error) << "captures";
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
-  EXPECT_THROW(allocator->restore_private_pool(0, 7, {{elsewhere, size_bytes, 3 * kMiB}}),
+  EXPECT_THROW(allocator->private_pools().restore(0, 7, {}), std::logic_error) << "captures";
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
+  EXPECT_THROW(allocator->private_pools().restore(0, 7, {{elsewhere, size_bytes, 3 * kMiB}}),
                std::invalid_argument);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
 }
 
 TEST_F(PrivatePoolTest, WhatACaptureGivesBackCountsAsActiveUntilItsFencesAreOver) {
@@ -456,14 +457,14 @@ TEST_F(PrivatePoolTest, WhatACaptureGivesBackCountsAsActiveUntilItsFencesAreOver
   EXPECT_EQ(figures().allocated_bytes.current, 0u);
   EXPECT_EQ(figures().active_bytes.current, 4 * kMiB);
   EXPECT_EQ(figures().active_requested_bytes.current, 4 * kMiB);
-  EXPECT_TRUE(allocator->end_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().end(0, 7));
   EXPECT_EQ(figures().active_bytes.current, 4 * kMiB);
   machine->finish(stream(2));
   allocator->release_cached();
   EXPECT_EQ(figures().active_bytes.current, 0u);
   EXPECT_EQ(figures().active_requested_bytes.current, 0u);
   EXPECT_EQ(figures().active_bytes.increased, figures().active_bytes.decreased);
-  EXPECT_TRUE(allocator->release_private_pool(0, 7));
+  EXPECT_TRUE(allocator->private_pools().release(0, 7));
 }
 
 }  // namespace

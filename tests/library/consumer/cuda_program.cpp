@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include <uvmalloc/cuda_memory_resource.hpp>
+#include <uvmalloc/configuration.hpp>
 #include <uvmalloc/registry.hpp>
 
 int main() {

@@ -7,6 +7,8 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/memory_resource.hpp>
+#include <uvmalloc/configuration.hpp>
+#include <uvmalloc/inspection.hpp>
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/statistics.hpp>
 
@@ -31,11 +33,11 @@ int main() {
   try {
     (void)resource.allocate(64, 48);
   } catch (const std::invalid_argument&) {
-    std::printf(
-        "%s caught=%s moved=%llu place=%s allocations=%llu\n", uvmalloc_version(), caught,
-        static_cast<unsigned long long>(allocator.statistics().moves.bytes),
-        uvm::to_string(allocator.find(numbers.data())->location).c_str(),
-        static_cast<unsigned long long>(allocator.runtime_calls().count("allocate_managed")));
+    std::printf("%s caught=%s moved=%llu place=%s allocations=%llu\n", uvmalloc_version(), caught,
+                static_cast<unsigned long long>(allocator.statistics().moves.bytes),
+                uvm::to_string(allocator.find(numbers.data())->location).c_str(),
+                static_cast<unsigned long long>(
+                    allocator.inspection().runtime_calls().count("allocate_managed")));
     return numbers[1000] == 3 ? 0 : 1;
   }
   return 1;

@@ -1,4 +1,4 @@
-#include "allocator/streams/private_pools.hpp"
+#include "allocator/streams/private_pool_table.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -10,11 +10,11 @@
 
 namespace uvm {
 
-PrivatePools::~PrivatePools() {
+PrivatePoolTable::~PrivatePoolTable() {
   while (!scopes_.empty()) close(scopes_.end() - 1);
 }
 
-PrivatePools::PrivatePool& PrivatePools::make(const Key& key) {
+PrivatePoolTable::PrivatePool& PrivatePoolTable::make(const Key& key) {
   if (key.second == 0) {
     throw std::invalid_argument("a private pool's id is 0; accepted: any other number");
   }
@@ -25,8 +25,8 @@ PrivatePools::PrivatePool& PrivatePools::make(const Key& key) {
   return pools_[key];
 }
 
-std::uint64_t PrivatePools::begin(int device, std::uint64_t id, StreamFilter routed,
-                                  bool capturing) {
+std::uint64_t PrivatePoolTable::begin(int device, std::uint64_t id, StreamFilter routed,
+                                      bool capturing) {
   Scope scope{device,    id,   opened_ + 1, std::make_shared<StreamFilter>(std::move(routed)),
               capturing, false};
   scopes_.reserve(scopes_.size() + 1);
@@ -38,17 +38,17 @@ std::uint64_t PrivatePools::begin(int device, std::uint64_t id, StreamFilter rou
   return ++opened_;
 }
 
-void PrivatePools::retain(int device, std::uint64_t id) {
+void PrivatePoolTable::retain(int device, std::uint64_t id) {
   ++make({device, id}).users;
 }
 
-void PrivatePools::close(std::vector<Scope>::iterator scope) {
+void PrivatePoolTable::close(std::vector<Scope>::iterator scope) {
   --open_;
   if (scope->capturing) CaptureGuard::of_process().end();
   scopes_.erase(scope);
 }
 
-bool PrivatePools::end(int device, std::uint64_t id, std::uint64_t number) {
+bool PrivatePoolTable::end(int device, std::uint64_t id, std::uint64_t number) {
   const auto ended = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const Scope& scope) {
     return scope.device == device && scope.pool == id && (number == 0 || scope.number == number);
   });
@@ -57,7 +57,7 @@ bool PrivatePools::end(int device, std::uint64_t id, std::uint64_t number) {
   return true;
 }
 
-bool PrivatePools::release(int device, std::uint64_t id) {
+bool PrivatePoolTable::release(int device, std::uint64_t id) {
   const auto found = pools_.find({device, id});
   if (found == pools_.end()) return false;
   if (--found->second.users != 0) return true;
@@ -68,24 +68,24 @@ bool PrivatePools::release(int device, std::uint64_t id) {
   return true;
 }
 
-bool PrivatePools::give_whole_pages(int device, std::uint64_t id) {
+bool PrivatePoolTable::give_whole_pages(int device, std::uint64_t id) {
   const auto found = pools_.find({device, id});
   if (found == pools_.end()) return false;
   found->second.whole_pages = true;
   return true;
 }
 
-std::size_t PrivatePools::users(int device, std::uint64_t id) const {
+std::size_t PrivatePoolTable::users(int device, std::uint64_t id) const {
   const auto found = pools_.find({device, id});
   return found != pools_.end() ? found->second.users : 0;
 }
 
-bool PrivatePools::is_captured(int device, std::uint64_t id) const {
+bool PrivatePoolTable::is_captured(int device, std::uint64_t id) const {
   const auto found = pools_.find({device, id});
   return found != pools_.end() && found->second.captured;
 }
 
-std::vector<PrivatePools::Scope> PrivatePools::open_scopes(int device) const {
+std::vector<PrivatePoolTable::Scope> PrivatePoolTable::open_scopes(int device) const {
   std::vector<Scope> scopes;
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
     if (scope->device != device) continue;

@@ -19,15 +19,15 @@
 
 namespace uvm {
 
-class PrivatePools {
+class PrivatePoolTable {
  public:
   // Whether requests of a stream go to the pool.
   using StreamFilter = std::function<bool(StreamHandle)>;
 
-  explicit PrivatePools(int devices) : devices_(devices) {}
-  ~PrivatePools();
-  PrivatePools(const PrivatePools&) = delete;
-  PrivatePools& operator=(const PrivatePools&) = delete;
+  explicit PrivatePoolTable(int devices) : devices_(devices) {}
+  ~PrivatePoolTable();
+  PrivatePoolTable(const PrivatePoolTable&) = delete;
+  PrivatePoolTable& operator=(const PrivatePoolTable&) = delete;
 
   bool any_open() const { return open_.load(std::memory_order_relaxed) != 0; }
 

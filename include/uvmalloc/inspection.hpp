@@ -1,0 +1,84 @@
+// Questions about memory and about the allocator. They change nothing. Thread-safe. Allocations and
+// frees of other threads wait during figures(), segments() and check_invariants().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <uvmalloc/allocator.hpp>
+
+namespace uvm {
+
+class FigureStore;
+class HintCounters;
+enum class HostBacking : unsigned char;
+struct Figures;
+struct SegmentDescription;
+namespace live {  // include/uvmalloc/use_range.hpp
+struct LiveFigures;
+}
+namespace sharing {
+struct SharingFigures;
+}
+
+class Inspection {
+ public:
+  explicit Inspection(Engine& engine) : engine_(&engine) {}
+
+  // Returns the bytes of the 2 MiB pages that the range touches, by place, as hints and moves have
+  // left them; faults are not seen. Places without bytes are left out. The range is cut to the
+  // block that holds `address`. Empty if the address is in no block.
+  std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
+
+  // Whether `address` lies in memory that this allocator has from the driver, used or not. Do not
+  // pass such an address to the driver to free: the driver would free all blocks of its allocation.
+  bool has_taken(const void* address) const;
+
+  // The figures of the report.
+  Figures figures() const;
+  FigureStore& figure_store();
+  live::LiveFigures live_figures() const;
+  // Figures by device; empty unless UVMALLOC_SHARE is on.
+  std::vector<sharing::SharingFigures> sharing_figures() const;
+  std::vector<SegmentDescription> segments() const;
+
+  // The references are valid as long as the allocator.
+  const HintCounters& hints() const;
+  const std::vector<DeviceDescription>& devices() const;
+  const DeviceRuntime& runtime() const;
+  // Calls of the runtime so far, by the name of the DeviceRuntime method; methods never called are
+  // left out.
+  std::map<std::string, std::uint64_t> runtime_calls() const;
+  const Configuration& configuration() const;
+  // Returns kManaged or kOrdinary.
+  HostBacking host_backing() const;
+
+  // Whether this process is a forked child of the one that made the allocator. In a forked child
+  //  * live host blocks are where the parent has them, as they were. Blocks in managed memory were
+  //    copied, up to Configuration::fork_limit_bytes; the kernel shares ordinary memory, copy on
+  //    write.
+  //  * allocate() serves host and pinned requests from malloc. free() takes those back; for blocks
+  //    of the parent it returns kFreed and does nothing.
+  //  * find() and the figures describe the moment of the fork.
+  //  * no other memory belongs to the allocator: functions that name an address return false,
+  //    nullptr or nothing, and functions that give memory back do nothing.
+  //  * functions that need the device throw std::runtime_error: allocate(), and begin(), retain()
+  //    and restore() of PrivatePools.
+  // No function waits for a lock that a thread of the parent held, or calls the driver.
+  bool in_forked_child() const;
+
+  // Aborts with a line that names the broken invariant.
+  void check_invariants() const;
+
+ private:
+  Engine* engine_;
+};
+
+inline Inspection CachingManagedAllocator::inspection() const {
+  return Inspection(*engine_);
+}
+
+}  // namespace uvm
