@@ -45,7 +45,7 @@ void ThreadCache::set_may_cache_large(PoolIndex first, bool keep) {
 bool ThreadCache::flush_large(PoolIndex first, BlockChain* out) noexcept {
   Stream* of = streams_[first / kPoolsPerStream].get();
   if (of->largest_cached != SIZE_MAX) return true;
-  flush(first, Kept::kLarge, out);
+  flush(first, CachedKind::kLarge, out);
   if (out->empty()) return true;
   const std::uint64_t before = std::exchange(of->blocks_at_miss, of->counts.blocks);
   return of->counts.blocks - before >= policy::kRequestsPerLargeMiss;
@@ -53,8 +53,8 @@ bool ThreadCache::flush_large(PoolIndex first, BlockChain* out) noexcept {
 
 void ThreadCache::close(PoolIndex first, BlockChain* out) noexcept {
   if (!is_open(first)) return;
-  flush(first, Kept::kSmall, out);
-  flush(first, Kept::kRuns, out);
+  flush(first, CachedKind::kSmall, out);
+  flush(first, CachedKind::kRuns, out);
   Stream* of = streams_[first / kPoolsPerStream].get();
   of->largest_cached = 0;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
@@ -97,16 +97,16 @@ std::size_t ThreadCache::empty(Bin* bin, std::uint32_t keep, BlockChain* out) no
   return bytes;
 }
 
-void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
+void ThreadCache::flush(PoolIndex first, CachedKind kept, BlockChain* out) noexcept {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
-  if (kept == Kept::kSmall) {
+  if (kept == CachedKind::kSmall) {
     for (std::size_t i = 0; i < kSmallBins; ++i) {
       of->other_bytes -= empty(&of->direct[i], 0, out);
     }
     return;
   }
-  if (kept != Kept::kLarge) {
+  if (kept != CachedKind::kLarge) {
     for (std::size_t word = 0; word < of->filled_medium.size(); ++word) {
       for (std::uint64_t bits = std::exchange(of->filled_medium[word], 0); bits != 0;
            bits &= bits - 1) {
@@ -115,7 +115,7 @@ void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
       }
     }
   }
-  if (kept != Kept::kMedium) {
+  if (kept != CachedKind::kMedium) {
     for (std::uint64_t sets = std::exchange(of->filled_sets, 0); sets != 0; sets &= sets - 1) {
       for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
         of->other_bytes -= empty(&bin, 0, out);
@@ -127,15 +127,15 @@ void ThreadCache::flush(PoolIndex first, Kept kept, BlockChain* out) noexcept {
 void ThreadCache::trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept {
   const Stream* of = stream_of(first);
   if (of == nullptr) return;
-  flush(first, Kept::kLarge, out);
-  if (of->medium_bytes > most_medium_bytes) flush(first, Kept::kMedium, out);
+  flush(first, CachedKind::kLarge, out);
+  if (of->medium_bytes > most_medium_bytes) flush(first, CachedKind::kMedium, out);
 }
 
 void ThreadCache::flush_all(BlockChain* out) noexcept {
   for (const auto& of : streams_) {
     if (of == nullptr) continue;
-    flush(of->first_pool, Kept::kSmall, out);
-    flush(of->first_pool, Kept::kRuns, out);
+    flush(of->first_pool, CachedKind::kSmall, out);
+    flush(of->first_pool, CachedKind::kRuns, out);
   }
 }
 

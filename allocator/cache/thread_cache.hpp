@@ -110,8 +110,8 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // Moves the cached blocks of the stream with the first pool `first` to `*out`: small objects,
   // medium blocks, large blocks (from kLargeBytes on), or both of the latter.
-  enum class Kept : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
-  void flush(PoolIndex first, Kept kept, BlockChain* out) noexcept;
+  enum class CachedKind : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
+  void flush(PoolIndex first, CachedKind kept, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
   // Moves some small objects of a block's size to `*out`, if their bin is full.
   void flush_some(const Block& like, BlockChain* out) noexcept;

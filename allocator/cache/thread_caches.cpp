@@ -243,7 +243,7 @@ ThreadCaches::StopTheWorld::~StopTheWorld() {
   caches_.taken_.clear();
 }
 
-void ThreadCaches::flush(PoolIndex first, ThreadCache::Kept kept, BlockChain* out) noexcept {
+void ThreadCaches::flush(PoolIndex first, ThreadCache::CachedKind kept, BlockChain* out) noexcept {
   for (const auto& cache : caches_) cache->flush(first, kept, out);
 }
 
@@ -274,7 +274,7 @@ void ThreadCaches::stop_caching_large(PoolIndex first, BlockChain* out) {
   const StopTheWorld stopped(*this);
   for (const auto& cache : caches_) {
     cache->set_may_cache_large(first, false);
-    cache->flush(first, ThreadCache::Kept::kLarge, out);
+    cache->flush(first, ThreadCache::CachedKind::kLarge, out);
   }
 }
 

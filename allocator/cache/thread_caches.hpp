@@ -58,7 +58,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
 
   // These move the cached blocks of the stream with the first pool `first`, or of all, to `*out`.
   // close() also ends their caching.
-  void flush(PoolIndex first, ThreadCache::Kept kept, BlockChain* out) noexcept UVM_REQUIRES(this);
+  void flush(PoolIndex first, ThreadCache::CachedKind kept, BlockChain* out) noexcept
+      UVM_REQUIRES(this);
   void flush_all(BlockChain* out) noexcept UVM_REQUIRES(this);
   void close(PoolIndex first, BlockChain* out) noexcept UVM_REQUIRES(this);
   // Gives pools to another stream. They were closed, or their stream's thread has ended.

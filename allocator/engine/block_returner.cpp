@@ -51,7 +51,7 @@ void BlockReturner::give_back_plain(Block* block) noexcept {
   cache->flush_some(*block, &back.blocks);
 }
 
-bool BlockReturner::flush(PoolIndex pools, ThreadCache::Kept kept, bool* any_large) {
+bool BlockReturner::flush(PoolIndex pools, ThreadCache::CachedKind kept, bool* any_large) {
   Later back(*this);
   {
     ThreadCaches::StopTheWorld stopped(caches_);
