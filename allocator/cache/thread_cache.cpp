@@ -155,7 +155,8 @@ std::size_t ThreadCache::bytes() const {
 
 bool ThreadCache::take_has_allocated() {
   std::int64_t blocks = 0;
-  for (const Tally& tally : tallies_.all()) blocks += tally.total(Tally::kAll).blocks;
+  for (const ThreadCounters& tally : tallies_.all())
+    blocks += tally.total(ThreadCounters::kAll).blocks;
   return std::exchange(allocated_before_, blocks) != blocks;
 }
 

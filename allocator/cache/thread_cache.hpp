@@ -20,8 +20,8 @@
 #include "allocator/base/cache_lines.hpp"
 #include "allocator/base/fibonacci_hash.hpp"
 #include "allocator/counters/figure_store.hpp"
-#include "allocator/counters/stream_tally.hpp"
-#include "allocator/counters/tally.hpp"
+#include "allocator/counters/stream_counters.hpp"
+#include "allocator/counters/thread_counters.hpp"
 #include "allocator/heap/block_chain.hpp"
 #include "allocator/heap/block_pools.hpp"
 
@@ -93,7 +93,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
 
-  Tally& tally(std::size_t counter) { return tallies_[counter]; }
+  ThreadCounters& tally(std::size_t counter) { return tallies_[counter]; }
 
   // Count a block that bypasses the cache. The stream with the first pool `first` must be open.
   // count_allocated() also remembers the record (known_at()). It returns false if a peak may have
@@ -122,7 +122,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
   void allow(std::int64_t room_bytes) { most_live_bytes_ = live_bytes_ + room_bytes; }
 
-  const StreamTally* stream_tally(PoolIndex first) const {
+  const StreamCounters* stream_tally(PoolIndex first) const {
     const Stream* of = stream_of(first);
     return of == nullptr ? nullptr : &of->counts;
   }
@@ -160,7 +160,7 @@ class alignas(kCacheLinePair) ThreadCache {
   struct alignas(kCacheLinePair) Stream {
     StreamKey key;
     PoolIndex first_pool = 0;
-    Tally* tally = nullptr;
+    ThreadCounters* tally = nullptr;
     // Value of `*pools` on a miss: first_pool, or kUnknownPools while large blocks are cached.
     PoolIndex on_miss = 0;
     std::size_t medium_bytes = 0;  // of cached medium blocks
@@ -170,7 +170,7 @@ class alignas(kCacheLinePair) ThreadCache {
     // are cached only if hardly any large request misses.
     std::size_t largest_cached = 0;
     std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last flushed
-    StreamTally counts;
+    StreamCounters counts;
     // By size in granules: small objects, then medium blocks.
     std::array<Bin, kDirectBins> direct;
     std::array<std::uint64_t, 3> filled_medium{};  // a bit for each bin; the last word stays 0

@@ -212,7 +212,7 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
   bool has_all = true;
   try {
     cache->each_stream_tally(
-        [&](PoolIndex first, const StreamTally&) { streams->push_back(first); });
+        [&](PoolIndex first, const StreamCounters&) { streams->push_back(first); });
   } catch (const std::bad_alloc&) {
     has_all = false;
   }
@@ -220,7 +220,7 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
   if (!has_all) return;
   for (std::size_t counter = 0; counter < counters_; ++counter)
     ended_[counter].absorb(cache->tally(counter));
-  cache->each_stream_tally([&](PoolIndex first, const StreamTally& counts) {
+  cache->each_stream_tally([&](PoolIndex first, const StreamCounters& counts) {
     ended_streams_[first / kPoolsPerStream].absorb(counts);
   });
   std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
@@ -257,9 +257,9 @@ void ThreadCaches::rename(PoolIndex first, const StreamKey& key) {
 
 void ThreadCaches::drop(PoolIndex first) noexcept {
   const std::size_t index = first / kPoolsPerStream;
-  StreamTally counts;
+  StreamCounters counts;
   for (const auto& cache : caches_) {
-    if (const StreamTally* one = cache->stream_tally(first)) counts.absorb(*one);
+    if (const StreamCounters* one = cache->stream_tally(first)) counts.absorb(*one);
     cache->drop(first);
   }
   if (index < ended_streams_.size()) ended_streams_[index].append(counts);
@@ -309,8 +309,9 @@ void ThreadCaches::add_up_counter(std::size_t counter) {
 void ThreadCaches::add_up_live() {
   std::int64_t live_bytes = 0;
   for (std::size_t counter = 0; counter < counters_; ++counter) {
-    live_bytes += ended_[counter].live(Tally::kAll).bytes;
-    for (const auto& cache : caches_) live_bytes += cache->tally(counter).live(Tally::kAll).bytes;
+    live_bytes += ended_[counter].live(ThreadCounters::kAll).bytes;
+    for (const auto& cache : caches_)
+      live_bytes += cache->tally(counter).live(ThreadCounters::kAll).bytes;
   }
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
   const std::int64_t room = peak_live_bytes_ - live_bytes;
@@ -319,8 +320,8 @@ void ThreadCaches::add_up_live() {
   }
 }
 
-Tally ThreadCaches::sum(std::size_t counter) const {
-  Tally sum = ended_[counter];
+ThreadCounters ThreadCaches::sum(std::size_t counter) const {
+  ThreadCounters sum = ended_[counter];
   for (const auto& cache : caches_) sum.absorb(cache->tally(counter));
   return sum;
 }
@@ -338,12 +339,12 @@ void ThreadCaches::make_more_room(PoolIndex first) {
   streams_with_room_.store(ended_streams_.size(), std::memory_order_release);
 }
 
-StreamTally ThreadCaches::sum_of_stream(PoolIndex first) const {
+StreamCounters ThreadCaches::sum_of_stream(PoolIndex first) const {
   std::size_t index = first / kPoolsPerStream;
-  StreamTally sum;
+  StreamCounters sum;
   if (index < ended_streams_.size()) sum = ended_streams_[index];
   for (const auto& cache : caches_) {
-    if (const StreamTally* one = cache->stream_tally(first)) sum.absorb(*one);
+    if (const StreamCounters* one = cache->stream_tally(first)) sum.absorb(*one);
   }
   return sum;
 }

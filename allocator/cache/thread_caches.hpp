@@ -75,10 +75,10 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // headroom below them among the threads. Allocates nothing.
   void add_up(std::size_t counter) UVM_REQUIRES(this);
   void add_up() UVM_REQUIRES(this);
-  Tally sum(std::size_t counter) const UVM_REQUIRES(this);
+  ThreadCounters sum(std::size_t counter) const UVM_REQUIRES(this);
   std::int64_t peak_live_bytes() const UVM_REQUIRES(this) { return peak_live_bytes_; }
   // Counts of the stream with the first pool `first`. Its peak is the sum of the threads' peaks.
-  StreamTally sum_of_stream(PoolIndex first) const UVM_REQUIRES(this);
+  StreamCounters sum_of_stream(PoolIndex first) const UVM_REQUIRES(this);
   std::size_t cached_bytes() const UVM_REQUIRES(this);
   // Bytes of the caches' own tables.
   std::size_t bytes() const UVM_REQUIRES(this);
@@ -92,7 +92,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
     return first / kPoolsPerStream < streams_with_room_.load(std::memory_order_acquire);
   }
   // Counts for a thread that has no cache, or whose cache does not know the stream: calls
-  // count(Tally&, StreamTally&). Stops the world itself.
+  // count(ThreadCounters&, StreamCounters&). Stops the world itself.
   template <class Count>
   void count_elsewhere(Count count, std::size_t counter, PoolIndex first) noexcept {
     const StopTheWorld stopped(*this);
@@ -138,15 +138,15 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   // Counts of threads without a cache: by index, and by first pool / kPoolsPerStream.
-  std::span<Tally> ended_;
-  std::vector<StreamTally> ended_streams_;
+  std::span<ThreadCounters> ended_;
+  std::vector<StreamCounters> ended_streams_;
   std::atomic<std::size_t> streams_with_room_ = 0;  // size of ended_streams_
   PeakBook book_;
   std::int64_t& peak_live_bytes_;  // of all facades and devices together
   // Working memory, with room for one entry of each thread.
-  std::vector<AsymmetricLock*> taken_;  // StopTheWorld: all locks but its thread's own
-  RoomShares shares_;                   // add_up()
-  std::vector<Tally*> tallies_;         // add_up_counter()
+  std::vector<AsymmetricLock*> taken_;    // StopTheWorld: all locks but its thread's own
+  RoomShares shares_;                     // add_up()
+  std::vector<ThreadCounters*> tallies_;  // add_up_counter()
 };
 
 }  // namespace uvm

@@ -93,7 +93,7 @@ FileContent content_of(const std::string& file, std::size_t least_bytes) {
 FigureStore::Layout::Layout(std::size_t counters) {
   peaks = rounded_up(sizeof(Fixed), kCacheLinePair);
   tallies = rounded_up(peaks + counters * sizeof(PeakBook::Peaks), kCacheLinePair);
-  size_bytes = rounded_up(tallies + (1 + kThreads) * counters * sizeof(Tally), kPage);
+  size_bytes = rounded_up(tallies + (1 + kThreads) * counters * sizeof(ThreadCounters), kPage);
 }
 
 FigureStore::FigureStore(std::size_t counters) : counters_(counters), layout_(counters) {
@@ -143,7 +143,7 @@ bool FigureStore::map_file(const std::string& file) {
 void FigureStore::make_parts() {
   fixed_ = new (mapped_) Fixed{};
   peaks_ = new (mapped_ + layout_.peaks) PeakBook::Peaks[counters_]{};
-  tallies_ = new (mapped_ + layout_.tallies) Tally[(1 + kThreads) * counters_]{};
+  tallies_ = new (mapped_ + layout_.tallies) ThreadCounters[(1 + kThreads) * counters_]{};
   Header& header = fixed_->header;
   header.size_bytes = layout_.size_bytes;
   header.fixed_bytes = sizeof(Fixed);
@@ -182,7 +182,7 @@ FigureStore::Tallies::Tallies(Tallies&& other) noexcept
 
 FigureStore::Tallies::~Tallies() {
   if (taken_ == nullptr) return;
-  std::fill(tallies_.begin(), tallies_.end(), Tally{});
+  std::fill(tallies_.begin(), tallies_.end(), ThreadCounters{});
   taken_->store(false, std::memory_order_release);
 }
 
@@ -194,7 +194,7 @@ FigureStore::Tallies FigureStore::take_tallies() {
     out.tallies_ = {tallies_ + (1 + thread) * counters_, counters_};
     return out;
   }
-  out.own_ = std::make_unique<Tally[]>(counters_);
+  out.own_ = std::make_unique<ThreadCounters[]>(counters_);
   out.tallies_ = {out.own_.get(), counters_};
   ++fixed_->threads_left_out;
   return out;
@@ -208,16 +208,16 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Peaks* peaks
   const std::size_t devices = fixed.header.counters / kFacades;
   std::int64_t live_bytes = 0;
   for (std::size_t counter = 0; counter < devices * kFacades; ++counter) {
-    const Tally tally = sum(counter);
-    Amounts live = tally.live(Tally::kAll);
+    const ThreadCounters tally = sum(counter);
+    Amounts live = tally.live(ThreadCounters::kAll);
     live.bytes = std::max<std::int64_t>(live.bytes, 0);  // below zero if threads were left out
-    const Amounts total = tally.total(Tally::kAll);
+    const Amounts total = tally.total(ThreadCounters::kAll);
     Figures::OfFacade& facade = out.facades[counter / devices];
     facade.allocations += static_cast<std::uint64_t>(total.blocks);
     facade.allocated_bytes += static_cast<std::uint64_t>(total.bytes);
     facade.live_bytes += static_cast<std::uint64_t>(live.bytes);
-    facade.peak_bytes +=
-        static_cast<std::uint64_t>(std::max(peaks[counter].peaks[Tally::kAll].bytes, live.bytes));
+    facade.peak_bytes += static_cast<std::uint64_t>(
+        std::max(peaks[counter].peaks[ThreadCounters::kAll].bytes, live.bytes));
     for (std::size_t of = 0; of < kSizeClasses; ++of) facade.cache_hits += tally.hits(of);
     live_bytes += live.bytes;
   }
@@ -240,8 +240,8 @@ bool FigureStore::is_ours(const Fixed& fixed, std::size_t size_bytes) {
   const Header& header = fixed.header;
   return text_in(header.format) == kFormat && text_in(header.version) == UVMALLOC_VERSION &&
          header.fixed_bytes == sizeof(Fixed) && header.size_bytes == size_bytes &&
-         header.counters <= size_bytes / sizeof(Tally) && header.counters % kFacades == 0 &&
-         Layout(header.counters).size_bytes == size_bytes;
+         header.counters <= size_bytes / sizeof(ThreadCounters) &&
+         header.counters % kFacades == 0 && Layout(header.counters).size_bytes == size_bytes;
 }
 
 std::optional<Figures> FigureStore::read_file(const std::string& file, std::string* why_not) {
@@ -258,9 +258,9 @@ std::optional<Figures> FigureStore::read_file(const std::string& file, std::stri
   }
   const Layout layout(fixed.header.counters);
   const auto* peaks = reinterpret_cast<const PeakBook::Peaks*>(copy + layout.peaks);
-  const auto* tallies = reinterpret_cast<const Tally*>(copy + layout.tallies);
+  const auto* tallies = reinterpret_cast<const ThreadCounters*>(copy + layout.tallies);
   return figures_of(fixed, peaks, [&](std::size_t counter) {
-    Tally sum;
+    ThreadCounters sum;
     for (std::size_t thread = 0; thread <= kThreads; ++thread) {
       sum.absorb(tallies[thread * fixed.header.counters + counter]);
     }

@@ -19,7 +19,7 @@
 
 #include <uvmalloc/statistics.hpp>
 #include "allocator/counters/peak_book.hpp"
-#include "allocator/counters/tally.hpp"
+#include "allocator/counters/thread_counters.hpp"
 #include "hints/hint_counters.hpp"
 #include "runtime/counting_runtime.hpp"
 
@@ -87,7 +87,7 @@ class FigureStore {
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
   std::span<PeakBook::Peaks> peaks() { return {peaks_, counters_}; }
   // The sums of threads that have ended, by index.
-  std::span<Tally> ended() { return {tallies_, counters_}; }
+  std::span<ThreadCounters> ended() { return {tallies_, counters_}; }
 
   // Stores the text of Figures::about; false if the text is too long.
   bool describe(std::string_view text) noexcept;
@@ -99,20 +99,20 @@ class FigureStore {
     Tallies(Tallies&& other) noexcept;
     Tallies& operator=(Tallies&&) = delete;
     ~Tallies();
-    Tally& operator[](std::size_t counter) { return tallies_[counter]; }
-    std::span<const Tally> all() const { return tallies_; }
+    ThreadCounters& operator[](std::size_t counter) { return tallies_[counter]; }
+    std::span<const ThreadCounters> all() const { return tallies_; }
 
    private:
     friend class FigureStore;
     Tallies() = default;
-    std::span<Tally> tallies_;
+    std::span<ThreadCounters> tallies_;
     std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the tallies
-    std::unique_ptr<Tally[]> own_;
+    std::unique_ptr<ThreadCounters[]> own_;
   };
   Tallies take_tallies();
 
   // Called while no figure changes. `sum` returns the sum of all threads' tallies at an index.
-  using SumOfCounter = std::function<Tally(std::size_t counter)>;
+  using SumOfCounter = std::function<ThreadCounters(std::size_t counter)>;
   Figures read(const SumOfCounter& sum) const;
   // The figures that a process has left in a file. If the file is none of these, returns nullopt
   // and sets `*why_not` to the reason in one line.
@@ -159,7 +159,7 @@ class FigureStore {
   char* mapped_ = nullptr;
   Fixed* fixed_ = nullptr;
   PeakBook::Peaks* peaks_ = nullptr;
-  Tally* tallies_ = nullptr;
+  ThreadCounters* tallies_ = nullptr;
   std::array<std::atomic<bool>, kThreads> taken_{};
 };
 

@@ -34,11 +34,11 @@ std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
   return thread == asking_ ? room - (parties_ - 1) * each : each;
 }
 
-void PeakBook::add_up(std::size_t counter, std::span<Tally* const> tallies, const Tally& ended,
-                      const RoomShares& shares) {
+void PeakBook::add_up(std::size_t counter, std::span<ThreadCounters* const> tallies,
+                      const ThreadCounters& ended, const RoomShares& shares) {
   for (std::size_t of = 0; of < kSums; ++of) {
     Amounts sum = ended.live(of);
-    for (const Tally* tally : tallies) sum += tally->live(of);
+    for (const ThreadCounters* tally : tallies) sum += tally->live(of);
     Amounts& peak = counters_[counter].peaks[of];
     peak = larger(peak, sum);
     const Amounts room = peak - sum;
@@ -48,18 +48,18 @@ void PeakBook::add_up(std::size_t counter, std::span<Tally* const> tallies, cons
   }
 }
 
-void PeakBook::reset_totals(std::size_t counter, const Tally& sum) {
+void PeakBook::reset_totals(std::size_t counter, const ThreadCounters& sum) {
   for (std::size_t of = 0; of < kSums; ++of) {
     counters_[counter].increased_before[of] = sum.total(of);
     counters_[counter].decreased_before[of] = sum.total(of) - sum.live(of);
   }
 }
 
-Amounts PeakBook::increased(std::size_t counter, std::size_t of, const Tally& sum) const {
+Amounts PeakBook::increased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const {
   return sum.total(of) - counters_[counter].increased_before[of];
 }
 
-Amounts PeakBook::decreased(std::size_t counter, std::size_t of, const Tally& sum) const {
+Amounts PeakBook::decreased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const {
   return sum.total(of) - sum.live(of) - counters_[counter].decreased_before[of];
 }
 

@@ -1,5 +1,5 @@
-// Peaks of the sums over all threads of what each counts (Tally). Guarded by the stopped world of
-// the thread caches.
+// Peaks of the sums over all threads of what each counts (ThreadCounters). Guarded by the stopped
+// world of the thread caches.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "allocator/counters/tally.hpp"
+#include "allocator/counters/thread_counters.hpp"
 
 namespace uvm {
 
@@ -35,7 +35,7 @@ class RoomShares {
 
 class PeakBook {
  public:
-  static constexpr std::size_t kSums = Tally::kAll + 1;
+  static constexpr std::size_t kSums = ThreadCounters::kAll + 1;
   struct Peaks {
     std::array<Amounts, kSums> peaks;
     std::array<Amounts, kSums> increased_before;
@@ -47,20 +47,20 @@ class PeakBook {
 
   // Sums `tallies` and `ended`, which are those of one index, updates the peaks, and divides the
   // headroom below them.
-  void add_up(std::size_t counter, std::span<Tally* const> tallies, const Tally& ended,
-              const RoomShares& shares);
+  void add_up(std::size_t counter, std::span<ThreadCounters* const> tallies,
+              const ThreadCounters& ended, const RoomShares& shares);
 
   // Restart the peaks from the present sum, and the totals from zero. The caller must call add_up()
   // afterwards, because the threads' headroom is too large then.
   void reset_peaks(std::size_t counter) { counters_[counter].peaks = {}; }
-  void reset_totals(std::size_t counter, const Tally& sum);
+  void reset_totals(std::size_t counter, const ThreadCounters& sum);
 
   const Amounts& peak(std::size_t counter, std::size_t of) const {
     return counters_[counter].peaks[of];
   }
   // Allocated and freed since the start or the last reset.
-  Amounts increased(std::size_t counter, std::size_t of, const Tally& sum) const;
-  Amounts decreased(std::size_t counter, std::size_t of, const Tally& sum) const;
+  Amounts increased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const;
+  Amounts decreased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const;
 
  private:
   std::span<Peaks> counters_;

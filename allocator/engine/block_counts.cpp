@@ -32,7 +32,7 @@ void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Bl
     if (!within) settle_peaks(facade, device);
     return;
   }
-  auto count = [&](Tally& tally, StreamTally& stream) {
+  auto count = [&](ThreadCounters& tally, StreamCounters& stream) {
     tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
                     from_cache);
     stream.allocated(block.size_bytes());
@@ -57,7 +57,7 @@ void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool
     }
   }
   caches_.count_elsewhere(
-      [&](Tally& tally, StreamTally& stream) {
+      [&](ThreadCounters& tally, StreamCounters& stream) {
         tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
         stream.freed(block.size_bytes());
       },
@@ -73,10 +73,10 @@ BlockCounts::Sum BlockCounts::sum(std::size_t counters) {
   Sum bytes;
   ThreadCaches::StopTheWorld stopped(caches_);
   for (std::size_t counter = 0; counter < counters; ++counter) {
-    const Tally sum = caches_.sum(counter);
-    const std::int64_t live = sum.live(Tally::kAll).bytes;
+    const ThreadCounters sum = caches_.sum(counter);
+    const std::int64_t live = sum.live(ThreadCounters::kAll).bytes;
     bytes.live_bytes += live;
-    bytes.freed_bytes += sum.total(Tally::kAll).bytes - live;
+    bytes.freed_bytes += sum.total(ThreadCounters::kAll).bytes - live;
   }
   return bytes;
 }

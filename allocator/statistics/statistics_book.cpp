@@ -188,8 +188,8 @@ void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches
   const auto at = static_cast<std::size_t>(facade);
   const std::size_t counter = counter_index(facade, device);
   const PeakBook& book = caches.book();
-  const Tally sum = caches.sum(counter);
-  for (std::size_t of = 0; of <= Tally::kAll; ++of) {
+  const ThreadCounters sum = caches.sum(counter);
+  for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
     ClassStatistics& figures = out->classes[at][static_cast<std::size_t>(device)][of];
     const Amounts now = sum.live(of);
     const Amounts& peak = book.peak(counter, of);
@@ -203,12 +203,12 @@ void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches
     figures.active_bytes = with_fenced(figures.allocated_bytes, figures.active_bytes);
     figures.active_requested_bytes =
         with_fenced(figures.requested_bytes, figures.active_requested_bytes);
-    if (of != Tally::kAll) {
+    if (of != ThreadCounters::kAll) {
       figures.cache_hits = sum.hits(of);
       out->cache_hits[at] += sum.hits(of);
     }
   }
-  const Amounts total = sum.total(Tally::kAll);
+  const Amounts total = sum.total(ThreadCounters::kAll);
   const Gauge& bytes =
       out->classes[at][static_cast<std::size_t>(device)][kSizeClasses].allocated_bytes;
   Gauge& of_facade = out->facade_bytes[at];
@@ -216,14 +216,14 @@ void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches
   of_facade.current += bytes.current;
   of_facade.peak += bytes.peak;
   of_facade.increased += static_cast<std::uint64_t>(total.bytes);
-  of_facade.decreased += static_cast<std::uint64_t>((total - sum.live(Tally::kAll)).bytes);
+  of_facade.decreased += static_cast<std::uint64_t>((total - sum.live(ThreadCounters::kAll)).bytes);
 }
 
 void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& pools,
                                  Statistics* out) {
   for (PoolIndex first = 0; first < pools.all().size(); first += kPoolsPerStream) {
     const StreamKey& key = pools.at(first).key;
-    const StreamTally tally = caches.sum_of_stream(first);
+    const StreamCounters tally = caches.sum_of_stream(first);
     StreamStatistics stream{key.facade,
                             key.device,
                             address_of(key.stream),

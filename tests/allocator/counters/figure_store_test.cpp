@@ -164,7 +164,7 @@ TEST_F(FiguresInAFile, AThreadThatEndsMakesRoomForTheNext) {
   FigureStore store(kFacades, file);
   for (int thread = 0; thread < 1000; ++thread) {
     FigureStore::Tallies tallies = store.take_tallies();
-    EXPECT_EQ(tallies[0].live(Tally::kAll).bytes, 0) << "of the thread before";
+    EXPECT_EQ(tallies[0].live(ThreadCounters::kAll).bytes, 0) << "of the thread before";
     tallies[0].allocated(SizeClass::kLarge, kMiB, kMiB, false);
   }
   const std::optional<Figures> figures = read();

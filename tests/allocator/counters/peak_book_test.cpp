@@ -26,28 +26,28 @@ struct Threads {
   void free(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
     tallies[thread].freed(size_class_of(bytes), bytes, requested_bytes);
   }
-  void add_up(const Tally* asking = nullptr) {
+  void add_up(const ThreadCounters* asking = nullptr) {
     ++times;
-    std::vector<Tally*> all;
+    std::vector<ThreadCounters*> all;
     RoomShares shares;
     allocated_before.resize(tallies.size());
     for (std::size_t thread = 0; thread < tallies.size(); ++thread) {
-      Tally& tally = tallies[thread];
-      const std::int64_t blocks = tally.total(Tally::kAll).blocks;
+      ThreadCounters& tally = tallies[thread];
+      const std::int64_t blocks = tally.total(ThreadCounters::kAll).blocks;
       shares.add(std::exchange(allocated_before[thread], blocks) != blocks, &tally == asking);
       all.push_back(&tally);
     }
     book.add_up(0, all, ended, shares);
   }
-  Tally sum() const {
-    Tally sum = ended;
-    for (const Tally& tally : tallies) sum.absorb(tally);
+  ThreadCounters sum() const {
+    ThreadCounters sum = ended;
+    for (const ThreadCounters& tally : tallies) sum.absorb(tally);
     return sum;
   }
 
-  std::vector<Tally> tallies;
+  std::vector<ThreadCounters> tallies;
   std::vector<std::int64_t> allocated_before;
-  Tally ended;
+  ThreadCounters ended;
   std::array<PeakBook::Peaks, 1> counters{};
   PeakBook book{counters};
   int times = 0;
@@ -59,7 +59,7 @@ TEST(PeakBook, APeakOfTwoThreadsIsTheirSumAtOneMoment) {
   threads.allocate(1, 8192, 8000);
   threads.free(0, 4096, 4000);
   threads.allocate(1, 4096, 4096);
-  const Amounts& peak = threads.book.peak(0, Tally::kAll);
+  const Amounts& peak = threads.book.peak(0, ThreadCounters::kAll);
   EXPECT_EQ(peak.blocks, 2);
   EXPECT_EQ(peak.bytes, 4096 + 8192);
   EXPECT_EQ(peak.requested_bytes, 4096 + 8000) << "at another moment than that of the bytes";
@@ -84,11 +84,11 @@ TEST(PeakBook, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
   Threads threads(2);
   threads.allocate(0, 4096, 4096);
   threads.free(1, 4096, 4096);
-  EXPECT_EQ(threads.sum().live(Tally::kAll).bytes, 0);
+  EXPECT_EQ(threads.sum().live(ThreadCounters::kAll).bytes, 0);
   threads.add_up();
   threads.allocate(0, 4096, 4096);
   threads.allocate(1, 4096, 4096);
-  EXPECT_EQ(threads.book.peak(0, Tally::kAll).bytes, 8192);
+  EXPECT_EQ(threads.book.peak(0, ThreadCounters::kAll).bytes, 8192);
 }
 
 // As a step does: one thread allocates what another one frees, and then it stands still while the
@@ -141,7 +141,8 @@ TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
   auto count = [&](const Block& block, std::int64_t sign) {
     const Amounts one{sign, sign * static_cast<std::int64_t>(block.bytes),
                       sign * static_cast<std::int64_t>(block.requested_bytes)};
-    for (std::size_t of : {static_cast<std::size_t>(size_class_of(block.bytes)), Tally::kAll}) {
+    for (std::size_t of :
+         {static_cast<std::size_t>(size_class_of(block.bytes)), ThreadCounters::kAll}) {
       now[of] += one;
       peak[of] = {std::max(peak[of].blocks, now[of].blocks),
                   std::max(peak[of].bytes, now[of].bytes),
@@ -168,7 +169,7 @@ TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
       threads.tallies[thread] = {};
       threads.add_up();
     }
-    for (std::size_t of = 0; of <= Tally::kAll; ++of) {
+    for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
       const Amounts& noted = threads.book.peak(0, of);
       ASSERT_EQ(noted.blocks, peak[of].blocks) << "step " << step;
       ASSERT_EQ(noted.bytes, peak[of].bytes) << "step " << step;

@@ -8,7 +8,7 @@
 
 namespace uvm {
 
-struct StreamTally {
+struct StreamCounters {
   std::int64_t live_bytes = 0;  // below zero if the thread frees blocks of other threads
   std::int64_t peak_bytes = 0;
   std::uint64_t blocks = 0;  // allocated since the start
@@ -22,14 +22,14 @@ struct StreamTally {
   }
   void freed(std::size_t size_bytes) { live_bytes -= static_cast<std::int64_t>(size_bytes); }
   // Adds the counts of another thread, as if both peaks were at the same time.
-  void absorb(const StreamTally& other) {
+  void absorb(const StreamCounters& other) {
     live_bytes += other.live_bytes;
     peak_bytes += other.peak_bytes;
     blocks += other.blocks;
     bytes += other.bytes;
   }
   // Adds counts that begin where these end.
-  void append(const StreamTally& later) {
+  void append(const StreamCounters& later) {
     peak_bytes = std::max(peak_bytes, live_bytes + later.peak_bytes);
     live_bytes += later.live_bytes;
     blocks += later.blocks;

@@ -43,7 +43,7 @@ struct Amounts {
   }
 };
 
-class alignas(kCacheLinePair) Tally {
+class alignas(kCacheLinePair) ThreadCounters {
  public:
   // False if a peak may have been passed. `from_cache`: the block needed no new memory.
   [[gnu::always_inline]] bool allocated(SizeClass size_class, std::size_t bytes,
@@ -71,7 +71,7 @@ class alignas(kCacheLinePair) Tally {
   void set_limit(std::size_t of, const Amounts& limit) { limits_[of] = limit; }
 
   // Adds the counts of another thread. Limits stay.
-  void absorb(const Tally& other) {
+  void absorb(const ThreadCounters& other) {
     for (std::size_t of = 0; of < kSizeClasses; ++of) {
       live_[of] += other.live_[of];
       total_[of] += other.total_[of];
