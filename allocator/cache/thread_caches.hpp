@@ -17,7 +17,7 @@
 
 #include "allocator/cache/thread_cache.hpp"
 #include "allocator/counters/figure_store.hpp"
-#include "allocator/counters/peak_book.hpp"
+#include "allocator/counters/peak_tracker.hpp"
 #include "runtime/ranked.hpp"
 
 namespace uvm {
@@ -70,7 +70,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // caching. Both stop the world themselves.
   void set_may_cache_large(PoolIndex first);
   void stop_caching_large(PoolIndex first, BlockChain* out);
-  PeakBook& book() UVM_REQUIRES(this) { return book_; }
+  PeakTracker& book() UVM_REQUIRES(this) { return book_; }
   // Sums the counts of all threads at one index, or at each; updates the peaks; and shares the
   // headroom below them among the threads. Allocates nothing.
   void add_up(std::size_t counter) UVM_REQUIRES(this);
@@ -141,7 +141,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   std::span<ThreadCounters> ended_;
   std::vector<StreamCounters> ended_streams_;
   std::atomic<std::size_t> streams_with_room_ = 0;  // size of ended_streams_
-  PeakBook book_;
+  PeakTracker book_;
   std::int64_t& peak_live_bytes_;  // of all facades and devices together
   // Working memory, with room for one entry of each thread.
   std::vector<AsymmetricLock*> taken_;    // StopTheWorld: all locks but its thread's own

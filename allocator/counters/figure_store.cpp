@@ -92,7 +92,7 @@ FileContent content_of(const std::string& file, std::size_t least_bytes) {
 
 FigureStore::Layout::Layout(std::size_t counters) {
   peaks = rounded_up(sizeof(Fixed), kCacheLinePair);
-  tallies = rounded_up(peaks + counters * sizeof(PeakBook::Peaks), kCacheLinePair);
+  tallies = rounded_up(peaks + counters * sizeof(PeakTracker::Peaks), kCacheLinePair);
   size_bytes = rounded_up(tallies + (1 + kThreads) * counters * sizeof(ThreadCounters), kPage);
 }
 
@@ -142,7 +142,7 @@ bool FigureStore::map_file(const std::string& file) {
 
 void FigureStore::make_parts() {
   fixed_ = new (mapped_) Fixed{};
-  peaks_ = new (mapped_ + layout_.peaks) PeakBook::Peaks[counters_]{};
+  peaks_ = new (mapped_ + layout_.peaks) PeakTracker::Peaks[counters_]{};
   tallies_ = new (mapped_ + layout_.tallies) ThreadCounters[(1 + kThreads) * counters_]{};
   Header& header = fixed_->header;
   header.size_bytes = layout_.size_bytes;
@@ -200,7 +200,7 @@ FigureStore::Tallies FigureStore::take_tallies() {
   return out;
 }
 
-Figures FigureStore::figures_of(const Fixed& fixed, const PeakBook::Peaks* peaks,
+Figures FigureStore::figures_of(const Fixed& fixed, const PeakTracker::Peaks* peaks,
                                 const SumOfCounter& sum) {
   Figures out;
   out.about = text_in(fixed.about);
@@ -257,7 +257,7 @@ std::optional<Figures> FigureStore::read_file(const std::string& file, std::stri
     return std::nullopt;
   }
   const Layout layout(fixed.header.counters);
-  const auto* peaks = reinterpret_cast<const PeakBook::Peaks*>(copy + layout.peaks);
+  const auto* peaks = reinterpret_cast<const PeakTracker::Peaks*>(copy + layout.peaks);
   const auto* tallies = reinterpret_cast<const ThreadCounters*>(copy + layout.tallies);
   return figures_of(fixed, peaks, [&](std::size_t counter) {
     ThreadCounters sum;

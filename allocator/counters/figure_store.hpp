@@ -18,7 +18,7 @@
 #include <string_view>
 
 #include <uvmalloc/statistics.hpp>
-#include "allocator/counters/peak_book.hpp"
+#include "allocator/counters/peak_tracker.hpp"
 #include "allocator/counters/thread_counters.hpp"
 #include "hints/hint_counters.hpp"
 #include "runtime/counting_runtime.hpp"
@@ -85,7 +85,7 @@ class FigureStore {
   HintCounters& hints() { return fixed_->hints; }
   CountingRuntime::Counters& calls() { return fixed_->calls; }
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
-  std::span<PeakBook::Peaks> peaks() { return {peaks_, counters_}; }
+  std::span<PeakTracker::Peaks> peaks() { return {peaks_, counters_}; }
   // The sums of threads that have ended, by index.
   std::span<ThreadCounters> ended() { return {tallies_, counters_}; }
 
@@ -150,7 +150,7 @@ class FigureStore {
   bool map_file(const std::string& file);
   void make_parts();
   static bool is_ours(const Fixed& fixed, std::size_t size_bytes);
-  static Figures figures_of(const Fixed& fixed, const PeakBook::Peaks* peaks,
+  static Figures figures_of(const Fixed& fixed, const PeakTracker::Peaks* peaks,
                             const SumOfCounter& sum);
 
   const std::size_t counters_;
@@ -158,7 +158,7 @@ class FigureStore {
   std::string file_;
   char* mapped_ = nullptr;
   Fixed* fixed_ = nullptr;
-  PeakBook::Peaks* peaks_ = nullptr;
+  PeakTracker::Peaks* peaks_ = nullptr;
   ThreadCounters* tallies_ = nullptr;
   std::array<std::atomic<bool>, kThreads> taken_{};
 };

@@ -2,7 +2,7 @@
 // it may allocate before a peak might be passed. Each thread counts for itself; a figure of the
 // process is the sum over threads. The peak of that sum is exact nevertheless: the headroom between
 // the present sum and the peak is divided among the threads. A thread that has used up its part
-// sums the counts again (PeakBook).
+// sums the counts again (PeakTracker).
 //
 // A tally belongs to the thread whose cache it is in; others may read it while they hold that
 // cache's lock.

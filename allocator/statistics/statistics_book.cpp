@@ -187,7 +187,7 @@ void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches
                                  Statistics* out) const {
   const auto at = static_cast<std::size_t>(facade);
   const std::size_t counter = counter_index(facade, device);
-  const PeakBook& book = caches.book();
+  const PeakTracker& book = caches.book();
   const ThreadCounters sum = caches.sum(counter);
   for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
     ClassStatistics& figures = out->classes[at][static_cast<std::size_t>(device)][of];

@@ -1,5 +1,5 @@
 // Peaks of sums, each part of which somebody else counts: exact, whoever allocates and frees.
-#include "allocator/counters/peak_book.hpp"
+#include "allocator/counters/peak_tracker.hpp"
 
 #include <gtest/gtest.h>
 
@@ -48,12 +48,12 @@ struct Threads {
   std::vector<ThreadCounters> tallies;
   std::vector<std::int64_t> allocated_before;
   ThreadCounters ended;
-  std::array<PeakBook::Peaks, 1> counters{};
-  PeakBook book{counters};
+  std::array<PeakTracker::Peaks, 1> counters{};
+  PeakTracker book{counters};
   int times = 0;
 };
 
-TEST(PeakBook, APeakOfTwoThreadsIsTheirSumAtOneMoment) {
+TEST(PeakTracker, APeakOfTwoThreadsIsTheirSumAtOneMoment) {
   Threads threads(2);
   threads.allocate(0, 4096, 4000);
   threads.allocate(1, 8192, 8000);
@@ -65,7 +65,7 @@ TEST(PeakBook, APeakOfTwoThreadsIsTheirSumAtOneMoment) {
   EXPECT_EQ(peak.requested_bytes, 4096 + 8000) << "at another moment than that of the bytes";
 }
 
-TEST(PeakBook, BelowThePeakASingleThreadNeverAddsUp) {
+TEST(PeakTracker, BelowThePeakASingleThreadNeverAddsUp) {
   Threads threads(1);
   threads.allocate(0, 64 * kMiB, 64 * kMiB);
   threads.free(0, 64 * kMiB, 64 * kMiB);
@@ -80,7 +80,7 @@ TEST(PeakBook, BelowThePeakASingleThreadNeverAddsUp) {
   EXPECT_EQ(threads.times, before);
 }
 
-TEST(PeakBook, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
+TEST(PeakTracker, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
   Threads threads(2);
   threads.allocate(0, 4096, 4096);
   threads.free(1, 4096, 4096);
@@ -93,7 +93,7 @@ TEST(PeakBook, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
 
 // As a step does: one thread allocates what another one frees, and then it stands still while the
 // other allocates.
-TEST(PeakBook, AThreadThatStandsStillLeavesAllRoomToTheOther) {
+TEST(PeakTracker, AThreadThatStandsStillLeavesAllRoomToTheOther) {
   Threads threads(2);
   constexpr int kBlocks = 1000;
   for (int i = 0; i < kBlocks; ++i) threads.allocate(0, 4096, 4096);
@@ -109,7 +109,7 @@ TEST(PeakBook, AThreadThatStandsStillLeavesAllRoomToTheOther) {
   }
 }
 
-TEST(PeakBook, AResetStartsFromWhatIsLive) {
+TEST(PeakTracker, AResetStartsFromWhatIsLive) {
   Threads threads(2);
   threads.allocate(0, 8192, 8192);
   threads.allocate(1, 4096, 4096);

@@ -33,7 +33,7 @@ class RoomShares {
   std::size_t asking_ = kNobody;
 };
 
-class PeakBook {
+class PeakTracker {
  public:
   static constexpr std::size_t kSums = ThreadCounters::kAll + 1;
   struct Peaks {
@@ -43,7 +43,7 @@ class PeakBook {
   };
 
   // `counters` outlive the book.
-  explicit PeakBook(std::span<Peaks> counters) : counters_(counters) {}
+  explicit PeakTracker(std::span<Peaks> counters) : counters_(counters) {}
 
   // Sums `tallies` and `ended`, which are those of one index, updates the peaks, and divides the
   // headroom below them.

@@ -1,4 +1,4 @@
-#include "allocator/counters/peak_book.hpp"
+#include "allocator/counters/peak_tracker.hpp"
 
 #include <algorithm>
 
@@ -34,8 +34,8 @@ std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
   return thread == asking_ ? room - (parties_ - 1) * each : each;
 }
 
-void PeakBook::add_up(std::size_t counter, std::span<ThreadCounters* const> tallies,
-                      const ThreadCounters& ended, const RoomShares& shares) {
+void PeakTracker::add_up(std::size_t counter, std::span<ThreadCounters* const> tallies,
+                         const ThreadCounters& ended, const RoomShares& shares) {
   for (std::size_t of = 0; of < kSums; ++of) {
     Amounts sum = ended.live(of);
     for (const ThreadCounters* tally : tallies) sum += tally->live(of);
@@ -48,18 +48,20 @@ void PeakBook::add_up(std::size_t counter, std::span<ThreadCounters* const> tall
   }
 }
 
-void PeakBook::reset_totals(std::size_t counter, const ThreadCounters& sum) {
+void PeakTracker::reset_totals(std::size_t counter, const ThreadCounters& sum) {
   for (std::size_t of = 0; of < kSums; ++of) {
     counters_[counter].increased_before[of] = sum.total(of);
     counters_[counter].decreased_before[of] = sum.total(of) - sum.live(of);
   }
 }
 
-Amounts PeakBook::increased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const {
+Amounts PeakTracker::increased(std::size_t counter, std::size_t of,
+                               const ThreadCounters& sum) const {
   return sum.total(of) - counters_[counter].increased_before[of];
 }
 
-Amounts PeakBook::decreased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const {
+Amounts PeakTracker::decreased(std::size_t counter, std::size_t of,
+                               const ThreadCounters& sum) const {
   return sum.total(of) - sum.live(of) - counters_[counter].decreased_before[of];
 }
 
