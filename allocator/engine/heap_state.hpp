@@ -16,7 +16,7 @@
 #include "allocator/engine/pressure_rounds.hpp"
 #include "allocator/heap/block_pools.hpp"
 #include "allocator/spans/span_store.hpp"
-#include "allocator/statistics/statistics_book.hpp"
+#include "allocator/statistics/heap_statistics.hpp"
 #include "allocator/streams/private_pool_table.hpp"
 #include "hints/placement_planner.hpp"
 #include "runtime/capture_guard.hpp"
@@ -40,7 +40,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     BudgetReserve reserve;
     BlockPools pools;
     PrivatePoolTable private_pools;
-    StatisticsBook book;
+    HeapStatistics book;
     PressureRounds::Callbacks pressure_callbacks;
     std::size_t orphaned_streams = 0;  // streams whose pools are Pool::is_orphaned
 

@@ -1,4 +1,4 @@
-#include "allocator/statistics/statistics_book.hpp"
+#include "allocator/statistics/heap_statistics.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -54,20 +54,20 @@ const char* to_string(CopyReason reason) {
   return "unknown";
 }
 
-StatisticsBook::StatisticsBook(std::size_t devices, std::size_t budget_bytes, Totals& totals)
+HeapStatistics::HeapStatistics(std::size_t devices, std::size_t budget_bytes, Totals& totals)
     : devices_(devices), totals_(totals) {
   figures_.budget_bytes = budget_bytes;
   for (auto& facade : figures_.classes) facade.resize(devices);
   for (auto& facade : figures_.service) facade.resize(devices);
 }
 
-void StatisticsBook::check_device(int device) const {
+void HeapStatistics::check_device(int device) const {
   if (device >= 0 && static_cast<std::size_t>(device) < devices_) return;
   throw std::out_of_range(fmt::format("device {} does not exist; there are {}", device, devices_));
 }
 
 // Returns nullptr if the pool is not private.
-PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
+PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
   if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
   auto& all = figures_.private_pools;
   auto found = std::find_if(all.begin(), all.end(), [&](const PrivatePoolStatistics& other) {
@@ -78,7 +78,7 @@ PrivatePoolStatistics* StatisticsBook::private_pool(const StreamKey& key) {
 }
 
 // Pages count for large blocks first. Segments of arenas are then moved to small ones.
-void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
+void HeapStatistics::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
   PrivatePoolStatistics* own = private_pool(pool.key);
@@ -90,40 +90,40 @@ void StatisticsBook::count_pages(const Pool& pool, std::size_t size_bytes,
   (totals_.pool_bytes[static_cast<std::size_t>(pool.key.facade)].*count)(size_bytes);
 }
 
-void StatisticsBook::pages_added(const Pool& pool, void* base, std::size_t size_bytes) {
+void HeapStatistics::pages_added(const Pool& pool, void* base, std::size_t size_bytes) {
   count_pages(pool, size_bytes, &Gauge::increase);
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_added(pool.key, base, size_bytes);
   }
 }
 
-void StatisticsBook::pages_removed(const Pool& pool, void* base, std::size_t size_bytes) {
+void HeapStatistics::pages_removed(const Pool& pool, void* base, std::size_t size_bytes) {
   count_pages(pool, size_bytes, &Gauge::decrease);
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->pages_removed(pool.key, base, size_bytes);
   }
 }
 
-void StatisticsBook::small_segment_taken(const Pool& home, std::size_t size_bytes) {
+void HeapStatistics::small_segment_taken(const Pool& home, std::size_t size_bytes) {
   Classes& classes = classes_of(home.key);
   classes[kLargeIndex].reserved_bytes.decrease(size_bytes);
   classes[kSmallIndex].reserved_bytes.increase(size_bytes);
 }
 
-void StatisticsBook::small_segment_returned(const Pool& home, std::size_t size_bytes) {
+void HeapStatistics::small_segment_returned(const Pool& home, std::size_t size_bytes) {
   Classes& classes = classes_of(home.key);
   classes[kSmallIndex].reserved_bytes.decrease(size_bytes);
   classes[kLargeIndex].reserved_bytes.increase(size_bytes);
 }
 
-std::size_t StatisticsBook::reserved_bytes(Facade facade, int device) const {
+std::size_t HeapStatistics::reserved_bytes(Facade facade, int device) const {
   return figures_
       .classes[static_cast<std::size_t>(facade)][static_cast<std::size_t>(device)][kSizeClasses]
       .reserved_bytes.current;
 }
 
 // Counts blocks behind fences in the gauges of active blocks; all() adds the live ones.
-void StatisticsBook::count_fenced(const Block& block, const Pool& pool,
+void HeapStatistics::count_fenced(const Block& block, const Pool& pool,
                                   void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
   for (std::size_t of :
@@ -134,21 +134,21 @@ void StatisticsBook::count_fenced(const Block& block, const Pool& pool,
   }
 }
 
-void StatisticsBook::fence_begins(const Block& block, const Pool& pool) {
+void HeapStatistics::fence_begins(const Block& block, const Pool& pool) {
   count_fenced(block, pool, &Gauge::increase);
 }
 
-void StatisticsBook::fence_ends(const Block& block, const Pool& pool) {
+void HeapStatistics::fence_ends(const Block& block, const Pool& pool) {
   count_fenced(block, pool, &Gauge::decrease);
 }
 
-void StatisticsBook::free_completed(const Block& block, const Pool& pool) {
+void HeapStatistics::free_completed(const Block& block, const Pool& pool) {
   if (observer_ != nullptr && pool.key.facade == Facade::kDevice) {
     observer_->free_completed(pool.key, block.address(), block.requested_bytes());
   }
 }
 
-void StatisticsBook::reset_gauges(Facade facade, int device, void (Gauge::*reset)()) {
+void HeapStatistics::reset_gauges(Facade facade, int device, void (Gauge::*reset)()) {
   for (auto& figures : classes_of({facade, device})) {
     figures.each_gauge([&](Gauge& gauge) { (gauge.*reset)(); });
   }
@@ -160,7 +160,7 @@ void StatisticsBook::reset_gauges(Facade facade, int device, void (Gauge::*reset
   std::erase_if(figures_.private_pools, [](const auto& pool) { return pool.is_empty(); });
 }
 
-void StatisticsBook::limit_ended_pools(const HasEnded& has_ended) noexcept {
+void HeapStatistics::limit_ended_pools(const HasEnded& has_ended) noexcept {
   auto& all = figures_.private_pools;
   auto can_go = [&](const PrivatePoolStatistics& pool) {
     return pool.reserved_bytes[kSizeClasses].current == 0 && has_ended(pool.device, pool.id);
@@ -174,16 +174,16 @@ void StatisticsBook::limit_ended_pools(const HasEnded& has_ended) noexcept {
   });
 }
 
-void StatisticsBook::reset_peaks(Facade facade, int device) {
+void HeapStatistics::reset_peaks(Facade facade, int device) {
   reset_gauges(facade, device, &Gauge::reset_peak);
 }
 
-void StatisticsBook::reset_totals(Facade facade, int device) {
+void HeapStatistics::reset_totals(Facade facade, int device) {
   reset_gauges(facade, device, &Gauge::reset_totals);
   service_of(facade, device) = {};
 }
 
-void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches,
+void HeapStatistics::add_classes(Facade facade, int device, ThreadCaches& caches,
                                  Statistics* out) const {
   const auto at = static_cast<std::size_t>(facade);
   const std::size_t counter = counter_index(facade, device);
@@ -219,7 +219,7 @@ void StatisticsBook::add_classes(Facade facade, int device, ThreadCaches& caches
   of_facade.decreased += static_cast<std::uint64_t>((total - sum.live(ThreadCounters::kAll)).bytes);
 }
 
-void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& pools,
+void HeapStatistics::add_streams(const ThreadCaches& caches, const BlockPools& pools,
                                  Statistics* out) {
   for (PoolIndex first = 0; first < pools.all().size(); first += kPoolsPerStream) {
     const StreamKey& key = pools.at(first).key;
@@ -248,7 +248,7 @@ void StatisticsBook::add_streams(const ThreadCaches& caches, const BlockPools& p
   }
 }
 
-Statistics StatisticsBook::all(ThreadCaches& caches, const BlockPools& pools,
+Statistics HeapStatistics::all(ThreadCaches& caches, const BlockPools& pools,
                                const SpanStore& spans) const {
   Statistics out = figures_;
   static_cast<Totals&>(out) = totals_;

@@ -17,10 +17,10 @@
 
 namespace uvm {
 
-class StatisticsBook {
+class HeapStatistics {
  public:
   // `totals` outlives the book.
-  StatisticsBook(std::size_t devices, std::size_t budget_bytes, Totals& totals);
+  HeapStatistics(std::size_t devices, std::size_t budget_bytes, Totals& totals);
 
   // The index of that memory kind and device among the counters of ThreadCaches.
   std::size_t counter_index(Facade facade, int device) const {
