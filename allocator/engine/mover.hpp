@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <uvmalloc/types.hpp>
-#include "allocator/base/recycled.hpp"
+#include "allocator/base/object_pool.hpp"
 #include "allocator/engine/charges.hpp"
 #include "allocator/engine/hint_dispatcher.hpp"
 #include "allocator/engine/request.hpp"
@@ -84,7 +84,7 @@ class Mover {
   HintDispatcher& hints_;
   Charges& charges_;
   const MakeRoom make_room_;
-  Recycled<MovedStorage> records_ UVM_GUARDED_BY(state_);  // of moves
+  ObjectPool<MovedStorage> records_ UVM_GUARDED_BY(state_);  // of moves
 };
 
 }  // namespace uvm

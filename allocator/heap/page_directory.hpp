@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "allocator/base/recycled.hpp"
+#include "allocator/base/object_pool.hpp"
 #include "allocator/base/work_counters.hpp"
 #include "allocator/heap/block.hpp"
 #include "allocator/heap/block_start_map.hpp"
@@ -116,7 +116,7 @@ class PageDirectory {
 
   RunBlockStore& blocks() { return blocks_; }
   const RunBlockStore& blocks() const { return blocks_; }
-  Recycled<OwnPages>& own_pages() { return own_pages_; }
+  ObjectPool<OwnPages>& own_pages() { return own_pages_; }
 
   // Bytes of records and tables, as taken from the system.
   std::size_t bytes() const;
@@ -167,8 +167,8 @@ class PageDirectory {
 
   PageMap<PageEntry> pages_;
   RunBlockStore blocks_;
-  Recycled<OwnPages> own_pages_;
-  Recycled<PackedPage> packed_pages_;
+  ObjectPool<OwnPages> own_pages_;
+  ObjectPool<PackedPage> packed_pages_;
   SmallPageStore small_pages_;
   std::size_t start_map_bytes_ = 0;
 };

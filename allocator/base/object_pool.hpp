@@ -9,7 +9,7 @@
 namespace uvm {
 
 template <class Record>
-class Recycled {
+class ObjectPool {
  public:
   Record* make(const Record& like) {
     if (dropped_.empty()) {
