@@ -6,8 +6,8 @@ namespace uvm {
 
 // Takes a block displaced to the stream with those pools. From now on its pages count for the
 // caller.
-RunBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
-                                           PoolIndex pools) {
+PageBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
+                                            PoolIndex pools) {
   if (request.requested_bytes < kPageGranularBytes ||
       !limits::check(heap, heap->pools.at(request.pool()).key, 0, request.pages_bytes()).ok()) {
     return nullptr;
@@ -16,7 +16,7 @@ RunBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request
 }
 
 BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Request& request) {
-  RunBlock* block = take_displaced_here(heap, request, request.pools);
+  PageBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
     // The fences guarded the block against its home pool; this caller is ordered by its stream.
@@ -32,7 +32,7 @@ Found BlockFinder::find(const Request& request, Searched searched) {
     const HeapGuard heap(state_);
     Pool& pool = heap->pools.at(request.pool());
     if (searched == Searched::kNothing) {
-      RunBlock* block = heap->pools.take(pool, request.size_bytes);
+      PageBlock* block = heap->pools.take(pool, request.size_bytes);
       if (block != nullptr) return {heap->pools.trim(block, request.size_bytes), true};
       block = take_displaced(heap, request).block;
       if (block != nullptr) return {block, true};
@@ -44,10 +44,10 @@ Found BlockFinder::find(const Request& request, Searched searched) {
 
 // Turns pages that left one pool into a block of another, in no index. std::bad_alloc: the pages
 // are free in their span.
-RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
-                                Pool& pool) {
+PageBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
+                                 Pool& pool) {
   heap->book.pages_removed(lender, pages.base, pages.size_bytes);
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   try {
     heap->book.prepare(pool);
     block = heap->pools.add_pages(pages, pool);
@@ -59,7 +59,7 @@ RunBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, cons
   return block;
 }
 
-RunBlock* BlockFinder::borrow(const Request& request) {
+PageBlock* BlockFinder::borrow(const Request& request) {
   if (request.facade == Facade::kDevice) return nullptr;
   const PoolClass other =
       request.pool_class == PoolClass::kPacked ? PoolClass::kPageGranular : PoolClass::kPacked;
@@ -73,9 +73,9 @@ RunBlock* BlockFinder::borrow(const Request& request) {
 // `take(heap, pool)` returns a block. A private pool neither lends nor borrows: its memory stays
 // its own until it is released.
 template <class Take>
-RunBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
+PageBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
   if (request.facade != Facade::kDevice || state_.is_capturing()) return nullptr;
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   {
     const HeapGuard heap(state_);
     if (heap->pools.at(request.pools).key.private_pool != 0) return nullptr;
@@ -95,8 +95,8 @@ RunBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
 }
 
 Found BlockFinder::steal(const Request& request) {
-  RunBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
-    RunBlock* taken = heap->pools.take(pool, request.size_bytes);
+  PageBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
+    PageBlock* taken = heap->pools.take(pool, request.size_bytes);
     return taken != nullptr ? taken : take_displaced_here(heap, request, first_of(pool.index));
   });
   if (block == nullptr) return {};
@@ -106,7 +106,7 @@ Found BlockFinder::steal(const Request& request) {
 }
 
 bool BlockFinder::steal_page(const Request& request) {
-  RunBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
+  PageBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
     return first_of(pool.index) == request.pools ? nullptr : heap->pools.take_with_page(pool);
   });
   if (block == nullptr) return false;

@@ -18,7 +18,7 @@ class BlockFinder {
   // The places that were searched for a request, and the block that was found.
   enum class Searched : unsigned char { kNothing, kPool, kAll };
   struct Taken {
-    RunBlock* block = nullptr;
+    PageBlock* block = nullptr;
     Searched searched = Searched::kNothing;
   };
   // Takes a block of another pool whose pages are here. For a pool without free blocks of its own.
@@ -30,7 +30,7 @@ class BlockFinder {
 
   // Turns whole free pages of the other pool of a host stream into a block of the request's pool,
   // in no index. nullptr: there are none.
-  RunBlock* borrow(const Request& request);
+  PageBlock* borrow(const Request& request);
 
   // steal() and steal_page() wait for the device. They take the block before that, because a block
   // freed meanwhile may have pending work.
@@ -42,10 +42,10 @@ class BlockFinder {
   bool steal_page(const Request& request);
 
  private:
-  RunBlock* transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages, Pool& pool);
-  RunBlock* take_displaced_here(const LockedHeap& heap, const Request& request, PoolIndex pools);
+  PageBlock* transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages, Pool& pool);
+  PageBlock* take_displaced_here(const LockedHeap& heap, const Request& request, PoolIndex pools);
   template <class Take>
-  RunBlock* take_of_other_stream(const Request& request, Take take);
+  PageBlock* take_of_other_stream(const Request& request, Take take);
 
   Machine& machine_;
   HeapState& state_;

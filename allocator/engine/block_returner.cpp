@@ -15,7 +15,7 @@ void BlockReturner::give_back(BlockChain blocks) noexcept {
         small.push(block);
         continue;
       }
-      heap->pools.put(static_cast<RunBlock*>(block), heap->pools.at(block->pool));
+      heap->pools.put(static_cast<PageBlock*>(block), heap->pools.at(block->pool));
     }
   }
   if (!small.empty()) give_back_small(std::move(small));

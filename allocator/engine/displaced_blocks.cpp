@@ -10,7 +10,7 @@ const Fence* DisplacedBlocks::first_pending(const std::vector<Fence>& fences) co
   return found == fences.end() ? nullptr : &*found;
 }
 
-bool DisplacedBlocks::is_pending(const LockedHeap& heap, const RunBlock& block,
+bool DisplacedBlocks::is_pending(const LockedHeap& heap, const PageBlock& block,
                                  const std::vector<Pending>& pending) const {
   const BlockSideState* side_state = heap->pools.side_states().find(&block);
   if (side_state == nullptr) return false;
@@ -26,14 +26,14 @@ bool DisplacedBlocks::is_pending(const LockedHeap& heap, const RunBlock& block,
 Found DisplacedBlocks::recall(const Request& request) {
   std::vector<Pending> pending;
   for (;;) {
-    RunBlock* block = nullptr;
+    PageBlock* block = nullptr;
     std::vector<Fence> fences;
     {
       const HeapGuard heap(state_);
       const auto& away = heap->pools.at(request.pool()).displaced_away;
       const auto found =
           std::find_if(away.lower_bound(request.size_bytes), away.end(),
-                       [&](const RunBlock* other) { return !is_pending(heap, *other, pending); });
+                       [&](const PageBlock* other) { return !is_pending(heap, *other, pending); });
       if (found == away.end()) return {};
       block = *found;
       heap->pools.take_displaced(block);
@@ -66,7 +66,7 @@ bool DisplacedBlocks::hold_lead(const Request& request) {
       const Pool& pool = heap->pools.at(request.pool());
       const std::size_t waiting_bytes = fenced_.waiting_bytes(heap, pool.index);
       std::size_t pending_bytes = waiting_bytes;
-      for (const RunBlock* block : pool.displaced_away) {
+      for (const PageBlock* block : pool.displaced_away) {
         if (!block->plain) pending_bytes += block->size_bytes();
       }
       if (pending_bytes < most_bytes) return true;
@@ -108,7 +108,7 @@ void DisplacedBlocks::shed_finished_fences_of(PoolIndex home) {
 DisplacedBlocks::Taken DisplacedBlocks::take_oldest_fenced(const LockedHeap& heap, const Pool& home,
                                                            std::uint64_t after) {
   Taken oldest;
-  for (RunBlock* block : home.displaced_away) {
+  for (PageBlock* block : home.displaced_away) {
     const std::uint64_t at = block->own_pages->displaced_at;
     if (block->plain || at <= after) continue;
     if (oldest.block == nullptr || at < oldest.displaced_at) oldest = {block, at, {}};

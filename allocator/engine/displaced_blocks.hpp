@@ -43,12 +43,12 @@ class DisplacedBlocks {
     DeviceStream stream;
     std::uint64_t displaced_at;
   };
-  bool is_pending(const LockedHeap& heap, const RunBlock& block,
+  bool is_pending(const LockedHeap& heap, const PageBlock& block,
                   const std::vector<Pending>& pending) const;
   const Fence* first_pending(const std::vector<Fence>& fences) const;
   // A block that is in no index until it is put back.
   struct Taken {
-    RunBlock* block = nullptr;
+    PageBlock* block = nullptr;
     std::uint64_t displaced_at = 0;
     std::vector<Fence> fences = {};
   };

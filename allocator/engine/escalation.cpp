@@ -80,7 +80,7 @@ bool Escalation::flush_stream(Demand* demand) {
 }
 
 bool Escalation::borrow(Demand* demand) {
-  RunBlock* block = finder_.borrow(demand->request);
+  PageBlock* block = finder_.borrow(demand->request);
   if (block == nullptr) return false;
   const HeapGuard heap(state_);
   if (demand->is_small) {

@@ -7,7 +7,7 @@ namespace uvm {
 // Takes a block of the stream's pool, in one turn of the state lock and without a driver call.
 [[gnu::always_inline]] inline void* Engine::allocate_from_pool(ThreadCache* cache,
                                                                const Request& request) {
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   TraceTime at = 0;
   bool is_time_to_trim = false;
   BlockFinder::Taken taken;
@@ -102,7 +102,7 @@ namespace uvm {
         if (!kept) {
           {
             const HeapGuard heap(state);
-            heap->pools.put(static_cast<RunBlock*>(block), heap->pools.at(block->pool));
+            heap->pools.put(static_cast<PageBlock*>(block), heap->pools.at(block->pool));
           }
           decay.now_and_then();
         }

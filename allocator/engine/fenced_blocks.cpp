@@ -125,7 +125,7 @@ bool FencedBlocks::try_to_add(Block* block) {
     throw;
   }
   if (target != heap->pools.directory().home_of(*block)) {
-    static_cast<RunBlock*>(block)->own_pages->displaced_at = ++displaced_;
+    static_cast<PageBlock*>(block)->own_pages->displaced_at = ++displaced_;
   }
   block->pool = target;
   heap->book.figures().fences += recorded;
@@ -271,7 +271,7 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
   return finished;
 }
 
-std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, RunBlock* block) const {
+std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, PageBlock* block) const {
   const BlockSideState* side_state = heap->pools.side_states().find(block);
   if (side_state == nullptr) return {};
   try {
@@ -282,7 +282,7 @@ std::vector<Fence> FencedBlocks::fences_of(const LockedHeap& heap, RunBlock* blo
   }
 }
 
-void FencedBlocks::drop_fences(const LockedHeap& heap, RunBlock* block) {
+void FencedBlocks::drop_fences(const LockedHeap& heap, PageBlock* block) {
   BlockSideState* side_state = heap->pools.side_states().find(block);
   if (side_state == nullptr) return;
   work_.release(&side_state->fences);

@@ -73,10 +73,10 @@ class FencedBlocks {
 
   // The fences of a free block that the caller has taken. std::bad_alloc: the block is back in its
   // pool.
-  std::vector<Fence> fences_of(const LockedHeap& heap, RunBlock* block) const;
+  std::vector<Fence> fences_of(const LockedHeap& heap, PageBlock* block) const;
   // Drops the fences of a block: its device was waited for, or they guard it against other callers
   // only.
-  void drop_fences(const LockedHeap& heap, RunBlock* block);
+  void drop_fences(const LockedHeap& heap, PageBlock* block);
 
  private:
   static constexpr std::size_t kAllStreams = SIZE_MAX;

@@ -104,7 +104,7 @@ std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
           }
         },
         // Small blocks have no record of who uses them.
-        [&](const RunBlock& run) { visit(run, run.home, PlaceSet(place)); });
+        [&](const PageBlock& run) { visit(run, run.home, PlaceSet(place)); });
   }
   return bytes;
 }

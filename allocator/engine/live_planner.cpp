@@ -141,7 +141,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
     using live::Discarded;
     if (!owner_.machine_.device(device_).capabilities.discard) return Discarded::kRefused;
-    RunBlock* block = nullptr;
+    PageBlock* block = nullptr;
     StreamKey key;
     {
       const HeapGuard heap(owner_.state_);
@@ -160,7 +160,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
         heap->pools.put(block, heap->pools.at(block->pool));
       }
       HeapState& state;
-      RunBlock* block;
+      PageBlock* block;
     } put_back{owner_.state_, block};
     return lanes_.discard(page, key.device_stream(), freed) ? Discarded::kYes : Discarded::kRefused;
   }

@@ -55,14 +55,14 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
 
 // Turns pages of a span into a block of the pool, in no index, and adds their hints to the plan.
 // std::bad_alloc: the pages are free in their span.
-RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
-                              std::size_t size_bytes, Pool& pool, HintPlan* plan) {
+PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
+                               std::size_t size_bytes, Pool& pool, HintPlan* plan) {
   heap->spans.take(run, size_bytes);
   heap->book.figures().touched_bytes.increase(run.untouched_bytes);
   const StreamKey& key = pool.key;
   const Place wanted = place_of_use(key.facade, key.device);
   SegmentPlacement placement = run.span->placement;
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   try {
     heap->book.prepare(pool);
     if (run.span->facade != key.facade || run.span->device != key.device) {
@@ -89,7 +89,7 @@ RunBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
 Found PageGrower::take(const LockedHeap& heap, const Request& request, const Growth& growth,
                        HintPlan* plan) {
   Pool& pool = heap->pools.at(request.pool());
-  RunBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
+  PageBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
   if (growth.size_bytes < request.size_bytes) {
     // The pages join the free block beside them, which is then long enough.
     heap->pools.put(block, pool);
@@ -180,8 +180,8 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
 }
 
 // Returns the first segment of the page. The rest is free.
-RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
-                                         SmallArenas::Growth most) {
+PageBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
+                                          SmallArenas::Growth most) {
   const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;
   const StreamKey& key = pool.key;
   const SpanStore::Run run = heap->spans.find(key.facade, key.device, kPageBytes, any_facade);
@@ -195,7 +195,7 @@ RunBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
   const bool is_device = key.facade == Facade::kDevice;
   const DeviceStream user = is_device ? key.device_stream() : DeviceStream{};
   HintPlan plan;
-  RunBlock* page = add_run(heap, run, kPageBytes, pool, &plan);
+  PageBlock* page = add_run(heap, run, kPageBytes, pool, &plan);
   if (run.untouched_bytes != 0 && heap->spans.touched_bytes() > heap->budget_bytes) {
     heap->reserve.take_page(key.facade, key.device);
   }

@@ -31,7 +31,7 @@ class PageGrower {
 
   // For small objects, under the arenas' locks: returns a page, as a block in no index, with its
   // hints pending. nullptr: no span has a free page, or a limit refuses it.
-  RunBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
+  PageBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
   // Whether add_page_for_small() would find a page now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
   // As has_page(), for spans of the request's own memory kind. Makes a new span if none has a page.
@@ -44,8 +44,8 @@ class PageGrower {
   };
   Growth plan_growth(const LockedHeap& heap, const Request& request, bool any_facade) const;
   Found take(const LockedHeap& heap, const Request& request, const Growth& growth, HintPlan* plan);
-  RunBlock* add_run(const LockedHeap& heap, const SpanStore::Run& run, std::size_t size_bytes,
-                    Pool& pool, HintPlan* plan);
+  PageBlock* add_run(const LockedHeap& heap, const SpanStore::Run& run, std::size_t size_bytes,
+                     Pool& pool, HintPlan* plan);
   bool is_on_a_device(const LockedHeap& heap, const void* address, std::size_t size_bytes) const;
   // Makes a span for the request, and calls `then` in the turn of the lock that adds it. False: it
   // is refused.

@@ -102,7 +102,7 @@ void PrivateMemory::restore(int device, std::uint64_t id, const std::vector<Priv
 }
 
 void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlock& wanted) {
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   StreamKey key;
   Request request{Facade::kDevice,    device, wanted.size_bytes, wanted.requested_bytes, nullptr,
                   PoolClass::kPacked, 0};

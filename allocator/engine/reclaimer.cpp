@@ -62,12 +62,12 @@ std::size_t Reclaimer::release_pages(std::size_t most_bytes) {
 
 // The pool's free blocks that may hold whole pages. If the pool is not wanted: only those displaced
 // from a wanted pool.
-std::vector<RunBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Pool& pool,
-                                              const PoolFilter& wanted, bool fenced_too) const {
+std::vector<PageBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Pool& pool,
+                                               const PoolFilter& wanted, bool fenced_too) const {
   if (wanted(heap, pool)) return heap->pools.with_pages(pool, fenced_too);
-  std::vector<RunBlock*> blocks = heap->pools.displaced_with_pages(pool, fenced_too);
+  std::vector<PageBlock*> blocks = heap->pools.displaced_with_pages(pool, fenced_too);
   std::erase_if(blocks,
-                [&](const RunBlock* block) { return !wanted(heap, heap->pools.at(block->home)); });
+                [&](const PageBlock* block) { return !wanted(heap, heap->pools.at(block->home)); });
   return blocks;
 }
 
@@ -77,7 +77,7 @@ std::vector<const Span*> Reclaimer::idle_spans(const LockedHeap& heap,
                                                const PoolFilter& wanted) const {
   std::map<const Span*, std::size_t> free_bytes;
   for (const auto& pool : heap->pools.all()) {
-    for (const RunBlock* block : free_blocks(heap, *pool, wanted, false)) {
+    for (const PageBlock* block : free_blocks(heap, *pool, wanted, false)) {
       const Span* span = heap->pools.directory().span_of(*block);
       if (machine_.span_memory.gives_pages_back(*span)) continue;
       free_bytes[span] += BlockPools::whole_page_bytes(*block);
@@ -101,7 +101,7 @@ std::size_t Reclaimer::idle_bytes(const LockedHeap& heap) const {
   for (const Span* span : idle_spans(heap, any)) bytes += span->touched_bytes;
   for (const auto& pool : heap->pools.all()) {
     if (!any(heap, *pool)) continue;
-    for (const RunBlock* block : heap->pools.with_pages(*pool, false)) {
+    for (const PageBlock* block : heap->pools.with_pages(*pool, false)) {
       if (!machine_.span_memory.gives_pages_back(*heap->pools.directory().span_of(*block)))
         continue;
       bytes += BlockPools::whole_page_bytes(*block);
@@ -121,7 +121,7 @@ void Reclaimer::release_surplus_spans(const Request& request) {
     const HeapGuard heap(state_);
     const Pool& pool = heap->page_granular_pool(request.pools);
     std::size_t free_bytes = pool.own.free_bytes();
-    for (const RunBlock* block : pool.displaced_away) free_bytes += block->size_bytes();
+    for (const PageBlock* block : pool.displaced_away) free_bytes += block->size_bytes();
     const std::size_t touched_bytes = heap->spans.touched_bytes(request.facade, request.device);
     auto bound = [](std::size_t used_bytes) {
       return std::max(policy::kLeastSurplusBytes, used_bytes / policy::kSurplusParts);
@@ -141,9 +141,9 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
                                   const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
   const bool takes_fenced = departure->is_of_all || departure->takes_fenced;
-  const std::vector<RunBlock*> blocks = free_blocks(heap, pool, wanted, takes_fenced);
+  const std::vector<PageBlock*> blocks = free_blocks(heap, pool, wanted, takes_fenced);
   detached_.reserve(detached_.size() + blocks.size());
-  for (RunBlock* block : blocks) {
+  for (PageBlock* block : blocks) {
     const Span* span = heap->pools.directory().span_of(*block);
     const bool goes_whole = departure->is_of_all || departure->spans.contains(span);
     const bool goes_by_page =

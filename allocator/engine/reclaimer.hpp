@@ -81,8 +81,8 @@ class Reclaimer {
   std::vector<const Span*> idle_spans(const LockedHeap& heap, const PoolFilter& wanted) const;
   Departure departure_of(const LockedHeap& heap, const PoolFilter& wanted,
                          std::size_t most_bytes) const;
-  std::vector<RunBlock*> free_blocks(const LockedHeap& heap, const Pool& pool,
-                                     const PoolFilter& wanted, bool fenced_too) const;
+  std::vector<PageBlock*> free_blocks(const LockedHeap& heap, const Pool& pool,
+                                      const PoolFilter& wanted, bool fenced_too) const;
   void detach_free_pages(const LockedHeap& heap, const Pool& pool, const PoolFilter& wanted,
                          Departure* departure);
   std::set<int> devices_to_wait_for(const LockedHeap& heap) const;

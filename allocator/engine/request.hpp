@@ -86,7 +86,7 @@ struct Request {
 
 // A block for a request: taken out of its index, and not yet live.
 struct Found {
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   bool from_cache = true;
   // The part whose pages are not yet where they will be used.
   char* populate = nullptr;

@@ -11,7 +11,7 @@ SmallArenas::Segment SmallAllocator::take_segment(PoolIndex pool_index,
   const HeapGuard heap(state_);
   try {
     Pool& pool = heap->pools.at(pool_index);
-    RunBlock* segment = heap->pools.take_aligned(pool, SmallArena::kSegmentBytes);
+    PageBlock* segment = heap->pools.take_aligned(pool, SmallArena::kSegmentBytes);
     const bool is_new_page = segment == nullptr && most >= SmallArenas::Growth::kNewPages;
     if (is_new_page) segment = grower_.add_page_for_small(heap, pool, most);
     if (segment == nullptr) return {};
@@ -30,7 +30,7 @@ SmallArenas::Segment SmallAllocator::take_segment(PoolIndex pool_index,
 
 void SmallAllocator::return_segment(void* base) noexcept {
   const HeapGuard heap(state_);
-  RunBlock* segment = heap->pools.directory().end_small_run(static_cast<char*>(base));
+  PageBlock* segment = heap->pools.directory().end_small_run(static_cast<char*>(base));
   Pool& pool = heap->pools.at(segment->pool);
   heap->book.small_segment_returned(pool, segment->size_bytes());
   heap->pools.put(segment, pool);

@@ -27,7 +27,7 @@
 namespace uvm {
 
 struct Span;
-struct RunBlock;
+struct PageBlock;
 
 // The index of a pool in PoolTable. The kPoolsPerStream pools of a facade, device and stream have
 // neighbouring indices.
@@ -69,7 +69,7 @@ using BlockKey = std::uint64_t;
 inline constexpr std::uint32_t kBlockKeys = 1u << 25;
 inline constexpr BlockKey kNoBlock = UINT64_MAX;  // sorts after all keys
 
-struct alignas(64) Block {  // one cache line; RunBlock uses its last quarter
+struct alignas(64) Block {  // one cache line; PageBlock uses its last quarter
   // A free run block has its node of the index (FreeTree) where a live block has its own indirect
   // record.
   struct IndexNode {
@@ -123,7 +123,7 @@ struct OwnPages {
 
 // A packed or page-granular block, cut out of a run of pages. `home` is the pool whose pages it
 // lies in. A block that moved may be free, and used, in another pool; it is displaced then.
-struct RunBlock : Block {
+struct PageBlock : Block {
   PoolIndex home = 0;
   std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use
   // `kind` decides which member of the union is in use.
@@ -136,12 +136,12 @@ struct RunBlock : Block {
     OwnPages* own_pages;
   };
 
-  RunBlock() : chain{0, 0} {}
+  PageBlock() : chain{0, 0} {}
 };
 
-static_assert(sizeof(Block) == 64 && sizeof(RunBlock) == 64);
+static_assert(sizeof(Block) == 64 && sizeof(PageBlock) == 64);
 
-inline BlockKey key_of(const RunBlock* block) {
+inline BlockKey key_of(const PageBlock* block) {
   return address_of(block->address()) * (kBlockKeys / kGranule) | block->id;
 }
 

@@ -42,32 +42,32 @@ class BlockPools {
 
   // Take the free block that fits (FreeIndex::fit) without cutting it; nullptr if none is large
   // enough. take_displaced_here() searches the blocks that are displaced to the pool.
-  RunBlock* take(Pool& pool, std::size_t size_bytes);
-  RunBlock* take_displaced_here(Pool& pool, std::size_t size_bytes);
+  PageBlock* take(Pool& pool, std::size_t size_bytes);
+  PageBlock* take_displaced_here(Pool& pool, std::size_t size_bytes);
   // Takes these bytes out of one free block. nullptr if no free block holds them all, if that block
   // is displaced or has fences, or if a rest beside the bytes would be too small for a block.
-  RunBlock* take_at(char* address, std::size_t size_bytes);
+  PageBlock* take_at(char* address, std::size_t size_bytes);
   // take() and trim() in one step, for the pool's own blocks.
-  RunBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
+  PageBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
   // Takes `size_bytes`, a power of two of at least kSmallestPacked, at a multiple of that size.
   // Packed pools only.
-  RunBlock* take_aligned(Pool& pool, std::size_t size_bytes);
+  PageBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
   // Cuts a taken block down to size and puts the rest into block->pool. Returns the block of that
   // size, which may have another record. Fences stay with the rest; the returned part must need
   // none. On std::bad_alloc the whole block is free again.
-  RunBlock* trim(RunBlock* block, std::size_t size_bytes);
+  PageBlock* trim(PageBlock* block, std::size_t size_bytes);
   // The same for a part that begins at a multiple of `alignment_bytes`, a power of two. The block
   // must be larger than the part by `alignment_bytes` and kSmallestPacked.
-  RunBlock* trim_aligned(RunBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
+  PageBlock* trim_aligned(PageBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
   // Puts a block into `pool` as a free one, joined with free neighbours of the same kind. Allocates
   // nothing: add_pages() or prepare_for_displaced() has made the tables of the pool's index.
-  void put(RunBlock* block, Pool& pool) noexcept;
+  void put(PageBlock* block, Pool& pool) noexcept;
   // Called before blocks of other homes are put into the pool.
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
   // Takes a displaced free block out of the indexes of both its pools.
-  void take_displaced(RunBlock* block) { unlink(block); }
+  void take_displaced(PageBlock* block) { unlink(block); }
   // Bytes of the stream with the first pool `first`, in blocks that are not free in its pools.
   std::size_t bytes_in_use(PoolIndex first) const;
 
@@ -80,26 +80,26 @@ class BlockPools {
 
   // Makes pages that were just taken from their span one block of `home`, in no index. On
   // std::bad_alloc nothing has changed.
-  RunBlock* add_pages(const PageRun& run, Pool& home);
+  PageBlock* add_pages(const PageRun& run, Pool& home);
 
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr if no block
   // has them in one piece.
   PageRun take_pages(Pool& pool, std::size_t size_bytes);
   // Takes a free block that holds a whole page; nullptr if none does. cut_page() takes the page out
   // of that block and puts the rest back.
-  RunBlock* take_with_page(Pool& pool);
-  PageRun cut_page(RunBlock* block) { return cut_pages(block, kPageBytes, kPageBytes); }
+  PageBlock* take_with_page(Pool& pool);
+  PageRun cut_page(PageBlock* block) { return cut_pages(block, kPageBytes, kPageBytes); }
   // Takes whole pages, at most `most_bytes`, out of a free block without fences; base is nullptr if
   // it holds none.
-  PageRun release_pages(RunBlock* block, std::size_t most_bytes);
+  PageRun release_pages(PageBlock* block, std::size_t most_bytes);
 
   // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
   // if `fenced_too`.
-  std::vector<RunBlock*> with_pages(const Pool& pool, bool fenced_too) const;
+  std::vector<PageBlock*> with_pages(const Pool& pool, bool fenced_too) const;
   // The same, for the blocks that are displaced to the pool.
-  std::vector<RunBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
+  std::vector<PageBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
   // Bytes of the pages that the block covers.
-  static std::size_t whole_page_bytes(const RunBlock& block);
+  static std::size_t whole_page_bytes(const PageBlock& block);
   // Bytes of whole pages in the free blocks of all pools.
   std::size_t free_page_bytes() const;
   // Bytes of the free block that ends, or begins, at a page boundary of a span and that would be
@@ -114,21 +114,21 @@ class BlockPools {
   void check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const;
 
  private:
-  static bool can_join(const RunBlock* left, const RunBlock* right);
-  static std::size_t least_rest(const RunBlock& block, std::size_t size_bytes);
-  void link(RunBlock* block, Pool& pool);
-  void unlink(RunBlock* block);
+  static bool can_join(const PageBlock* left, const PageBlock* right);
+  static std::size_t least_rest(const PageBlock& block, std::size_t size_bytes);
+  void link(PageBlock* block, Pool& pool);
+  void unlink(PageBlock* block);
   struct Cut {
-    RunBlock* taken;
-    RunBlock* rest;
+    PageBlock* taken;
+    PageBlock* rest;
   };
-  Cut split_off_rest(RunBlock*& block, std::size_t size_bytes);
-  RunBlock* split_off_head(RunBlock* block, std::size_t head_bytes);
-  RunBlock* split_middle(RunBlock* block, std::size_t head_bytes, std::size_t size_bytes,
-                         std::size_t least_tail_bytes);
-  RunBlock* fit_aligned(const Pool& pool, std::size_t alignment_bytes,
-                        std::size_t size_bytes) const;
-  PageRun cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes);
+  Cut split_off_rest(PageBlock*& block, std::size_t size_bytes);
+  PageBlock* split_off_head(PageBlock* block, std::size_t head_bytes);
+  PageBlock* split_middle(PageBlock* block, std::size_t head_bytes, std::size_t size_bytes,
+                          std::size_t least_tail_bytes);
+  PageBlock* fit_aligned(const Pool& pool, std::size_t alignment_bytes,
+                         std::size_t size_bytes) const;
+  PageRun cut_pages(PageBlock* block, std::size_t least_bytes, std::size_t most_bytes);
   bool takes_new_pages(const Pool& pool, const Span& span, const char* address) const;
 
   bool conserves_pages_ = false;
@@ -138,8 +138,8 @@ class BlockPools {
 };
 
 // Blocks with fences are not joined: the joined block would have to wait for both.
-[[gnu::always_inline]] inline bool BlockPools::can_join(const RunBlock* left,
-                                                        const RunBlock* right) {
+[[gnu::always_inline]] inline bool BlockPools::can_join(const PageBlock* left,
+                                                        const PageBlock* right) {
   if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||
       right->now() != BlockState::kFree || !left->plain || !right->plain) {
     return false;

@@ -8,7 +8,7 @@ namespace uvm {
 // The functions on the path of a packed block are marked to be inlined. In a position-independent
 // library the compiler does not inline a function that another library could replace.
 
-void BlockPools::unlink(RunBlock* block) {
+void BlockPools::unlink(PageBlock* block) {
   Pool& pool = at(block->pool);
   if (block->pool == block->home) {
     pool.own.erase(block);
@@ -20,27 +20,27 @@ void BlockPools::unlink(RunBlock* block) {
   block->set(BlockState::kReleasing);
 }
 
-RunBlock* BlockPools::take(Pool& pool, std::size_t size_bytes) {
+PageBlock* BlockPools::take(Pool& pool, std::size_t size_bytes) {
   count_work(&WorkCounters::pool_searches);
-  RunBlock* block = pool.own.fit(size_bytes);
+  PageBlock* block = pool.own.fit(size_bytes);
   if (block != nullptr) unlink(block);
   return block;
 }
 
-RunBlock* BlockPools::take_displaced_here(Pool& pool, std::size_t size_bytes) {
-  RunBlock* block = pool.displaced_here.fit(size_bytes);
+PageBlock* BlockPools::take_displaced_here(Pool& pool, std::size_t size_bytes) {
+  PageBlock* block = pool.displaced_here.fit(size_bytes);
   if (block != nullptr) unlink(block);
   return block;
 }
 
-RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
+PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   Block* found = directory().find(address);
   if (found == nullptr || found->kind != BlockKind::kPacked || found->now() != BlockState::kFree ||
       !found->plain) {
     return nullptr;
   }
   if (size_bytes == 0 || (address_of(address) | size_bytes) % kGranule != 0) return nullptr;
-  auto* block = static_cast<RunBlock*>(found);
+  auto* block = static_cast<PageBlock*>(found);
   const std::size_t head = bytes_between(block->address(), address);
   if (block->pool != block->home || size_bytes > block->size_bytes() - head) return nullptr;
   const std::size_t tail = block->size_bytes() - head - size_bytes;
@@ -51,7 +51,7 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
 }
 
 // The fewest bytes that become a block of their own. A smaller rest stays with the block.
-[[gnu::always_inline]] inline std::size_t BlockPools::least_rest(const RunBlock& block,
+[[gnu::always_inline]] inline std::size_t BlockPools::least_rest(const PageBlock& block,
                                                                  std::size_t size_bytes) {
   if (block.kind == BlockKind::kPageGranular) return kPageBytes;
   return std::max(kSmallestPacked,
@@ -60,7 +60,7 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
 
 // Cuts the bytes of a request off a block in no index. `rest` is nullptr if nothing is left. On
 // std::bad_alloc `block` is the part that is still in no index.
-[[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(RunBlock*& block,
+[[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(PageBlock*& block,
                                                                          std::size_t size_bytes) {
   if (conserves_pages_ && block->kind == BlockKind::kPacked && block->plain &&
       size_bytes >= kPageBytes) [[unlikely]] {
@@ -74,7 +74,7 @@ RunBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   return {taken, rest};
 }
 
-RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
+PageBlock* BlockPools::trim(PageBlock* block, std::size_t size_bytes) {
   try {
     auto [taken, rest] = split_off_rest(block, size_bytes);
     if (rest != nullptr) put(rest, at(rest->pool));
@@ -85,15 +85,15 @@ RunBlock* BlockPools::trim(RunBlock* block, std::size_t size_bytes) {
   }
 }
 
-RunBlock* BlockPools::trim_aligned(RunBlock* block, std::size_t alignment_bytes,
-                                   std::size_t size_bytes) {
+PageBlock* BlockPools::trim_aligned(PageBlock* block, std::size_t alignment_bytes,
+                                    std::size_t size_bytes) {
   if (block->kind == BlockKind::kPageGranular) return trim(block, size_bytes);
   return split_middle(block, aligned_head(*block, alignment_bytes), size_bytes,
                       least_rest(*block, size_bytes));
 }
 
 // Puts the first bytes of a taken packed block back; returns the rest.
-RunBlock* BlockPools::split_off_head(RunBlock* block, std::size_t head_bytes) {
+PageBlock* BlockPools::split_off_head(PageBlock* block, std::size_t head_bytes) {
   if (head_bytes == 0) return block;
   auto [head, rest] = runs_.split(block, head_bytes);
   put(head, at(head->pool));
@@ -102,8 +102,8 @@ RunBlock* BlockPools::split_off_head(RunBlock* block, std::size_t head_bytes) {
 
 // Cuts a part out of a taken packed block. The bytes in front of the part go back; the bytes behind
 // it too, if they are at least `least_tail_bytes`. On std::bad_alloc the whole block went back.
-RunBlock* BlockPools::split_middle(RunBlock* block, std::size_t head_bytes, std::size_t size_bytes,
-                                   std::size_t least_tail_bytes) {
+PageBlock* BlockPools::split_middle(PageBlock* block, std::size_t head_bytes,
+                                    std::size_t size_bytes, std::size_t least_tail_bytes) {
   try {
     block = split_off_head(block, head_bytes);
     if (block->size_bytes() - size_bytes < least_tail_bytes) return block;
@@ -118,11 +118,11 @@ RunBlock* BlockPools::split_middle(RunBlock* block, std::size_t head_bytes, std:
 
 // A free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`, with nothing
 // behind them or enough for a block.
-RunBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
-                                  std::size_t size_bytes) const {
+PageBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
+                                   std::size_t size_bytes) const {
   // A block of this size holds them wherever it starts.
   const std::size_t sure = size_bytes + 2 * alignment_bytes;
-  RunBlock* block = pool.own.fit(size_bytes);
+  PageBlock* block = pool.own.fit(size_bytes);
   for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
     char* begin = block->address() + aligned_head(*block, alignment_bytes);
     std::size_t spare = bytes_between(begin + size_bytes, block->end());
@@ -133,16 +133,16 @@ RunBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
   return block;
 }
 
-RunBlock* BlockPools::take_aligned(Pool& pool, std::size_t size_bytes) {
-  RunBlock* block = fit_aligned(pool, size_bytes, size_bytes);
+PageBlock* BlockPools::take_aligned(Pool& pool, std::size_t size_bytes) {
+  PageBlock* block = fit_aligned(pool, size_bytes, size_bytes);
   if (block == nullptr) return nullptr;
   unlink(block);
   return split_middle(block, aligned_head(*block, size_bytes), size_bytes, kSmallestPacked);
 }
 
-RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
+PageBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   count_work(&WorkCounters::pool_searches);
-  RunBlock* block = pool.own.fit(size_bytes);
+  PageBlock* block = pool.own.fit(size_bytes);
   if (block == nullptr) return nullptr;
   pool.own.erase(block);
   block->set(BlockState::kReleasing);
@@ -160,7 +160,7 @@ RunBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   }
 }
 
-void BlockPools::put(RunBlock* block, Pool& pool) noexcept {
+void BlockPools::put(PageBlock* block, Pool& pool) noexcept {
   block->pool = pool.index;
   if (!block->plain) {
     const BlockSideState* side_state = side_states_.find(block);
@@ -169,21 +169,21 @@ void BlockPools::put(RunBlock* block, Pool& pool) noexcept {
   }
   block->set(BlockState::kFree);
   if (block->kind == BlockKind::kPacked) {
-    if (RunBlock* before = runs_.previous_packed(block); can_join(before, block)) {
+    if (PageBlock* before = runs_.previous_packed(block); can_join(before, block)) {
       pool.own.erase(before);
       block = runs_.join_packed(before, block);
     }
-    if (RunBlock* after = runs_.next_packed(block); can_join(block, after)) {
+    if (PageBlock* after = runs_.next_packed(block); can_join(block, after)) {
       pool.own.erase(after);
       block = runs_.join_packed(block, after);
     }
   } else {
-    if (RunBlock* before = runs_.previous_granular(block); can_join(before, block)) {
+    if (PageBlock* before = runs_.previous_granular(block); can_join(before, block)) {
       unlink(before);
       block = runs_.join_granular(before, block);
       block->set(BlockState::kFree);
     }
-    if (RunBlock* after = runs_.next_granular(block); can_join(block, after)) {
+    if (PageBlock* after = runs_.next_granular(block); can_join(block, after)) {
       unlink(after);
       block = runs_.join_granular(block, after);
       block->set(BlockState::kFree);
@@ -193,7 +193,7 @@ void BlockPools::put(RunBlock* block, Pool& pool) noexcept {
 }
 
 // Inserts a free block into an index. No neighbour can be joined with the block.
-[[gnu::always_inline]] inline void BlockPools::link(RunBlock* block, Pool& pool) {
+[[gnu::always_inline]] inline void BlockPools::link(PageBlock* block, Pool& pool) {
   if (block->pool == block->home) {
     pool.own.insert(block);
   } else {

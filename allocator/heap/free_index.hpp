@@ -26,14 +26,14 @@
 
 #include "allocator/heap/block.hpp"
 #include "allocator/heap/free_tree.hpp"
-#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/page_block_store.hpp"
 
 namespace uvm {
 
 class FreeIndex {
  public:
   // `blocks` has the records of all blocks in the index.
-  explicit FreeIndex(const RunBlockStore& blocks) : blocks_(&blocks) {}
+  explicit FreeIndex(const PageBlockStore& blocks) : blocks_(&blocks) {}
 
   // Makes the tables, so that insert() allocates nothing.
   void prepare() {
@@ -41,7 +41,7 @@ class FreeIndex {
       tables_ = std::make_unique<Tables>();
   }
 
-  [[gnu::always_inline]] void insert(RunBlock* block) {
+  [[gnu::always_inline]] void insert(PageBlock* block) {
     prepare();
     bytes_ += block->size_bytes();
     const Latest before = latest_;
@@ -50,7 +50,7 @@ class FreeIndex {
   }
 
   // The block must be in the index, at the address and with the size it was inserted with.
-  [[gnu::always_inline]] void erase(RunBlock* block) {
+  [[gnu::always_inline]] void erase(PageBlock* block) {
     bytes_ -= block->size_bytes();
     if (block == latest_.block) {
       latest_ = {};
@@ -60,7 +60,7 @@ class FreeIndex {
   }
 
   // The block for a request of `size_bytes`; nullptr if no block is large enough.
-  RunBlock* fit(std::size_t size_bytes) const {
+  PageBlock* fit(std::size_t size_bytes) const {
     if (size_bytes > bytes_ || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
     const Tables& in = *tables_;
     const std::size_t part = part_of(size_bytes);
@@ -75,7 +75,7 @@ class FreeIndex {
         in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
     for (; filled != 0; filled &= filled - 1) {
       const FreeTree& blocks = in.parts[part + first_bit(filled)];
-      if (RunBlock* close = blocks.best_fit(*blocks_, size_bytes)) {
+      if (PageBlock* close = blocks.best_fit(*blocks_, size_bytes)) {
         return latest_bin == bin ? first_of(close, latest_.block) : close;
       }
     }
@@ -90,27 +90,27 @@ class FreeIndex {
   }
 
   // These visit all blocks by size, then by address; nullptr at the end.
-  RunBlock* smallest() const { return smallest_of(0); }
-  RunBlock* smallest_of(std::size_t size_bytes) const {
+  PageBlock* smallest() const { return smallest_of(0); }
+  PageBlock* smallest_of(std::size_t size_bytes) const {
     if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
     const std::size_t part = part_of(size_bytes);
-    RunBlock* found = tables_->parts[part].best_fit(*blocks_, size_bytes);
+    PageBlock* found = tables_->parts[part].best_fit(*blocks_, size_bytes);
     if (found == nullptr) found = first_from(part + 1);
     const bool fits = latest_.block != nullptr && latest_.size_bytes >= size_bytes;
     return fits ? first_of(found, latest_.block) : found;
   }
-  RunBlock* after(const RunBlock* block) const {
+  PageBlock* after(const PageBlock* block) const {
     const std::size_t part = part_of(block->size_bytes());
-    RunBlock* next = tables_->parts[part].after(*blocks_, block);
+    PageBlock* next = tables_->parts[part].after(*blocks_, block);
     if (next == nullptr) next = first_from(part + 1);
     const bool is_later = latest_.block != nullptr && FreeTree::is_before(block, latest_.block);
     return is_later ? first_of(next, latest_.block) : next;
   }
-  const RunBlock* largest() const {
+  const PageBlock* largest() const {
     if (octaves_ == 0) return latest_.block;
     const std::size_t octave = last_bit(octaves_);
     const std::size_t part = octave * kPartsOfOctave + last_bit(tables_->filled[octave]);
-    const RunBlock* found = tables_->parts[part].largest(*blocks_);
+    const PageBlock* found = tables_->parts[part].largest(*blocks_);
     return found->size_bytes() < latest_.size_bytes ? latest_.block : found;
   }
 
@@ -135,7 +135,7 @@ class FreeIndex {
 
   // The newest block, with the values that fit() compares.
   struct Latest {
-    RunBlock* block = nullptr;
+    PageBlock* block = nullptr;
     std::size_t size_bytes = 0;
     std::size_t part = 0;
     BlockKey key = kNoBlock;
@@ -152,7 +152,7 @@ class FreeIndex {
     in.filled[octave] |= bit(of.part % kPartsOfOctave);
     octaves_ |= bit(octave);
   }
-  [[gnu::always_inline]] void erase_from_tables(RunBlock* block) {
+  [[gnu::always_inline]] void erase_from_tables(PageBlock* block) {
     Tables& in = *tables_;
     const std::size_t part = part_of(block->size_bytes());
     const std::size_t bin = part / kParts;
@@ -182,7 +182,7 @@ class FreeIndex {
   }
 
   // The first by size, then by address. `block` may be nullptr.
-  static RunBlock* first_of(RunBlock* block, RunBlock* other) {
+  static PageBlock* first_of(PageBlock* block, PageBlock* other) {
     return block == nullptr || FreeTree::is_before(other, block) ? other : block;
   }
   template <std::size_t kCount>
@@ -207,7 +207,7 @@ class FreeIndex {
     while (++octave < end) lowest = std::min(lowest, tables_->lowest_of_octave[octave]);
     return lowest;
   }
-  RunBlock* first_from(std::size_t part) const {
+  PageBlock* first_from(std::size_t part) const {
     std::size_t octave = part / kPartsOfOctave;
     if (octave >= kOctaves) return nullptr;
     std::uint64_t filled = tables_->filled[octave] & (~std::uint64_t{0} << (part % kPartsOfOctave));
@@ -219,7 +219,7 @@ class FreeIndex {
     }
     return tables_->parts[octave * kPartsOfOctave + first_bit(filled)].best_fit(*blocks_, 0);
   }
-  RunBlock* block_of(BlockKey key) const {
+  PageBlock* block_of(BlockKey key) const {
     return key == kNoBlock ? nullptr : blocks_->at(static_cast<std::uint32_t>(key % kBlockKeys));
   }
 
@@ -236,7 +236,7 @@ class FreeIndex {
     std::array<std::uint64_t, kOctaves> filled{};  // a bit for each part
   };
 
-  const RunBlockStore* blocks_;
+  const PageBlockStore* blocks_;
   std::unique_ptr<Tables> tables_;
   std::uint64_t octaves_ = 0;  // a bit for each octave that has filled parts
   std::size_t bytes_ = 0;

@@ -13,16 +13,16 @@
 
 #include "allocator/base/fibonacci_hash.hpp"
 #include "allocator/heap/block.hpp"
-#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/page_block_store.hpp"
 
 namespace uvm {
 
 class FreeTree {
  public:
-  using Records = const RunBlockStore&;
+  using Records = const PageBlockStore&;
 
   // Most often there is no other block, so only that case is inlined.
-  [[gnu::always_inline]] void insert(Records records, RunBlock* block) {
+  [[gnu::always_inline]] void insert(Records records, PageBlock* block) {
     if (empty()) {
       block->node = {0, 0, key_of(block)};
       root_ = block->id;
@@ -32,7 +32,7 @@ class FreeTree {
   }
 
   // The block must be in the tree, at the address and with the size it was inserted with.
-  [[gnu::always_inline]] void erase(Records records, RunBlock* block) {
+  [[gnu::always_inline]] void erase(Records records, PageBlock* block) {
     const Block::IndexNode& node = block->node;
     if (root_ == block->id && (node.left == 0 || node.right == 0)) {
       root_ = node.left | node.right;
@@ -42,7 +42,7 @@ class FreeTree {
   }
 
   // The order of the tree.
-  static bool is_before(const RunBlock* left, const RunBlock* right) {
+  static bool is_before(const PageBlock* left, const PageBlock* right) {
     return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
                                                      : left->address() < right->address();
   }
@@ -52,10 +52,10 @@ class FreeTree {
 
   // The smallest block of at least `size_bytes`, of equal ones the lowest; nullptr if there is
   // none.
-  RunBlock* best_fit(Records records, std::size_t size_bytes) const {
-    RunBlock* best = nullptr;
+  PageBlock* best_fit(Records records, std::size_t size_bytes) const {
+    PageBlock* best = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
-      RunBlock* at = records.at(id);
+      PageBlock* at = records.at(id);
       bool fits = at->size_bytes() >= size_bytes;
       if (fits) best = at;
       id = fits ? at->node.left : at->node.right;
@@ -64,10 +64,10 @@ class FreeTree {
   }
 
   // The next block in the order of the tree; nullptr behind the last.
-  RunBlock* after(Records records, const RunBlock* block) const {
-    RunBlock* next = nullptr;
+  PageBlock* after(Records records, const PageBlock* block) const {
+    PageBlock* next = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
-      RunBlock* at = records.at(id);
+      PageBlock* at = records.at(id);
       bool later = is_before(block, at);
       if (later) next = at;
       id = later ? at->node.left : at->node.right;
@@ -76,28 +76,28 @@ class FreeTree {
   }
 
   // nullptr if the tree is empty.
-  const RunBlock* largest(Records records) const {
-    const RunBlock* at = records.find(root_);
+  const PageBlock* largest(Records records) const {
+    const PageBlock* at = records.find(root_);
     while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
     return at;
   }
 
  private:
   // Mixed twice, so that blocks at regular distances get irregular ranks.
-  static std::uint64_t rank_of(const RunBlock* block) {
+  static std::uint64_t rank_of(const PageBlock* block) {
     std::uint64_t bits = address_of(block->address()) * kFibonacci;
     return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
   }
-  // kNoBlock for an empty tree, without a branch (RunBlockStore::at).
+  // kNoBlock for an empty tree, without a branch (PageBlockStore::at).
   static BlockKey lowest_below(Records records, std::uint32_t tree) {
     return records.at(tree)->node.lowest;
   }
-  [[gnu::noinline]] void insert_among_others(Records records, RunBlock* block) {
+  [[gnu::noinline]] void insert_among_others(Records records, PageBlock* block) {
     const BlockKey self = key_of(block);
     const std::uint64_t rank = rank_of(block);
     std::uint32_t* link = &root_;
     while (*link != 0) {
-      RunBlock* at = records.at(*link);
+      PageBlock* at = records.at(*link);
       if (rank_of(at) < rank) break;
       at->node.lowest = std::min(at->node.lowest, self);
       link = way_to(block, at);
@@ -106,26 +106,26 @@ class FreeTree {
     *link = block->id;
     update(records, block);
   }
-  static std::uint32_t* way_to(const RunBlock* block, RunBlock* from) {
+  static std::uint32_t* way_to(const PageBlock* block, PageBlock* from) {
     return is_before(block, from) ? &from->node.left : &from->node.right;
   }
-  static void update(Records records, RunBlock* block) {
+  static void update(Records records, PageBlock* block) {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
   // Updates `block` after blocks with this lowest key have left the tree below it. If the key was
   // not the lowest of all, nothing changes, and the other subtree is not read from memory.
-  static void update_without(Records records, RunBlock* block, BlockKey lowest) {
+  static void update_without(Records records, PageBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }
   // Splits into the blocks before `at` and the rest.
-  static void split(Records records, std::uint32_t tree, const RunBlock* at, std::uint32_t* before,
+  static void split(Records records, std::uint32_t tree, const PageBlock* at, std::uint32_t* before,
                     std::uint32_t* rest) {
     if (tree == 0) {
       *before = *rest = 0;
       return;
     }
-    RunBlock* top = records.at(tree);
+    PageBlock* top = records.at(tree);
     if (is_before(top, at)) {
       split(records, top->node.right, at, &top->node.right, rest);
       update_without(records, top, lowest_below(records, *rest));
@@ -139,8 +139,8 @@ class FreeTree {
   static std::uint32_t merge(Records records, std::uint32_t before, std::uint32_t rest) {
     if (before == 0) return rest;
     if (rest == 0) return before;
-    RunBlock* left = records.at(before);
-    RunBlock* right = records.at(rest);
+    PageBlock* left = records.at(before);
+    PageBlock* right = records.at(rest);
     const BlockKey lowest = std::min(left->node.lowest, right->node.lowest);
     if (rank_of(left) >= rank_of(right)) {
       left->node.right = merge(records, left->node.right, rest);
@@ -151,12 +151,12 @@ class FreeTree {
     right->node.lowest = lowest;
     return rest;
   }
-  [[gnu::noinline]] static void erase(Records records, RunBlock* block, std::uint32_t* link) {
+  [[gnu::noinline]] static void erase(Records records, PageBlock* block, std::uint32_t* link) {
     if (*link == block->id) {
       *link = merge(records, block->node.left, block->node.right);
       return;
     }
-    RunBlock* at = records.at(*link);
+    PageBlock* at = records.at(*link);
     erase(records, block, way_to(block, at));
     update_without(records, at, key_of(block));
   }

@@ -20,15 +20,15 @@ void require_invariant(bool holds, const char* what) {
 void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& spans) const {
   std::size_t free_bytes = 0;
   std::vector<std::size_t> run_bytes(all().size());
-  auto check_neighbour = [&](const RunBlock& run) {
+  auto check_neighbour = [&](const PageBlock& run) {
     if (run.kind != BlockKind::kPacked) return;
-    const RunBlock* after = runs_.next_packed(&run);
+    const PageBlock* after = runs_.next_packed(&run);
     if (after == nullptr) return;
     // Invariant 5.
     require_invariant(after->address() == run.end() && after->chain.previous == run.id,
                       "neighbours in a run do not meet");
   };
-  auto check_small_run = [&](const RunBlock& run) {
+  auto check_small_run = [&](const PageBlock& run) {
     run_bytes[run.home] += run.size_bytes();
     // Invariant 9.
     require_invariant(
@@ -58,12 +58,12 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
         require_invariant(block.real.references != 0, "a live block has no indirect record");
       }
       if (block.kind == BlockKind::kSmall) return;
-      const auto& run = static_cast<const RunBlock&>(block);
+      const auto& run = static_cast<const PageBlock&>(block);
       run_bytes[run.home] += run.size_bytes();
       check_neighbour(run);
       if (block.now() != BlockState::kFree) return;
       free_bytes += block.size_bytes();
-      const RunBlock* after =
+      const PageBlock* after =
           run.kind == BlockKind::kPacked ? runs_.next_packed(&run) : runs_.next_granular(&run);
       // Invariant 6.
       require_invariant(!can_join(&run, after), "free neighbours are not joined");
@@ -76,7 +76,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
     // Invariant 7.
     require_invariant(run_bytes[pool->index] == pool->run_bytes,
                       "a pool miscounts the bytes of its blocks");
-    for (const RunBlock* block : pool->displaced_away) {
+    for (const PageBlock* block : pool->displaced_away) {
       // Invariant 8.
       require_invariant(block->now() == BlockState::kFree && block->home == pool->index &&
                             block->pool != pool->index,

@@ -16,32 +16,32 @@ PackedPage* PageDirectory::packed_page(const void* address) const {
 
 Span* PageDirectory::span_of(const Block& block) const {
   if (block.kind == BlockKind::kPageGranular)
-    return static_cast<const RunBlock&>(block).own_pages->span;
+    return static_cast<const PageBlock&>(block).own_pages->span;
   return packed_page(block.address())->span;
 }
 
 SegmentPlacement* PageDirectory::placement_of(const Block& block) const {
   if (block.kind == BlockKind::kPageGranular)
-    return &static_cast<const RunBlock&>(block).own_pages->placement;
+    return &static_cast<const PageBlock&>(block).own_pages->placement;
   return &packed_page(block.address())->placement;
 }
 
 PoolIndex PageDirectory::home_of(const Block& block) const {
   return block.kind == BlockKind::kSmall ? packed_page(block.address())->home
-                                         : static_cast<const RunBlock&>(block).home;
+                                         : static_cast<const PageBlock&>(block).home;
 }
 
 // The last block that starts in a page at or before a step of it; nullptr if none does.
-RunBlock* PageDirectory::last_start(const BlockStartMap& starts, std::size_t step) const {
+PageBlock* PageDirectory::last_start(const BlockStartMap& starts, std::size_t step) const {
   return blocks_.find(starts.last_until(step, StepOfBlock{blocks_}));
 }
 
 // The block that starts in an earlier page and holds `address` in `page`. The page remembers the
 // last answer, which is checked before it is used.
-RunBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
-                                       const void* address) const {
+PageBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
+                                        const void* address) const {
   if (shared->covering != 0) {
-    RunBlock* last = blocks_.at(shared->covering);
+    PageBlock* last = blocks_.at(shared->covering);
     if (last->kind == BlockKind::kPacked && last->address() != nullptr &&
         last->address() <= address && address < last->end()) {
       return last;
@@ -49,7 +49,7 @@ RunBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
   }
   for (const char* before = page - kPageBytes;; before -= kPageBytes) {
     if (packed_page(before) == nullptr) return nullptr;
-    RunBlock* block = last_start(pages_.find(before)->starts, BlockStartMap::kSteps - 1);
+    PageBlock* block = last_start(pages_.find(before)->starts, BlockStartMap::kSteps - 1);
     if (block == nullptr) continue;
     if (address >= block->end()) return nullptr;
     shared->covering = block->id;
@@ -57,15 +57,15 @@ RunBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
   }
 }
 
-RunBlock* PageDirectory::run_at(const void* address) const {
-  RunBlock* block = blocks_.find(pages_.find(address)->starts.at(BlockStartMap::step_of(address)));
+PageBlock* PageDirectory::run_at(const void* address) const {
+  PageBlock* block = blocks_.find(pages_.find(address)->starts.at(BlockStartMap::step_of(address)));
   return block != nullptr && block->address() == address ? block : nullptr;
 }
 
-RunBlock* PageDirectory::run_with(const void* address) const {
+PageBlock* PageDirectory::run_with(const void* address) const {
   const BlockStartMap& starts = pages_.find(address)->starts;
   const std::size_t step = BlockStartMap::step_of(address);
-  RunBlock* block = last_start(starts, step);
+  PageBlock* block = last_start(starts, step);
   // The block may start later in the same step.
   if (block != nullptr && block->address() > address) {
     block = step == 0 ? nullptr : last_start(starts, step - 1);
@@ -80,7 +80,7 @@ Block* PageDirectory::find(const void* address) const {
   if (block == nullptr) {
     Page* page = page_at(address);
     if (page == nullptr) return nullptr;
-    if (kind_of(page) == PageKind::kPageGranular) return record_of<RunBlock>(page);
+    if (kind_of(page) == PageKind::kPageGranular) return record_of<PageBlock>(page);
     if (kind_of(page) == PageKind::kMixed) block = record_of<SmallPage>(page)->with(address);
     if (block == nullptr) block = run_with(address);
   }
@@ -89,7 +89,7 @@ Block* PageDirectory::find(const void* address) const {
 
 void PageDirectory::each_block(
     const Span& span, const std::function<void(const Block&)>& visit,
-    const std::function<void(const RunBlock& run)>& visit_small_run) const {
+    const std::function<void(const PageBlock& run)>& visit_small_run) const {
   // Free pages, most often nearly all of the span, have no blocks.
   auto free = span.free.begin();
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
@@ -102,13 +102,13 @@ void PageDirectory::each_block(
     const Page* page = entry == nullptr ? nullptr : entry->page.load(std::memory_order_relaxed);
     if (page == nullptr) continue;
     if (kind_of(page) == PageKind::kPageGranular) {
-      const auto* block = record_of<RunBlock>(page);
+      const auto* block = record_of<PageBlock>(page);
       if (block->address() == at_page) visit(*block);
       continue;
     }
     entry->starts.each(
         [&](std::uint32_t id) {
-          const RunBlock& run = *blocks_.at(id);
+          const PageBlock& run = *blocks_.at(id);
           if (run.now() != BlockState::kArena) {
             visit(run);
             return;
@@ -122,7 +122,7 @@ void PageDirectory::each_block(
 
 // ---- pages
 
-void PageDirectory::add_packed(const RunBlock& block, const PackedPage& page) {
+void PageDirectory::add_packed(const PageBlock& block, const PackedPage& page) {
   char* base = block.address();
   const std::size_t size_bytes = block.size_bytes();
   std::size_t done_bytes = 0;
@@ -149,7 +149,7 @@ void PageDirectory::remove_packed(char* address, std::size_t size_bytes) {
 
 // ---- small objects
 
-void PageDirectory::begin_small_run(RunBlock* run) {
+void PageDirectory::begin_small_run(PageBlock* run) {
   Page* page = page_at(run->address());
   if (kind_of(page) == PageKind::kPacked) {
     SmallPage* small = small_pages_.make(record_of<PackedPage>(page));
@@ -159,9 +159,9 @@ void PageDirectory::begin_small_run(RunBlock* run) {
   run->set(BlockState::kArena);
 }
 
-RunBlock* PageDirectory::end_small_run(char* base) {
+PageBlock* PageDirectory::end_small_run(char* base) {
   SmallPage& small = small_page(base);
-  RunBlock* run = run_at(base);
+  PageBlock* run = run_at(base);
   small.each(*run, [](const Block&) {
     // Invariant 10.
     require_invariant(false, "an arena gives back live small objects");

@@ -18,7 +18,7 @@
 #include "allocator/base/work_counters.hpp"
 #include "allocator/heap/block.hpp"
 #include "allocator/heap/block_start_map.hpp"
-#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/page_block_store.hpp"
 #include "allocator/heap/small_page.hpp"
 #include "allocator/spans/span_store.hpp"
 #include "storage/page_map.hpp"
@@ -52,17 +52,17 @@ class PageDirectory {
   // The block that holds `address`; nullptr if the address is in no page or no block of ours.
   Block* find(const void* address) const;
   // The page-granular block that holds `address`; nullptr if none does.
-  RunBlock* granular_at(const void* address) const {
+  PageBlock* granular_at(const void* address) const {
     Page* page = page_at(address);
-    return page != nullptr && kind_of(page) == PageKind::kPageGranular ? record_of<RunBlock>(page)
+    return page != nullptr && kind_of(page) == PageKind::kPageGranular ? record_of<PageBlock>(page)
                                                                        : nullptr;
   }
   // The packed page that holds `address`; nullptr if none does.
   PackedPage* packed_page(const void* address) const;
   // In a packed page, the packed block that starts at `address`, and the one that holds it; nullptr
   // if none does.
-  RunBlock* run_at(const void* address) const;
-  RunBlock* run_with(const void* address) const;
+  PageBlock* run_at(const void* address) const;
+  PageBlock* run_with(const void* address) const;
 
   Span* span_of(const Block& block) const;
   SegmentPlacement* placement_of(const Block& block) const;
@@ -73,7 +73,7 @@ class PageDirectory {
   // `visit_small_run`, if set, and then visits the small objects in it. Its free bytes are in no
   // block.
   void each_block(const Span& span, const std::function<void(const Block&)>& visit,
-                  const std::function<void(const RunBlock& run)>& visit_small_run = {}) const;
+                  const std::function<void(const PageBlock& run)>& visit_small_run = {}) const;
 
   // ---- pages
 
@@ -81,12 +81,12 @@ class PageDirectory {
   void prepare(const void* address, std::size_t size_bytes) {
     pages_.each(address, size_bytes, [](PageEntry&) {});
   }
-  void set_granular(RunBlock* block, const void* address, std::size_t size_bytes) {
+  void set_granular(PageBlock* block, const void* address, std::size_t size_bytes) {
     set(address, size_bytes, tagged(block, PageKind::kPageGranular));
   }
   // Makes the pages of `block` packed ones with copies of `page`. The pages are prepared, and only
   // this block starts in them. On std::bad_alloc nothing has changed.
-  void add_packed(const RunBlock& block, const PackedPage& page);
+  void add_packed(const PageBlock& block, const PackedPage& page);
   // Removes pages that leave their pool.
   void remove_granular(const void* address, std::size_t size_bytes) {
     set(address, size_bytes, nullptr);
@@ -96,26 +96,26 @@ class PageDirectory {
   // ---- blocks in packed pages
 
   // On std::bad_alloc nothing has changed.
-  [[gnu::always_inline]] void add_start(const RunBlock& block) {
+  [[gnu::always_inline]] void add_start(const PageBlock& block) {
     start_map_bytes_ +=
         pages_.find(block.address())
             ->starts.add(BlockStartMap::step_of(block.address()), block.id, StepOfBlock{blocks_});
   }
-  [[gnu::always_inline]] void remove_start(const RunBlock& block) {
+  [[gnu::always_inline]] void remove_start(const PageBlock& block) {
     pages_.find(block.address())->starts.remove(BlockStartMap::step_of(block.address()));
   }
 
   // begin_small_run() gives a taken packed block, which lies in one page, to an arena;
   // end_small_run() takes the block back. Meanwhile find() does not return it. On std::bad_alloc
   // nothing has changed.
-  void begin_small_run(RunBlock* run);
-  RunBlock* end_small_run(char* base);
+  void begin_small_run(PageBlock* run);
+  PageBlock* end_small_run(char* base);
   // Makes the record of a small object that the arena has just handed out.
   Block* add_small(char* address, std::size_t size_bytes);
   void remove_small(Block* block);
 
-  RunBlockStore& blocks() { return blocks_; }
-  const RunBlockStore& blocks() const { return blocks_; }
+  PageBlockStore& blocks() { return blocks_; }
+  const PageBlockStore& blocks() const { return blocks_; }
   ObjectPool<OwnPages>& own_pages() { return own_pages_; }
 
   // Bytes of records and tables, as taken from the system.
@@ -135,7 +135,7 @@ class PageDirectory {
 
   // The step of its page in which a block starts, by the block's number.
   struct StepOfBlock {
-    const RunBlockStore& blocks;
+    const PageBlockStore& blocks;
     std::size_t operator()(std::uint32_t id) const {
       return BlockStartMap::step_of(blocks.at(id)->address());
     }
@@ -162,11 +162,11 @@ class PageDirectory {
   SmallPage& small_page(const void* address) const {
     return *record_of<SmallPage>(page_at(address));
   }
-  RunBlock* last_start(const BlockStartMap& starts, std::size_t step) const;
-  RunBlock* reaching_into(PackedPage* shared, const char* page, const void* address) const;
+  PageBlock* last_start(const BlockStartMap& starts, std::size_t step) const;
+  PageBlock* reaching_into(PackedPage* shared, const char* page, const void* address) const;
 
   PageMap<PageEntry> pages_;
-  RunBlockStore blocks_;
+  PageBlockStore blocks_;
   ObjectPool<OwnPages> own_pages_;
   ObjectPool<PackedPage> packed_pages_;
   SmallPageStore small_pages_;
@@ -179,7 +179,7 @@ inline Block* PageDirectory::block_at(const void* address) const {
   if (entry == nullptr) return nullptr;
   Page* page = entry->page.load(std::memory_order_acquire);
   if (page == nullptr) return nullptr;
-  Block* block = record_of<RunBlock>(page);
+  Block* block = record_of<PageBlock>(page);
   switch (kind_of(page)) {
     case PageKind::kPageGranular:
       break;

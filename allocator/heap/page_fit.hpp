@@ -27,7 +27,7 @@ inline std::size_t bytes_between(const char* begin, const char* end) {
 
 // Bytes from the start of a packed block to a multiple of `alignment_bytes`: 0, or enough for a
 // block.
-inline std::size_t aligned_head(const RunBlock& block, std::size_t alignment_bytes) {
+inline std::size_t aligned_head(const PageBlock& block, std::size_t alignment_bytes) {
   const std::size_t begin = address_of(block.address());
   std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
   while (head_bytes != 0 && head_bytes < kSmallestPacked) head_bytes += alignment_bytes;
@@ -37,7 +37,7 @@ inline std::size_t aligned_head(const RunBlock& block, std::size_t alignment_byt
 // The bytes of a free block to leave in front of a request while pages are conserved. The place
 // behind them takes the fewest pages that are wholly free. Of such places, its ends cut the fewest
 // pages in two; of these, it is the lowest.
-inline std::size_t page_conserving_offset(const RunBlock& block, std::size_t size_bytes) {
+inline std::size_t page_conserving_offset(const PageBlock& block, std::size_t size_bytes) {
   const char* begin = block.address();
   const char* end = block.end();
   const char* first_page = page_after(begin);

@@ -3,11 +3,11 @@
 namespace uvm {
 
 // Makes the record alone: the caller sets the directory's entries.
-RunBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
-                                       const OwnPages& pages) {
+PageBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
+                                        const OwnPages& pages) {
   OwnPages* own = directory_.own_pages().make(pages);
   try {
-    RunBlock* block = new_block(BlockKind::kPageGranular, address, size_bytes, home);
+    PageBlock* block = new_block(BlockKind::kPageGranular, address, size_bytes, home);
     block->own_pages = own;
     return block;
   } catch (const std::bad_alloc&) {
@@ -16,9 +16,9 @@ RunBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes, Po
   }
 }
 
-RunBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex home) {
+PageBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex home) {
   directory_.prepare(run.base, run.size_bytes);
-  RunBlock* block = nullptr;
+  PageBlock* block = nullptr;
   if (kind == BlockKind::kPageGranular) {
     block = new_granular_block(run.base, run.size_bytes, home, {run.span, run.placement});
     directory_.set_granular(block, run.base, run.size_bytes);
@@ -37,20 +37,20 @@ RunBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex home) {
 }
 
 // Links the first block of new packed pages with the chains of the runs beside them.
-void PageRuns::link_to_neighbours(RunBlock* block, const PageRun& run) {
+void PageRuns::link_to_neighbours(PageBlock* block, const PageRun& run) {
   auto joins = [&](const PackedPage* page) {
     return page != nullptr && page->home == block->home && page->span == run.span &&
            page->placement == run.placement;
   };
   if (joins(directory_.packed_page(run.base - 1))) {
-    RunBlock* last = directory_.run_with(run.base - 1);
+    PageBlock* last = directory_.run_with(run.base - 1);
     if (last != nullptr && last->end() == run.base) {
       block->chain.previous = last->id;
       last->chain.next = block->id;
     }
   }
   if (joins(directory_.packed_page(block->end()))) {
-    RunBlock* first = directory_.run_at(block->end());
+    PageBlock* first = directory_.run_at(block->end());
     if (first != nullptr) {
       block->chain.next = first->id;
       first->chain.previous = block->id;
@@ -58,12 +58,12 @@ void PageRuns::link_to_neighbours(RunBlock* block, const PageRun& run) {
   }
 }
 
-PageRun PageRuns::remove(RunBlock* block) {
+PageRun PageRuns::remove(PageBlock* block) {
   const PageRun run{directory_.span_of(*block), block->address(), block->size_bytes(),
                     *directory_.placement_of(*block)};
   if (block->kind == BlockKind::kPacked) {
-    if (RunBlock* before = previous_packed(block)) before->chain.next = 0;
-    if (RunBlock* after = next_packed(block)) after->chain.previous = 0;
+    if (PageBlock* before = previous_packed(block)) before->chain.next = 0;
+    if (PageBlock* after = next_packed(block)) after->chain.previous = 0;
     directory_.remove_packed(run.base, run.size_bytes);
   } else {
     directory_.own_pages().drop(block->own_pages);
@@ -73,11 +73,12 @@ PageRun PageRuns::remove(RunBlock* block) {
   return run;
 }
 
-std::pair<RunBlock*, RunBlock*> PageRuns::split_granular(RunBlock* block, std::size_t size_bytes) {
+std::pair<PageBlock*, PageBlock*> PageRuns::split_granular(PageBlock* block,
+                                                           std::size_t size_bytes) {
   const std::size_t rest_bytes = block->size_bytes() - size_bytes;
   char* at_cut = block->address() + size_bytes;
-  RunBlock* left = block;
-  RunBlock* right = block;
+  PageBlock* left = block;
+  PageBlock* right = block;
   if (size_bytes <= rest_bytes) {
     left = new_granular_block(block->address(), size_bytes, block->home, *block->own_pages);
     block->place_at(at_cut);
@@ -94,10 +95,10 @@ std::pair<RunBlock*, RunBlock*> PageRuns::split_granular(RunBlock* block, std::s
 }
 
 // The record of the larger block stays.
-RunBlock* PageRuns::join_granular(RunBlock* left, RunBlock* right) {
+PageBlock* PageRuns::join_granular(PageBlock* left, PageBlock* right) {
   char* address = left->address();
-  RunBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;
-  RunBlock* gone = kept == left ? right : left;
+  PageBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;
+  PageBlock* gone = kept == left ? right : left;
   directory_.set_granular(kept, gone->address(), gone->size_bytes());
   kept->place_at(address);
   kept->real.granules += gone->real.granules;

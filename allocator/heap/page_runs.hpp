@@ -33,17 +33,17 @@ class PageRuns {
 
   // Makes the pages one block of the pool `home`, packed or page-granular. On std::bad_alloc
   // nothing has changed.
-  RunBlock* add(const PageRun& run, BlockKind kind, PoolIndex home);
+  PageBlock* add(const PageRun& run, BlockKind kind, PoolIndex home);
   // Removes a block that covers whole pages.
-  PageRun remove(RunBlock* block);
+  PageRun remove(PageBlock* block);
 
   // Cuts a block in two. The larger part of a page-granular block keeps the record, so that fewer
   // entries of the directory change. On std::bad_alloc nothing has changed.
-  [[gnu::always_inline]] std::pair<RunBlock*, RunBlock*> split(RunBlock* block,
-                                                               std::size_t size_bytes) {
+  [[gnu::always_inline]] std::pair<PageBlock*, PageBlock*> split(PageBlock* block,
+                                                                 std::size_t size_bytes) {
     if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);
-    RunBlock* right = new_block(BlockKind::kPacked, block->address() + size_bytes,
-                                block->size_bytes() - size_bytes, block->home);
+    PageBlock* right = new_block(BlockKind::kPacked, block->address() + size_bytes,
+                                 block->size_bytes() - size_bytes, block->home);
     try {
       directory_.add_start(*right);
     } catch (const std::bad_alloc&) {
@@ -52,7 +52,7 @@ class PageRuns {
     }
     block->real.resize(size_bytes);
     right->chain = {block->id, block->chain.next};
-    if (RunBlock* after = next_packed(right)) after->chain.previous = right->id;
+    if (PageBlock* after = next_packed(right)) after->chain.previous = right->id;
     block->chain.next = right->id;
     right->pool = block->pool;
     right->real.origin = block->real.origin;
@@ -61,36 +61,36 @@ class PageRuns {
 
   // The block of the same kind right before or behind a block; nullptr if there is none. A packed
   // one is in the same run.
-  RunBlock* previous_packed(const RunBlock* block) const {
+  PageBlock* previous_packed(const PageBlock* block) const {
     return directory_.blocks().find(block->chain.previous);
   }
-  RunBlock* next_packed(const RunBlock* block) const {
+  PageBlock* next_packed(const PageBlock* block) const {
     return directory_.blocks().find(block->chain.next);
   }
-  RunBlock* previous_granular(const RunBlock* block) const {
+  PageBlock* previous_granular(const PageBlock* block) const {
     return directory_.granular_at(block->address() - 1);
   }
-  RunBlock* next_granular(const RunBlock* block) const {
+  PageBlock* next_granular(const PageBlock* block) const {
     return directory_.granular_at(block->end());
   }
 
   // Join two neighbours. Packed blocks keep the left one's record.
-  [[gnu::always_inline]] RunBlock* join_packed(RunBlock* left, RunBlock* right) {
+  [[gnu::always_inline]] PageBlock* join_packed(PageBlock* left, PageBlock* right) {
     directory_.remove_start(*right);
     left->real.granules += right->real.granules;
     left->chain.next = right->chain.next;
-    if (RunBlock* after = next_packed(left)) after->chain.previous = left->id;
+    if (PageBlock* after = next_packed(left)) after->chain.previous = left->id;
     blocks().drop(right);
     return left;
   }
-  RunBlock* join_granular(RunBlock* left, RunBlock* right);
+  PageBlock* join_granular(PageBlock* left, PageBlock* right);
 
  private:
-  RunBlockStore& blocks() { return directory_.blocks(); }
+  PageBlockStore& blocks() { return directory_.blocks(); }
 
-  [[gnu::always_inline]] RunBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes,
-                                             PoolIndex home) {
-    RunBlock* block = blocks().make(home);
+  [[gnu::always_inline]] PageBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes,
+                                              PoolIndex home) {
+    PageBlock* block = blocks().make(home);
     block->kind = kind;
     block->place_at(address);
     block->real.resize(size_bytes);
@@ -101,10 +101,10 @@ class PageRuns {
     block->set(BlockState::kReleasing);
     return block;
   }
-  RunBlock* new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
-                               const OwnPages& pages);
-  std::pair<RunBlock*, RunBlock*> split_granular(RunBlock* block, std::size_t size_bytes);
-  void link_to_neighbours(RunBlock* block, const PageRun& run);
+  PageBlock* new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
+                                const OwnPages& pages);
+  std::pair<PageBlock*, PageBlock*> split_granular(PageBlock* block, std::size_t size_bytes);
+  void link_to_neighbours(PageBlock* block, const PageRun& run);
 
   PageDirectory directory_;
 };

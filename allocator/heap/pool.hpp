@@ -11,7 +11,7 @@
 #include "allocator/heap/block.hpp"
 #include "allocator/heap/free_index.hpp"
 #include "allocator/heap/free_tree.hpp"
-#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/page_block_store.hpp"
 #include "allocator/heap/stream_key.hpp"
 
 namespace uvm {
@@ -29,18 +29,18 @@ struct Pool {
   // which the block is free.
   struct SmallestThenOldest {
     using is_transparent = void;
-    static auto key(const RunBlock* block) {
+    static auto key(const PageBlock* block) {
       return std::tuple(block->size_bytes(), block->own_pages->displaced_at, block->address());
     }
-    bool operator()(const RunBlock* left, const RunBlock* right) const {
+    bool operator()(const PageBlock* left, const PageBlock* right) const {
       return key(left) < key(right);
     }
-    bool operator()(const RunBlock* block, std::size_t size_bytes) const {
+    bool operator()(const PageBlock* block, std::size_t size_bytes) const {
       return block->size_bytes() < size_bytes;
     }
   };
 
-  Pool(const RunBlockStore& blocks, std::uint64_t hits_required)
+  Pool(const PageBlockStore& blocks, std::uint64_t hits_required)
       : own(blocks), large_hits_required(hits_required), displaced_here(blocks) {}
 
   PoolIndex index = 0;
@@ -78,7 +78,7 @@ struct Pool {
   // Page-granular pools only. displaced_here: free blocks of other homes that are free here.
   // displaced_away: blocks of this home that are free in other pools.
   FreeIndex displaced_here;
-  std::set<RunBlock*, SmallestThenOldest> displaced_away;
+  std::set<PageBlock*, SmallestThenOldest> displaced_away;
 };
 
 }  // namespace uvm

@@ -8,32 +8,32 @@
 
 namespace uvm {
 
-RunBlock* BlockPools::add_pages(const PageRun& run, Pool& home) {
+PageBlock* BlockPools::add_pages(const PageRun& run, Pool& home) {
   home.own.prepare();
   const bool is_whole = home.pool_class == PoolClass::kPageGranular;
-  RunBlock* block =
+  PageBlock* block =
       runs_.add(run, is_whole ? BlockKind::kPageGranular : BlockKind::kPacked, home.index);
   home.run_bytes += run.size_bytes;
   return block;
 }
 
 PageRun BlockPools::take_pages(Pool& pool, std::size_t size_bytes) {
-  RunBlock* block = fit_aligned(pool, kPageBytes, size_bytes);
+  PageBlock* block = fit_aligned(pool, kPageBytes, size_bytes);
   if (block == nullptr) return {};
   unlink(block);
   return cut_pages(block, size_bytes, size_bytes);
 }
 
-RunBlock* BlockPools::take_with_page(Pool& pool) {
-  RunBlock* block = fit_aligned(pool, kPageBytes, kPageBytes);
+PageBlock* BlockPools::take_with_page(Pool& pool) {
+  PageBlock* block = fit_aligned(pool, kPageBytes, kPageBytes);
   if (block != nullptr) unlink(block);
   return block;
 }
 
 namespace {
 
-void add_with_pages(const FreeIndex& index, bool fenced_too, std::vector<RunBlock*>* found) {
-  for (RunBlock* block = index.smallest_of(kPageBytes); block != nullptr;
+void add_with_pages(const FreeIndex& index, bool fenced_too, std::vector<PageBlock*>* found) {
+  for (PageBlock* block = index.smallest_of(kPageBytes); block != nullptr;
        block = index.after(block)) {
     if (block->plain || fenced_too) found->push_back(block);
   }
@@ -41,20 +41,20 @@ void add_with_pages(const FreeIndex& index, bool fenced_too, std::vector<RunBloc
 
 }  // namespace
 
-std::vector<RunBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too) const {
-  std::vector<RunBlock*> found;
+std::vector<PageBlock*> BlockPools::with_pages(const Pool& pool, bool fenced_too) const {
+  std::vector<PageBlock*> found;
   add_with_pages(pool.own, fenced_too, &found);
   add_with_pages(pool.displaced_here, fenced_too, &found);
   return found;
 }
 
-std::vector<RunBlock*> BlockPools::displaced_with_pages(const Pool& pool, bool fenced_too) const {
-  std::vector<RunBlock*> found;
+std::vector<PageBlock*> BlockPools::displaced_with_pages(const Pool& pool, bool fenced_too) const {
+  std::vector<PageBlock*> found;
   add_with_pages(pool.displaced_here, fenced_too, &found);
   return found;
 }
 
-std::size_t BlockPools::whole_page_bytes(const RunBlock& block) {
+std::size_t BlockPools::whole_page_bytes(const PageBlock& block) {
   const char* begin = page_after(block.address());
   const char* end = page_of(block.end());
   return begin < end ? bytes_between(begin, end) : 0;
@@ -63,7 +63,7 @@ std::size_t BlockPools::whole_page_bytes(const RunBlock& block) {
 std::size_t BlockPools::free_page_bytes() const {
   std::size_t bytes = 0;
   for (const auto& pool : all()) {
-    for (const RunBlock* block : with_pages(*pool, true)) bytes += whole_page_bytes(*block);
+    for (const PageBlock* block : with_pages(*pool, true)) bytes += whole_page_bytes(*block);
   }
   return bytes;
 }
@@ -76,14 +76,14 @@ std::size_t BlockPools::bytes_in_use(PoolIndex first) const {
   return bytes;
 }
 
-PageRun BlockPools::release_pages(RunBlock* block, std::size_t most_bytes) {
+PageRun BlockPools::release_pages(PageBlock* block, std::size_t most_bytes) {
   unlink(block);
   return cut_pages(block, kPageBytes, most_bytes & ~(kPageBytes - 1));
 }
 
 // Takes whole pages out of a block that is in no index: at least `least_bytes` and at most
 // `most_bytes`; base is nullptr if the block holds too few. The rest goes back.
-PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::size_t most_bytes) {
+PageRun BlockPools::cut_pages(PageBlock* block, std::size_t least_bytes, std::size_t most_bytes) {
   Pool& pool = at(block->pool);
   char* begin = page_after(block->address());
   char* end = page_of(block->end());
@@ -96,8 +96,8 @@ PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::siz
     return {};
   }
   end = begin + std::min(bytes_between(begin, end), most_bytes);
-  RunBlock* head = nullptr;
-  RunBlock* tail = nullptr;
+  PageBlock* head = nullptr;
+  PageBlock* tail = nullptr;
   try {
     if (block->address() < begin) {
       std::tie(head, block) = runs_.split(block, bytes_between(block->address(), begin));
@@ -110,7 +110,7 @@ PageRun BlockPools::cut_pages(RunBlock* block, std::size_t least_bytes, std::siz
   }
   at(block->home).run_bytes -= block->size_bytes();
   const PageRun run = runs_.remove(block);
-  for (RunBlock* rest : {head, tail}) {
+  for (PageBlock* rest : {head, tail}) {
     if (rest != nullptr) put(rest, pool);
   }
   return run;
@@ -127,7 +127,7 @@ bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char*
 std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
                                           const char* boundary) const {
   if (!takes_new_pages(pool, span, boundary - 1)) return 0;
-  const RunBlock* last = directory().run_with(boundary - 1);
+  const PageBlock* last = directory().run_with(boundary - 1);
   const bool joins = last != nullptr && last->now() == BlockState::kFree && last->plain;
   return joins ? last->size_bytes() : 0;
 }
@@ -135,7 +135,7 @@ std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
 std::size_t BlockPools::free_bytes_after(const Pool& pool, const Span& span,
                                          const char* boundary) const {
   if (!takes_new_pages(pool, span, boundary)) return 0;
-  const RunBlock* first = directory().run_at(boundary);
+  const PageBlock* first = directory().run_at(boundary);
   const bool joins = first != nullptr && first->now() == BlockState::kFree && first->plain;
   return joins ? first->size_bytes() : 0;
 }

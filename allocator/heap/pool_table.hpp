@@ -17,7 +17,7 @@ class PoolTable {
  public:
   // `blocks` has the records of all blocks. `large_hits_required`: the first value of
   // Pool::large_hits_required.
-  PoolTable(const RunBlockStore& blocks, std::uint64_t large_hits_required)
+  PoolTable(const PageBlockStore& blocks, std::uint64_t large_hits_required)
       : blocks_(blocks), large_hits_required_(large_hits_required) {}
 
   Pool& at(PoolIndex index) { return *pools_[index]; }
@@ -45,7 +45,7 @@ class PoolTable {
   PoolIndex make(const StreamKey& key);
   std::optional<PoolIndex> take_spare(const StreamKey& key);
 
-  const RunBlockStore& blocks_;
+  const PageBlockStore& blocks_;
   const std::uint64_t large_hits_required_;
   std::vector<std::unique_ptr<Pool>> pools_;
   std::map<StreamKey, PoolIndex> streams_;

@@ -236,7 +236,7 @@ void HeapStatistics::add_streams(const ThreadCaches& caches, const BlockPools& p
     for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
       for (const FreeIndex* index : {&pools.at(pool).own, &pools.at(pool).displaced_here}) {
         stream.free_bytes += index->free_bytes();
-        if (const RunBlock* largest = index->largest()) {
+        if (const PageBlock* largest = index->largest()) {
           stream.largest_free_bytes =
               std::max<std::uint64_t>(stream.largest_free_bytes, largest->size_bytes());
         }

@@ -12,7 +12,7 @@ class SegmentList {
       : pools_(pools), charged_(charged) {}
 
   // A part of an arena is a segment of its own.
-  void add_small_run(const RunBlock& run) {
+  void add_small_run(const PageBlock& run) {
     begin(run.address(), run.size_bytes(), run.home, true);
   }
 
@@ -37,7 +37,7 @@ class SegmentList {
         block.now() == BlockState::kLive ? charged_(block) : pools_.directory().home_of(block);
     const bool goes_on = small || (block.kind == BlockKind::kPacked && block.address() == end_ &&
                                    pool == pool_ && !segments_.back().is_of_small_objects &&
-                                   static_cast<const RunBlock&>(block).chain.previous != 0);
+                                   static_cast<const PageBlock&>(block).chain.previous != 0);
     if (!goes_on) begin(block.address(), 0, pool, false);
     SegmentDescription& segment = segments_.back();
     // A gap is free small objects, which belong to the arena.
@@ -80,7 +80,7 @@ std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const 
   for (const auto& span : spans.spans()) {
     pools.directory().each_block(
         *span, [&](const Block& block) { list.add(block); },
-        [&](const RunBlock& run) { list.add_small_run(run); });
+        [&](const PageBlock& run) { list.add_small_run(run); });
   }
   return list.take();
 }

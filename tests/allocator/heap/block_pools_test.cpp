@@ -36,22 +36,22 @@ class BlockPoolsTest : public ::testing::Test {
         pool(of));
   }
   // What a request gets, live; nullptr: nothing fits.
-  RunBlock* take(PoolClass of, std::size_t size_bytes) {
-    RunBlock* block = pools.take(pool(of), size_bytes);
+  PageBlock* take(PoolClass of, std::size_t size_bytes) {
+    PageBlock* block = pools.take(pool(of), size_bytes);
     if (block == nullptr) return nullptr;
     block = pools.trim(block, size_bytes);
     block->real.references = 1;
     block->set(BlockState::kLive);
     return block;
   }
-  void give_back(RunBlock* block) {
+  void give_back(PageBlock* block) {
     block->set(BlockState::kReleasing);
     pools.put(block, pools.at(block->home));
   }
   std::vector<std::pair<char*, std::size_t>> free_blocks(PoolClass of) {
     std::vector<std::pair<char*, std::size_t>> out;
     FreeIndex& own = pool(of).own;
-    for (RunBlock* block = own.smallest(); block != nullptr; block = own.after(block)) {
+    for (PageBlock* block = own.smallest(); block != nullptr; block = own.after(block)) {
       out.emplace_back(block->address(), block->size_bytes());
     }
     return out;
@@ -81,9 +81,9 @@ TEST_F(BlockPoolsTest, AStreamHasTwoPoolsSideBySide) {
 
 TEST_F(BlockPoolsTest, BlocksAreCutFromTheFrontAndJoinAgain) {
   add(PoolClass::kPacked, 0, 1);
-  RunBlock* a = take(PoolClass::kPacked, 64 * kKiB);
-  RunBlock* b = take(PoolClass::kPacked, 4608);
-  RunBlock* c = take(PoolClass::kPacked, 100 * kKiB);
+  PageBlock* a = take(PoolClass::kPacked, 64 * kKiB);
+  PageBlock* b = take(PoolClass::kPacked, 4608);
+  PageBlock* c = take(PoolClass::kPacked, 100 * kKiB);
   EXPECT_EQ(a->address(), base);
   EXPECT_EQ(b->address(), base + 64 * kKiB);
   EXPECT_EQ(c->address(), base + 64 * kKiB + 4608);
@@ -102,22 +102,22 @@ TEST_F(BlockPoolsTest, ARestTooSmallToBeABlockStaysWithItsNeighbour) {
   const std::size_t least = kSmallestPacked;
   add(PoolClass::kPacked, 0, 1);
   take(PoolClass::kPacked, kPageBytes - 100 * kKiB);
-  RunBlock* all_but_little = take(PoolClass::kPacked, 100 * kKiB - least + kGranule);
+  PageBlock* all_but_little = take(PoolClass::kPacked, 100 * kKiB - least + kGranule);
   EXPECT_EQ(all_but_little->size_bytes(), 100 * kKiB);
   give_back(all_but_little);
-  RunBlock* less = take(PoolClass::kPacked, 100 * kKiB - least);
+  PageBlock* less = take(PoolClass::kPacked, 100 * kKiB - least);
   EXPECT_EQ(less->size_bytes(), 100 * kKiB - least);
   EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{less->end(), least}}));
 }
 
 TEST_F(BlockPoolsTest, LessThanAThirtySecondOfARequestStaysWithItsBlock) {
   add(PoolClass::kPacked, 0, 1);
-  RunBlock* other = take(PoolClass::kPacked, kPageGranularBytes);
-  RunBlock* block = take(PoolClass::kPacked, kPageGranularBytes - 31 * kKiB);
+  PageBlock* other = take(PoolClass::kPacked, kPageGranularBytes);
+  PageBlock* block = take(PoolClass::kPacked, kPageGranularBytes - 31 * kKiB);
   EXPECT_EQ(block->size_bytes(), kPageGranularBytes);
   EXPECT_EQ(free_blocks(PoolClass::kPacked), Free{});
   give_back(other);
-  RunBlock* less = take(PoolClass::kPacked, 992 * kKiB);
+  PageBlock* less = take(PoolClass::kPacked, 992 * kKiB);
   EXPECT_EQ(less->size_bytes(), 992 * kKiB);
   EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{less->end(), 32 * kKiB}})) << "just as much";
 }
@@ -125,7 +125,7 @@ TEST_F(BlockPoolsTest, LessThanAThirtySecondOfARequestStaysWithItsBlock) {
 TEST_F(BlockPoolsTest, AQuarterOfAPageIsCutOffHoweverLargeTheRequest) {
   constexpr std::size_t kQuarter = kPageBytes / 4;
   add(PoolClass::kPacked, 0, 16);
-  RunBlock* block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter + kGranule);
+  PageBlock* block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter + kGranule);
   EXPECT_EQ(block->size_bytes(), 16 * kPageBytes);
   give_back(block);
   block = take(PoolClass::kPacked, 16 * kPageBytes - kQuarter);
@@ -135,43 +135,43 @@ TEST_F(BlockPoolsTest, AQuarterOfAPageIsCutOffHoweverLargeTheRequest) {
 
 TEST_F(BlockPoolsTest, WhenPagesAreSparedBlocksAreCutWhereTheyCutTheFewestPages) {
   add(PoolClass::kPacked, 0, 8);
-  RunBlock* odd = take(PoolClass::kPacked, kPageGranularBytes);
-  RunBlock* before = take(PoolClass::kPacked, kPageBytes);
+  PageBlock* odd = take(PoolClass::kPacked, kPageGranularBytes);
+  PageBlock* before = take(PoolClass::kPacked, kPageBytes);
   EXPECT_EQ(before->address(), odd->end()) << "with pages to spare";
   pools.conserve_pages();
-  RunBlock* block = take(PoolClass::kPacked, 2 * kPageBytes);
+  PageBlock* block = take(PoolClass::kPacked, 2 * kPageBytes);
   EXPECT_EQ(block->address(), page(2));
   EXPECT_EQ(free_blocks(PoolClass::kPacked),
             (Free{{before->end(), kPageGranularBytes}, {page(4), 4 * kPageBytes}}));
-  RunBlock* no_multiple = take(PoolClass::kPacked, kPageBytes + kGranule);
+  PageBlock* no_multiple = take(PoolClass::kPacked, kPageBytes + kGranule);
   EXPECT_EQ(no_multiple->address(), page(4));
-  RunBlock* up_to_the_end = take(PoolClass::kPacked, 3 * kPageBytes - kGranule);
+  PageBlock* up_to_the_end = take(PoolClass::kPacked, 3 * kPageBytes - kGranule);
   EXPECT_EQ(up_to_the_end->address(), no_multiple->end());
 }
 
 TEST_F(BlockPoolsTest, ABlockThatEndsBehindTheLastWholePageStaysWhereItTakesOneLess) {
   add(PoolClass::kPacked, 0, 4);
-  RunBlock* low = take(PoolClass::kPacked, kPageGranularBytes);
-  RunBlock* rest = take(PoolClass::kPacked, 3 * kPageBytes + kGranule);
-  RunBlock* high = take(PoolClass::kPacked, kPageGranularBytes - kGranule);
+  PageBlock* low = take(PoolClass::kPacked, kPageGranularBytes);
+  PageBlock* rest = take(PoolClass::kPacked, 3 * kPageBytes + kGranule);
+  PageBlock* high = take(PoolClass::kPacked, kPageGranularBytes - kGranule);
   EXPECT_EQ(high->end(), page(4));
   give_back(rest);
   pools.conserve_pages();
-  RunBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
+  PageBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
   EXPECT_EQ(block->address(), low->end()) << "two whole pages and parts of two others";
 }
 
 TEST_F(BlockPoolsTest, WhenPagesAreSparedABlockIsCutFromTheHighEndWhereThatTakesAPageLess) {
   constexpr std::size_t kHalf = kPageBytes / 2;
   add(PoolClass::kPacked, 0, 4);
-  RunBlock* low = take(PoolClass::kPacked, kHalf + kHalf / 2);
-  RunBlock* rest = take(PoolClass::kPacked, 3 * kPageBytes - kHalf / 2);
-  RunBlock* high = take(PoolClass::kPacked, kHalf);
+  PageBlock* low = take(PoolClass::kPacked, kHalf + kHalf / 2);
+  PageBlock* rest = take(PoolClass::kPacked, 3 * kPageBytes - kHalf / 2);
+  PageBlock* high = take(PoolClass::kPacked, kHalf);
   ASSERT_EQ(rest->address(), low->end());
   ASSERT_EQ(high->end(), page(4));
   give_back(rest);
   pools.conserve_pages();
-  RunBlock* block = take(PoolClass::kPacked, kPageBytes + kHalf);
+  PageBlock* block = take(PoolClass::kPacked, kPageBytes + kHalf);
   EXPECT_EQ(block->end(), high->address()) << "one whole page; at the low end it would take two";
   EXPECT_EQ(free_blocks(PoolClass::kPacked), (Free{{low->end(), kPageBytes + kHalf / 2}}));
 }
@@ -179,8 +179,8 @@ TEST_F(BlockPoolsTest, WhenPagesAreSparedABlockIsCutFromTheHighEndWhereThatTakes
 TEST_F(BlockPoolsTest, AlignedBytesAreCutOutAndWhatIsAroundThemStays) {
   constexpr std::size_t kQuarter = 256 * kKiB;
   add(PoolClass::kPacked, 0, 2);
-  RunBlock* odd = take(PoolClass::kPacked, 200 * kKiB);
-  RunBlock* block = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
+  PageBlock* odd = take(PoolClass::kPacked, 200 * kKiB);
+  PageBlock* block = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
   EXPECT_EQ(block->address(), base + kQuarter);
   EXPECT_EQ(block->size_bytes(), kQuarter);
   EXPECT_EQ(free_blocks(PoolClass::kPacked),
@@ -193,11 +193,11 @@ TEST_F(BlockPoolsTest, AlignedBytesAreCutOutAndWhatIsAroundThemStays) {
 TEST_F(BlockPoolsTest, AlignedBytesAreLookedForWhereTheyMayJustFit) {
   constexpr std::size_t kQuarter = 256 * kKiB;
   add(PoolClass::kPacked, 0, 1);
-  RunBlock* first_odd = take(PoolClass::kPacked, 4608);
-  RunBlock* misaligned = take(PoolClass::kPacked, 2 * kQuarter - 4608 - kGranule);
-  RunBlock* before = take(PoolClass::kPacked, 5120);
+  PageBlock* first_odd = take(PoolClass::kPacked, 4608);
+  PageBlock* misaligned = take(PoolClass::kPacked, 2 * kQuarter - 4608 - kGranule);
+  PageBlock* before = take(PoolClass::kPacked, 5120);
   take(PoolClass::kPacked, kQuarter - 4608);
-  RunBlock* exact = take(PoolClass::kPacked, kQuarter);
+  PageBlock* exact = take(PoolClass::kPacked, kQuarter);
   ASSERT_EQ(exact->address(), base + 3 * kQuarter);
   take(PoolClass::kPacked, kPageBytes - 4 * kQuarter);
   ASSERT_TRUE(free_blocks(PoolClass::kPacked).empty());
@@ -215,9 +215,9 @@ TEST_F(BlockPoolsTest, AlignedBytesAreLookedForWhereTheyMayJustFit) {
 TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
   constexpr std::size_t kQuarter = 256 * kKiB;
   add(PoolClass::kPacked, 0, 1);
-  RunBlock* low = take(PoolClass::kPacked, kQuarter);
-  RunBlock* run = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
-  RunBlock* high = take(PoolClass::kPacked, kQuarter);
+  PageBlock* low = take(PoolClass::kPacked, kQuarter);
+  PageBlock* run = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
+  PageBlock* high = take(PoolClass::kPacked, kQuarter);
   pools.directory().begin_small_run(run);
   char* part = run->address();
   EXPECT_EQ(part, base + kQuarter);
@@ -238,14 +238,14 @@ TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
     EXPECT_EQ(pools.directory().placement_of(*object), pools.directory().placement_of(*low));
   }
   EXPECT_EQ(pools.directory().find(first_object->end()), nullptr);
-  for (RunBlock* block : {low, high}) {
+  for (PageBlock* block : {low, high}) {
     EXPECT_EQ(pools.directory().block_at(block->address()), block);
     EXPECT_EQ(pools.directory().find(block->end() - 1), block);
   }
   std::vector<const Block*> seen;
   pools.directory().each_block(
       *spans[0], [&](const Block& block) { seen.push_back(&block); },
-      [&](const RunBlock& of_arena) { seen.push_back(&of_arena); });
+      [&](const PageBlock& of_arena) { seen.push_back(&of_arena); });
   ASSERT_EQ(seen.size(), 6u);
   seen.pop_back();  // what is free
   EXPECT_EQ(seen, (std::vector<const Block*>{low, run, first_object, last_object, high}));
@@ -264,9 +264,9 @@ TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
 TEST_F(BlockPoolsTest, APageWithPartsOfArenasIsSharedAgainWhenTheLastIsBack) {
   constexpr std::size_t kQuarter = 256 * kKiB;
   add(PoolClass::kPacked, 0, 2);
-  RunBlock* reaching = take(PoolClass::kPacked, 7 * kQuarter);
-  RunBlock* of_first = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
-  RunBlock* of_second = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
+  PageBlock* reaching = take(PoolClass::kPacked, 7 * kQuarter);
+  PageBlock* of_first = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
+  PageBlock* of_second = pools.take_aligned(pool(PoolClass::kPacked), kQuarter);
   ASSERT_EQ(of_second->address(), page(1));
   const std::size_t before = pools.metadata_bytes();
   pools.directory().begin_small_run(of_first);
@@ -276,7 +276,7 @@ TEST_F(BlockPoolsTest, APageWithPartsOfArenasIsSharedAgainWhenTheLastIsBack) {
   Block* object = pools.directory().add_small(page(1), 1024);
   EXPECT_DEATH(pools.directory().end_small_run(page(1)), "an arena gives back live small objects");
   pools.directory().remove_small(object);
-  for (RunBlock* run : {of_first, of_second})
+  for (PageBlock* run : {of_first, of_second})
     give_back(pools.directory().end_small_run(run->address()));
   give_back(reaching);
   EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), 2 * kPageBytes).base, base);
@@ -289,7 +289,7 @@ TEST_F(BlockPoolsTest, APageWithPartsOfArenasIsSharedAgainWhenTheLastIsBack) {
 
 TEST_F(BlockPoolsTest, PagesBesideARunExtendItOnBothSides) {
   add(PoolClass::kPacked, 4, 1);
-  RunBlock* block = take(PoolClass::kPacked, kPageBytes - 64 * kKiB);
+  PageBlock* block = take(PoolClass::kPacked, kPageBytes - 64 * kKiB);
   EXPECT_EQ(free_before(PoolClass::kPacked, page(5)), 64 * kKiB);
   EXPECT_EQ(free_after(PoolClass::kPacked, page(4)), 0u) << "in use";
   EXPECT_EQ(free_before(PoolClass::kPageGranular, page(5)), 0u) << "not that pool's";
@@ -328,7 +328,7 @@ TEST_F(BlockPoolsTest, PagesOfTheSpanBesideAreNotJoined) {
 
 TEST_F(BlockPoolsTest, APageOutOfTheMiddleOfARunLeavesBothSides) {
   add(PoolClass::kPacked, 0, 4);
-  RunBlock* front = take(PoolClass::kPacked, 64 * kKiB);
+  PageBlock* front = take(PoolClass::kPacked, 64 * kKiB);
   PageRun taken = pools.take_pages(pool(PoolClass::kPacked), kPageBytes);
   EXPECT_EQ(taken.base, page(1));
   EXPECT_EQ(taken.size_bytes, kPageBytes);
@@ -345,8 +345,8 @@ TEST_F(BlockPoolsTest, APageOutOfTheMiddleOfARunLeavesBothSides) {
 
 TEST_F(BlockPoolsTest, ATailTooSmallToBeABlockKeepsItsPage) {
   add(PoolClass::kPacked, 0, 3);
-  RunBlock* front = take(PoolClass::kPacked, 2 * kPageBytes + kGranule);
-  RunBlock* behind = take(PoolClass::kPacked, 64 * kKiB);
+  PageBlock* front = take(PoolClass::kPacked, 2 * kPageBytes + kGranule);
+  PageBlock* behind = take(PoolClass::kPacked, 64 * kKiB);
   ASSERT_EQ(behind->address(), page(2) + kGranule);
   give_back(front);
   EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), 2 * kPageBytes).base, nullptr);
@@ -357,12 +357,12 @@ TEST_F(BlockPoolsTest, ATailTooSmallToBeABlockKeepsItsPage) {
 
 TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
   add(PoolClass::kPacked, 0, 4);
-  RunBlock* front = take(PoolClass::kPacked, 64 * kKiB);
-  RunBlock* middle = take(PoolClass::kPacked, 3 * kPageBytes);
+  PageBlock* front = take(PoolClass::kPacked, 64 * kKiB);
+  PageBlock* middle = take(PoolClass::kPacked, 3 * kPageBytes);
   give_back(front);
   auto release = [&](std::size_t most_bytes) {
     Free released;
-    for (RunBlock* block : pools.with_pages(pool(PoolClass::kPacked), false)) {
+    for (PageBlock* block : pools.with_pages(pool(PoolClass::kPacked), false)) {
       const PageRun pages = pools.release_pages(block, most_bytes);
       if (pages.base != nullptr) released.emplace_back(pages.base, pages.size_bytes);
     }
@@ -378,7 +378,7 @@ TEST_F(BlockPoolsTest, WhollyFreePagesAreReleasedAndWhatIsAroundThemStays) {
 TEST_F(BlockPoolsTest, AnAddressInALiveBlockFindsItFromEveryPageItReachesInto) {
   add(PoolClass::kPacked, 0, 4);
   take(PoolClass::kPacked, 64 * kKiB);
-  RunBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
+  PageBlock* block = take(PoolClass::kPacked, 3 * kPageBytes);
   for (char* address :
        {block->address(), page(1) - 1, page(1), page(2) + 12345, page(3), block->end() - 1}) {
     EXPECT_EQ(pools.directory().find(address), block) << (address - base);
@@ -390,12 +390,12 @@ TEST_F(BlockPoolsTest, AnAddressInALiveBlockFindsItFromEveryPageItReachesInto) {
 
 TEST_F(BlockPoolsTest, OfAWholeBlockTheLargerPartKeepsTheRecord) {
   add(PoolClass::kPageGranular, 0, 8);
-  RunBlock* record = pool(PoolClass::kPageGranular).own.smallest();
-  RunBlock* small = take(PoolClass::kPageGranular, 2 * kPageBytes);
+  PageBlock* record = pool(PoolClass::kPageGranular).own.smallest();
+  PageBlock* small = take(PoolClass::kPageGranular, 2 * kPageBytes);
   EXPECT_EQ(small->address(), page(0));
   EXPECT_EQ(record->address(), page(2));
   EXPECT_EQ(record->size_bytes(), 6 * kPageBytes);
-  RunBlock* large = take(PoolClass::kPageGranular, 5 * kPageBytes);
+  PageBlock* large = take(PoolClass::kPageGranular, 5 * kPageBytes);
   EXPECT_EQ(large, record);
   EXPECT_EQ(pools.directory().find(page(7))->address(), page(7));
   give_back(small);
@@ -407,15 +407,15 @@ TEST_F(BlockPoolsTest, ADisplacedBlockIsFreeWhereItsPagesAreAndKnownAsAwayAtHome
   PoolIndex host = pools.table().open({Facade::kHost, 0, nullptr});
   Pool& elsewhere = pools.at(host + static_cast<PoolIndex>(PoolClass::kPageGranular));
   add(PoolClass::kPageGranular, 0, 4);
-  RunBlock* block = take(PoolClass::kPageGranular, 4 * kPageBytes);
+  PageBlock* block = take(PoolClass::kPageGranular, 4 * kPageBytes);
   block->set(BlockState::kReleasing);
   pools.side_states().make(block).fences = {{0, nullptr}};
   pools.put(block, elsewhere);
   EXPECT_FALSE(block->plain);
   EXPECT_EQ(pools.take(pool(PoolClass::kPageGranular), kPageBytes), nullptr);
   const auto& away = pool(PoolClass::kPageGranular).displaced_away;
-  EXPECT_EQ(std::vector<RunBlock*>(away.begin(), away.end()), std::vector<RunBlock*>{block});
-  RunBlock* taken = pools.take_displaced_here(elsewhere, kPageBytes);
+  EXPECT_EQ(std::vector<PageBlock*>(away.begin(), away.end()), std::vector<PageBlock*>{block});
+  PageBlock* taken = pools.take_displaced_here(elsewhere, kPageBytes);
   ASSERT_EQ(taken, block);
   taken = pools.trim(taken, kPageBytes);
   EXPECT_EQ(taken->address(), page(0));
@@ -423,7 +423,7 @@ TEST_F(BlockPoolsTest, ADisplacedBlockIsFreeWhereItsPagesAreAndKnownAsAwayAtHome
   EXPECT_FALSE(elsewhere.displaced_here.smallest()->plain) << "the fence stays with the rest";
   EXPECT_EQ(pools.side_states().find(taken), nullptr);
   pools.put(taken, pool(PoolClass::kPageGranular));
-  RunBlock* rest = *away.begin();
+  PageBlock* rest = *away.begin();
   ASSERT_EQ(rest->address(), page(1));
   pools.take_displaced(rest);
   EXPECT_TRUE(away.empty());

@@ -9,25 +9,25 @@
 #include <set>
 #include <vector>
 
-#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/page_block_store.hpp"
 
 namespace uvm {
 namespace {
 
-RunBlock* block(RunBlockStore& blocks, std::size_t granules, std::uintptr_t place) {
-  RunBlock* made = blocks.make(0);
+PageBlock* block(PageBlockStore& blocks, std::size_t granules, std::uintptr_t place) {
+  PageBlock* made = blocks.make(0);
   made->real.resize(granules * kGranule);
   made->real.address = reinterpret_cast<char*>(place * kGranule);
   return made;
 }
 
 struct BySizeThenAddress {
-  bool operator()(const RunBlock* left, const RunBlock* right) const {
+  bool operator()(const PageBlock* left, const PageBlock* right) const {
     return std::pair(left->size_bytes(), left->address()) <
            std::pair(right->size_bytes(), right->address());
   }
 };
-using Model = std::set<RunBlock*, BySizeThenAddress>;
+using Model = std::set<PageBlock*, BySizeThenAddress>;
 
 // The first size of the bin that is `more` bins above that of `size_bytes`: eighths of powers of
 // two, single granules up to 16.
@@ -44,20 +44,20 @@ std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
 // The rule, said once more: best fit in the bin of the size; else the lowest of the four bins
 // above, or, for small requests, of all below kPageGranularBytes; else the lowest of all that are
 // larger.
-RunBlock* expected_fit(const Model& model, std::size_t size_bytes) {
+PageBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   const std::size_t next = bin_begin(size_bytes, 1);
   auto lowest = [&](std::size_t end) {
-    RunBlock* found = nullptr;
-    for (RunBlock* one : model) {
+    PageBlock* found = nullptr;
+    for (PageBlock* one : model) {
       if (one->size_bytes() < next || one->size_bytes() >= end) continue;
       if (found == nullptr || one->address() < found->address()) found = one;
     }
     return found;
   };
-  for (RunBlock* one : model) {
+  for (PageBlock* one : model) {
     if (one->size_bytes() >= size_bytes && one->size_bytes() < next) return one;
   }
-  RunBlock* near =
+  PageBlock* near =
       lowest(size_bytes < kPageGranularBytes ? kPageGranularBytes : bin_begin(size_bytes, 5));
   return near != nullptr ? near : lowest(SIZE_MAX);
 }
@@ -72,11 +72,11 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
     std::uint64_t eighths = base / 8 * (random() % 8);
     return std::max<std::uint64_t>(1, base + eighths + random() % 3 - 1);
   };
-  RunBlockStore blocks;
+  PageBlockStore blocks;
   FreeIndex index(blocks);
   Model model;
   std::size_t bytes = 0;
-  RunBlock* latest = nullptr;
+  PageBlock* latest = nullptr;
   for (std::uintptr_t step = 1; step < 3000; ++step) {
     if (model.empty() || random() % 5 < 3) {
       // Each place once, in no order.
@@ -99,7 +99,7 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
     const std::size_t granules = latest != nullptr && random() % 4 == 0
                                      ? latest->size_bytes() / kGranule - random() % 2
                                      : any_size();
-    RunBlock* wanted = block(blocks, std::max<std::size_t>(1, granules), 0);
+    PageBlock* wanted = block(blocks, std::max<std::size_t>(1, granules), 0);
     ASSERT_EQ(index.fit(wanted->size_bytes()), expected_fit(model, wanted->size_bytes()));
     auto smallest = model.lower_bound(wanted);
     ASSERT_EQ(index.smallest_of(wanted->size_bytes()),
@@ -107,12 +107,12 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
     ASSERT_EQ(index.smallest(), model.empty() ? nullptr : *model.begin());
     ASSERT_EQ(index.free_bytes(), bytes);
     ASSERT_EQ(index.empty(), model.empty());
-    const RunBlock* largest = index.largest();
+    const PageBlock* largest = index.largest();
     ASSERT_EQ(largest == nullptr ? 0 : largest->size_bytes(),
               model.empty() ? 0 : (*model.rbegin())->size_bytes());
     if (step % 256 != 0) continue;
-    RunBlock* at = index.smallest();
-    for (RunBlock* expected : model) {
+    PageBlock* at = index.smallest();
+    for (PageBlock* expected : model) {
       ASSERT_EQ(at, expected);
       at = index.after(at);
     }
@@ -121,12 +121,12 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
 }
 
 TEST(FreeIndex, ARequestThatNoBlockCanBeAsLargeAsFindsNone) {
-  RunBlockStore blocks;
+  PageBlockStore blocks;
   FreeIndex index(blocks);
   EXPECT_EQ(index.fit(kGranule), nullptr);
   EXPECT_EQ(index.smallest(), nullptr);
   EXPECT_EQ(index.largest(), nullptr);
-  RunBlock* largest = block(blocks, RealStorage::kMostSizeBytes / kGranule, 0);
+  PageBlock* largest = block(blocks, RealStorage::kMostSizeBytes / kGranule, 0);
   index.insert(largest);
   EXPECT_EQ(index.fit(RealStorage::kMostSizeBytes), largest);
   EXPECT_EQ(index.fit(RealStorage::kMostSizeBytes + kGranule), nullptr);
@@ -137,12 +137,12 @@ TEST(FreeIndex, ARequestThatNoBlockCanBeAsLargeAsFindsNone) {
 INSTANTIATE_TEST_SUITE_P(Seeds, FreeIndexProperty, ::testing::Range(0u, 4u));
 
 TEST(FreeIndex, OfEquallyLargeBlocksTheLowestIsTaken) {
-  RunBlockStore blocks;
+  PageBlockStore blocks;
   FreeIndex index(blocks);
-  RunBlock* high = block(blocks, 16, 300);
-  RunBlock* low = block(blocks, 16, 100);
-  RunBlock* middle = block(blocks, 16, 200);
-  for (RunBlock* one : {high, low, middle}) index.insert(one);
+  PageBlock* high = block(blocks, 16, 300);
+  PageBlock* low = block(blocks, 16, 100);
+  PageBlock* middle = block(blocks, 16, 200);
+  for (PageBlock* one : {high, low, middle}) index.insert(one);
   EXPECT_EQ(index.fit(15 * kGranule), low);
   EXPECT_EQ(index.after(low), middle);
   EXPECT_EQ(index.fit(17 * kGranule), nullptr);
@@ -151,12 +151,12 @@ TEST(FreeIndex, OfEquallyLargeBlocksTheLowestIsTaken) {
 constexpr std::size_t kMiBGranules = (std::size_t{1} << 20) / kGranule;
 
 TEST(FreeIndex, ALargeRequestTakesWhatIsCloseBeforeWhatIsLow) {
-  RunBlockStore blocks;
+  PageBlockStore blocks;
   FreeIndex index(blocks);
-  RunBlock* far_too_large = block(blocks, 64 * kMiBGranules, 100);
-  RunBlock* half_too_large = block(blocks, 11 * kMiBGranules, 300000);
-  RunBlock* close = block(blocks, 8 * kMiBGranules + 1, 600000);
-  for (RunBlock* one : {far_too_large, half_too_large, close}) index.insert(one);
+  PageBlock* far_too_large = block(blocks, 64 * kMiBGranules, 100);
+  PageBlock* half_too_large = block(blocks, 11 * kMiBGranules, 300000);
+  PageBlock* close = block(blocks, 8 * kMiBGranules + 1, 600000);
+  for (PageBlock* one : {far_too_large, half_too_large, close}) index.insert(one);
   EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), close);
   index.erase(close);
   EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), half_too_large);
@@ -165,48 +165,48 @@ TEST(FreeIndex, ALargeRequestTakesWhatIsCloseBeforeWhatIsLow) {
 }
 
 TEST(FreeIndex, OfBlocksThatAreFarTooLargeTheLowestIsTaken) {
-  RunBlockStore blocks;
+  PageBlockStore blocks;
   FreeIndex index(blocks);
-  RunBlock* smaller = block(blocks, 20 * kMiBGranules, 900000);
-  RunBlock* lower = block(blocks, 64 * kMiBGranules, 100);
-  for (RunBlock* one : {smaller, lower}) index.insert(one);
+  PageBlock* smaller = block(blocks, 20 * kMiBGranules, 900000);
+  PageBlock* lower = block(blocks, 64 * kMiBGranules, 100);
+  for (PageBlock* one : {smaller, lower}) index.insert(one);
   EXPECT_EQ(index.fit(8 * kMiBGranules * kGranule), lower);
 }
 
 TEST(FreeIndex, ASmallRequestLeavesLargeBlocksAloneWhereASmallOneFits) {
-  RunBlockStore blocks;
+  PageBlockStore blocks;
   FreeIndex index(blocks);
-  RunBlock* large = block(blocks, 4 * kMiBGranules, 100);
-  RunBlock* small = block(blocks, kMiBGranules - 1, 900000);
-  RunBlock* smaller_but_higher = block(blocks, kMiBGranules / 2, 999000);
-  for (RunBlock* one : {large, small, smaller_but_higher}) index.insert(one);
+  PageBlock* large = block(blocks, 4 * kMiBGranules, 100);
+  PageBlock* small = block(blocks, kMiBGranules - 1, 900000);
+  PageBlock* smaller_but_higher = block(blocks, kMiBGranules / 2, 999000);
+  for (PageBlock* one : {large, small, smaller_but_higher}) index.insert(one);
   EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), small) << "the lowest of the small ones";
   index.erase(small);
   index.erase(smaller_but_higher);
   EXPECT_EQ(index.fit(kMiBGranules / 4 * kGranule), large);
 }
 
-TEST(RunBlockStore, NumbersStartAtOneAndNameTheirRecords) {
-  RunBlockStore store;
-  RunBlock* first = store.make(0);
-  RunBlock* second = store.make(0);
+TEST(PageBlockStore, NumbersStartAtOneAndNameTheirRecords) {
+  PageBlockStore store;
+  PageBlock* first = store.make(0);
+  PageBlock* second = store.make(0);
   EXPECT_EQ(first->id, 1u);
   EXPECT_EQ(second->id, 2u);
   EXPECT_EQ(store.at(1), first);
   EXPECT_EQ(store.at(2), second);
 }
 
-TEST(RunBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHappenedTo) {
-  RunBlockStore store;
+TEST(PageBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHappenedTo) {
+  PageBlockStore store;
   store.make(0);
-  RunBlock* dropped = store.make(0);
+  PageBlock* dropped = store.make(0);
   dropped->kind = BlockKind::kPageGranular;
   dropped->plain = false;
   dropped->exported = true;
   dropped->real.address = reinterpret_cast<char*>(4096);
   store.drop(dropped);
   EXPECT_EQ(store.at(2)->address(), nullptr) << "a stale number finds no address";
-  RunBlock* again = store.make(0);
+  PageBlock* again = store.make(0);
   EXPECT_EQ(again, dropped);
   EXPECT_EQ(again->id, 2u);
   EXPECT_TRUE(again->plain);
@@ -215,11 +215,11 @@ TEST(RunBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHappe
 }
 
 // Two blocks of one stream may share a line of the cache, of two streams they may not.
-TEST(RunBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
-  RunBlockStore store;
+TEST(PageBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
+  PageBlockStore store;
   std::map<std::uintptr_t, PoolIndex> owner;  // of each pair of lines, the stream's first pool
   std::mt19937 random(1);
-  std::vector<RunBlock*> made;
+  std::vector<PageBlock*> made;
   for (int step = 0; step < 5000; ++step) {
     if (!made.empty() && random() % 3 == 0) {
       std::swap(made[random() % made.size()], made.back());
@@ -230,21 +230,21 @@ TEST(RunBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
     made.push_back(store.make(home));
     ASSERT_EQ(made.back()->home, home);
     const std::uintptr_t begin = address_of(made.back());
-    for (std::uintptr_t pair = begin / 128; pair <= (begin + sizeof(RunBlock) - 1) / 128; ++pair) {
+    for (std::uintptr_t pair = begin / 128; pair <= (begin + sizeof(PageBlock) - 1) / 128; ++pair) {
       ASSERT_EQ(owner.try_emplace(pair, first_of(home)).first->second, first_of(home));
     }
   }
 }
 
-TEST(RunBlockStore, RecordsStayWhereTheyAreWhenMoreAreMade) {
-  RunBlockStore store;
-  std::vector<RunBlock*> made;
+TEST(PageBlockStore, RecordsStayWhereTheyAreWhenMoreAreMade) {
+  PageBlockStore store;
+  std::vector<PageBlock*> made;
   for (std::uint32_t id = 1; id <= 5000; ++id) made.push_back(store.make(0));
   for (std::uint32_t id = 1; id <= 5000; ++id) {
     ASSERT_EQ(store.at(id), made[id - 1]);
     ASSERT_EQ(store.at(id)->id, id);
   }
-  EXPECT_EQ(store.bytes(), 5 * 1024 * sizeof(RunBlock));
+  EXPECT_EQ(store.bytes(), 5 * 1024 * sizeof(PageBlock));
 }
 
 }  // namespace

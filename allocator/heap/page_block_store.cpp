@@ -1,4 +1,4 @@
-#include "allocator/heap/run_block_store.hpp"
+#include "allocator/heap/page_block_store.hpp"
 
 #include <sys/mman.h>
 
@@ -9,26 +9,26 @@
 namespace uvm {
 namespace {
 
-constexpr std::size_t kReservedBytes = kBlockKeys * sizeof(RunBlock);
+constexpr std::size_t kReservedBytes = kBlockKeys * sizeof(PageBlock);
 
 }  // namespace
 
-RunBlockStore::RunBlockStore() {
+PageBlockStore::PageBlockStore() {
   void* reserved =
       mmap(nullptr, kReservedBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) throw std::bad_alloc();
-  records_ = static_cast<RunBlock*>(reserved);
+  records_ = static_cast<PageBlock*>(reserved);
 }
 
-RunBlockStore::~RunBlockStore() {
+PageBlockStore::~PageBlockStore() {
   munmap(records_, kReservedBytes);
 }
 
-std::uint32_t RunBlockStore::make_group() {
+std::uint32_t PageBlockStore::make_group() {
   if (made_ == kBlockKeys) throw std::bad_alloc();
-  RunBlock* first = records_ + made_;
+  PageBlock* first = records_ + made_;
   if (made_ % kChunk == 0 &&
-      mprotect(first, kChunk * sizeof(RunBlock), PROT_READ | PROT_WRITE) != 0) {
+      mprotect(first, kChunk * sizeof(PageBlock), PROT_READ | PROT_WRITE) != 0) {
     throw std::bad_alloc();
   }
   std::uninitialized_default_construct_n(first, kGroup);

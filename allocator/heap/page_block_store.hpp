@@ -20,20 +20,20 @@
 
 namespace uvm {
 
-class RunBlockStore {
+class PageBlockStore {
  public:
   // std::bad_alloc: the address space cannot be reserved.
-  RunBlockStore();
-  ~RunBlockStore();
-  RunBlockStore(const RunBlockStore&) = delete;
-  RunBlockStore& operator=(const RunBlockStore&) = delete;
+  PageBlockStore();
+  ~PageBlockStore();
+  PageBlockStore(const PageBlockStore&) = delete;
+  PageBlockStore& operator=(const PageBlockStore&) = delete;
 
   // A record for a block of that pool; its storage and neighbours are not set. Its number is `id`,
   // never 0. std::bad_alloc if there is no memory, or all numbers are taken.
-  [[gnu::always_inline]] RunBlock* make(PoolIndex home) {
+  [[gnu::always_inline]] PageBlock* make(PoolIndex home) {
     std::uint32_t& free = free_of(home);
     if (free == 0) free = make_group();
-    RunBlock* block = at(free);
+    PageBlock* block = at(free);
     free = block->chain.next;
     block->home = home;
     block->plain = true;
@@ -41,7 +41,7 @@ class RunBlockStore {
     return block;
   }
 
-  [[gnu::always_inline]] void drop(RunBlock* block) {
+  [[gnu::always_inline]] void drop(PageBlock* block) {
     block->set(BlockState::kFree);
     block->place_at(nullptr);
     std::uint32_t& free = free_of(block->home);
@@ -50,19 +50,19 @@ class RunBlockStore {
   }
 
   // Record 0 is no block: the lowest key in its node is kNoBlock. It exists once any other does.
-  RunBlock* at(std::uint32_t id) const { return records_ + id; }
+  PageBlock* at(std::uint32_t id) const { return records_ + id; }
   // nullptr for number 0.
-  RunBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
+  PageBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
 
   std::size_t bytes() const {
-    return round_up(made_ * sizeof(RunBlock), kChunk * sizeof(RunBlock));
+    return round_up(made_ * sizeof(PageBlock), kChunk * sizeof(PageBlock));
   }
 
  private:
   static constexpr std::uint32_t kGroup = 16;
   static constexpr std::uint32_t kChunk = 1024;  // records that get memory together
-  static_assert(kGroup * sizeof(RunBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
-                kBlockKeys % kChunk == 0 && std::is_trivially_destructible_v<RunBlock>);
+  static_assert(kGroup * sizeof(PageBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
+                kBlockKeys % kChunk == 0 && std::is_trivially_destructible_v<PageBlock>);
   // If there are more streams, some share groups.
   static constexpr std::size_t kLists = 64;
 
@@ -71,7 +71,7 @@ class RunBlockStore {
   // Makes a group of records, each linked to the next. Returns the first one's number.
   std::uint32_t make_group();
 
-  RunBlock* records_;
+  PageBlock* records_;
   std::uint32_t made_ = 0;
   std::array<std::uint32_t, kLists> free_{};  // linked by `next`
 };
