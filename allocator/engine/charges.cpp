@@ -3,7 +3,8 @@
 namespace uvm {
 
 PlaceSet Charges::places_of(const LockedHeap& heap, const Block& block) {
-  const BlockSideState* side_state = block.plain ? nullptr : heap->pools.side_states().find(&block);
+  const BlockSideState* side_state =
+      block.has_no_side_state ? nullptr : heap->pools.side_states().find(&block);
   if (side_state != nullptr && side_state->used_at) return *side_state->used_at;
   const StreamKey& key = heap->pools.at(block.pool).key;
   return PlaceSet(place_of_use(key.facade, key.device));
@@ -19,7 +20,7 @@ PoolIndex Charges::pool_at(const LockedHeap& heap, const Block& block, Place pla
 }
 
 PoolIndex Charges::pool_of(const LockedHeap& heap, const Block& block) {
-  if (block.plain || block.kind == BlockKind::kSmall) return block.pool;
+  if (block.has_no_side_state || block.kind == BlockKind::kSmall) return block.pool;
   const PlaceSet places = places_of(heap, block);
   Place charged = block.use.location();
   if (!charged.is_device()) {

@@ -67,7 +67,7 @@ bool DisplacedBlocks::hold_lead(const Request& request) {
       const std::size_t waiting_bytes = fenced_.waiting_bytes(heap, pool.index);
       std::size_t pending_bytes = waiting_bytes;
       for (const PageBlock* block : pool.displaced_away) {
-        if (!block->plain) pending_bytes += block->size_bytes();
+        if (!block->has_no_side_state) pending_bytes += block->size_bytes();
       }
       if (pending_bytes < most_bytes) return true;
       if (waiting_bytes <= pending_bytes / 2) oldest = take_oldest_fenced(heap, pool, 0);
@@ -110,7 +110,7 @@ DisplacedBlocks::Taken DisplacedBlocks::take_oldest_fenced(const LockedHeap& hea
   Taken oldest;
   for (PageBlock* block : home.displaced_away) {
     const std::uint64_t at = block->own_pages->displaced_at;
-    if (block->plain || at <= after) continue;
+    if (block->has_no_side_state || at <= after) continue;
     if (oldest.block == nullptr || at < oldest.displaced_at) oldest = {block, at, {}};
   }
   if (oldest.block == nullptr) return oldest;

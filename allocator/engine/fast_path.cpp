@@ -81,7 +81,8 @@ namespace uvm {
     if (block == nullptr) block = state.block_at(address);
     // Read inside the lock: a thread that stops the world may mark blocks, or begin a trace.
     cache->lock.lock_owner();
-    if (block != nullptr && block->now() == BlockState::kLive && block->plain) [[likely]] {
+    if (block != nullptr && block->now() == BlockState::kLive && block->has_no_side_state)
+        [[likely]] {
       // The time must be read before another thread can get the block.
       const TraceTime at = machine.trace.now();
       const std::size_t requested_bytes = block->requested_bytes();

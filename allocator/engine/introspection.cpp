@@ -37,10 +37,10 @@ std::optional<BlockDescription> Introspection::find(const void* address) const {
     out.references = block->real.references;
     out.used_by_host = is_used_by_host(heap, *block);
     const BlockSideState* side_state =
-        block->plain ? nullptr : heap->pools.side_states().find(block);
+        block->has_no_side_state ? nullptr : heap->pools.side_states().find(block);
     out.pinned = side_state != nullptr && side_state->pinned ? *side_state->pinned
                                                              : key.facade == Facade::kPinned;
-    out.waits_when_freed = key.facade == Facade::kDevice && !block->plain &&
+    out.waits_when_freed = key.facade == Facade::kDevice && !block->has_no_side_state &&
                            fenced_.needs_fence(heap, *block, heap->pools.at(block->pool));
   }
   return out;

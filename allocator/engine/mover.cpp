@@ -90,7 +90,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   out->record = record_for(heap, block, move);
   if (out->record == nullptr) return true;
   out->block = block;
-  block->plain = false;
+  block->has_no_side_state = false;
   out->at = machine_.trace.now();
   const std::size_t requested_bytes = block->requested_bytes();
   // The block's own record outlives the others, and keeps the place of the pages after the free.
@@ -161,7 +161,7 @@ void Mover::note_left(const void* address, Place place) {
   {
     const HeapGuard heap(state_);
     const Block* block = heap->live_block(address);
-    if (block == nullptr || block->plain) return;
+    if (block == nullptr || block->has_no_side_state) return;
     places = Charges::places_of(heap, *block);
   }
   places.remove(place);
@@ -175,7 +175,7 @@ void Mover::note_place_again(const void* address, Place place) {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
     // Its side state and its pools exist since it was used at that place.
-    if (block == nullptr || block->plain || block->kind == BlockKind::kSmall) return;
+    if (block == nullptr || block->has_no_side_state || block->kind == BlockKind::kSmall) return;
     PlaceSet places = Charges::places_of(heap, *block);
     places.add(place);
     charged = Charges::set_places(heap, block, places, block->use.location());
@@ -191,7 +191,8 @@ bool Mover::note_places(const void* address, PlaceSet places) {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
     // A block that never moved is used at one place.
-    if (block == nullptr || block->plain || block->kind == BlockKind::kSmall) return false;
+    if (block == nullptr || block->has_no_side_state || block->kind == BlockKind::kSmall)
+      return false;
     const PlaceSet before = Charges::places_of(heap, *block);
     places.keep(before);
     if (places.empty() || places == before) return false;

@@ -153,7 +153,7 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
       departure->fences.insert(departure->fences.end(), side_state->fences.begin(),
                                side_state->fences.end());
       heap->pools.side_states().drop(block);
-      block->plain = true;
+      block->has_no_side_state = true;
     }
     const Pool& home = heap->pools.at(block->home);
     const PageRun pages =

@@ -99,7 +99,7 @@ struct Found {
   // A block of the same stream, of either class, is used by its home pool.
   block->pool = first_of(home) == request.pools ? home : request.pool();
   // The free of a displaced block must return its pages to its home.
-  block->plain = home == block->pool;
+  block->has_no_side_state = home == block->pool;
   if (home != block->pool) heap->transfer_pages(*block, home, block->pool);
   block->exported = false;
   block->real.references = 0;

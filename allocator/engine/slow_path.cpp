@@ -241,7 +241,7 @@ void* Engine::allocate_small(const Request& request) {
 FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   if (address == nullptr) return FreeResult::kFreed;
   if (machine.in_forked_child()) return fork_guard.free_in_child(address);
-  bool is_plain = false;
+  bool had_no_side_state = false;
   bool is_misuse = false;
   bool fence = false;
   TraceTime at = 0;
@@ -257,8 +257,8 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
         block == nullptr || block->now() != BlockState::kLive || block->address() != address;
     if (!is_misuse) {
       key = heap->pools.at(block->pool).key;
-      is_plain = block->plain;
-      if (!is_plain) {
+      had_no_side_state = block->has_no_side_state;
+      if (!had_no_side_state) {
         mover.drop_records(heap, block);
         try {
           const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
@@ -277,7 +277,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   machine.trace.freed(at, {key.facade, key.device, address, block->requested_bytes(),
                            block->size_bytes(), key.stream});
   charges.count_freed(*block, charged);
-  if (!fence && !is_plain) {
+  if (!fence && !had_no_side_state) {
     const HeapGuard heap(state);
     try {
       block->pool = fenced.pool_for(heap, *block);

@@ -69,7 +69,7 @@ bool StreamUses::mark_exported(const void* address) {
   Block* block = heap->live_block(address);
   if (block == nullptr) return false;
   block->exported = true;
-  block->plain = false;
+  block->has_no_side_state = false;
   return true;
 }
 
@@ -83,7 +83,7 @@ void StreamUses::mark_live_exported() {
       if (block.kind == BlockKind::kSmall || block.now() != BlockState::kLive) return;
       Block* live = heap->pools.directory().block_at(block.address());
       live->exported = true;
-      live->plain = false;
+      live->has_no_side_state = false;
     });
   }
 }

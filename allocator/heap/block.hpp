@@ -86,7 +86,7 @@ struct alignas(64) Block {  // one cache line; PageBlock uses its last quarter
   BlockKind kind = BlockKind::kSmall;
   // A live block: it has no side state and is used by its home pool, so its free takes the short
   // path. A free block: it has no fences.
-  bool plain = true;
+  bool has_no_side_state = true;
   bool exported = false;  // code that cannot be followed has a raw pointer to the block
   // Live: the pool that served it; its facade, device and stream are the caller's. Free: the pool
   // in which it is free.

@@ -141,7 +141,7 @@ class BlockPools {
 [[gnu::always_inline]] inline bool BlockPools::can_join(const PageBlock* left,
                                                         const PageBlock* right) {
   if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||
-      right->now() != BlockState::kFree || !left->plain || !right->plain) {
+      right->now() != BlockState::kFree || !left->has_no_side_state || !right->has_no_side_state) {
     return false;
   }
   if (left->pool != right->pool || left->home != right->home) return false;

@@ -36,7 +36,7 @@ PageBlock* BlockPools::take_displaced_here(Pool& pool, std::size_t size_bytes) {
 PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   Block* found = directory().find(address);
   if (found == nullptr || found->kind != BlockKind::kPacked || found->now() != BlockState::kFree ||
-      !found->plain) {
+      !found->has_no_side_state) {
     return nullptr;
   }
   if (size_bytes == 0 || (address_of(address) | size_bytes) % kGranule != 0) return nullptr;
@@ -62,7 +62,7 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
 // std::bad_alloc `block` is the part that is still in no index.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(PageBlock*& block,
                                                                          std::size_t size_bytes) {
-  if (conserves_pages_ && block->kind == BlockKind::kPacked && block->plain &&
+  if (conserves_pages_ && block->kind == BlockKind::kPacked && block->has_no_side_state &&
       size_bytes >= kPageBytes) [[unlikely]] {
     block = split_off_head(block, page_conserving_offset(*block, size_bytes));
   }
@@ -70,7 +70,7 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   const std::size_t rest_bytes = block->size_bytes() - size_bytes;
   if (rest_bytes < least_rest(*block, size_bytes)) return {block, nullptr};
   auto [taken, rest] = runs_.split(block, size_bytes);
-  if (!block->plain && rest != block) side_states_.transfer(block, rest);
+  if (!block->has_no_side_state && rest != block) side_states_.transfer(block, rest);
   return {taken, rest};
 }
 
@@ -162,10 +162,10 @@ PageBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
 
 void BlockPools::put(PageBlock* block, Pool& pool) noexcept {
   block->pool = pool.index;
-  if (!block->plain) {
+  if (!block->has_no_side_state) {
     const BlockSideState* side_state = side_states_.find(block);
-    block->plain = side_state == nullptr || side_state->fences.empty();
-    if (block->plain && side_state != nullptr) side_states_.drop(block);
+    block->has_no_side_state = side_state == nullptr || side_state->fences.empty();
+    if (block->has_no_side_state && side_state != nullptr) side_states_.drop(block);
   }
   block->set(BlockState::kFree);
   if (block->kind == BlockKind::kPacked) {

@@ -36,7 +36,7 @@ class PageBlockStore {
     PageBlock* block = at(free);
     free = block->chain.next;
     block->home = home;
-    block->plain = true;
+    block->has_no_side_state = true;
     block->exported = false;
     return block;
   }

@@ -35,7 +35,7 @@ namespace {
 void add_with_pages(const FreeIndex& index, bool fenced_too, std::vector<PageBlock*>* found) {
   for (PageBlock* block = index.smallest_of(kPageBytes); block != nullptr;
        block = index.after(block)) {
-    if (block->plain || fenced_too) found->push_back(block);
+    if (block->has_no_side_state || fenced_too) found->push_back(block);
   }
 }
 
@@ -128,7 +128,7 @@ std::size_t BlockPools::free_bytes_before(const Pool& pool, const Span& span,
                                           const char* boundary) const {
   if (!takes_new_pages(pool, span, boundary - 1)) return 0;
   const PageBlock* last = directory().run_with(boundary - 1);
-  const bool joins = last != nullptr && last->now() == BlockState::kFree && last->plain;
+  const bool joins = last != nullptr && last->now() == BlockState::kFree && last->has_no_side_state;
   return joins ? last->size_bytes() : 0;
 }
 
@@ -136,7 +136,8 @@ std::size_t BlockPools::free_bytes_after(const Pool& pool, const Span& span,
                                          const char* boundary) const {
   if (!takes_new_pages(pool, span, boundary)) return 0;
   const PageBlock* first = directory().run_at(boundary);
-  const bool joins = first != nullptr && first->now() == BlockState::kFree && first->plain;
+  const bool joins =
+      first != nullptr && first->now() == BlockState::kFree && first->has_no_side_state;
   return joins ? first->size_bytes() : 0;
 }
 

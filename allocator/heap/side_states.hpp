@@ -19,7 +19,7 @@ class SideStates {
   }
   // The block's side state, made if the block has none.
   BlockSideState& make(Block* block) {
-    block->plain = false;
+    block->has_no_side_state = false;
     return states_[block];
   }
   void drop(const Block* block) { states_.erase(block); }
@@ -29,8 +29,8 @@ class SideStates {
     if (state.empty()) return;
     state.key() = to;
     states_.insert(std::move(state));
-    to->plain = false;
-    from->plain = true;
+    to->has_no_side_state = false;
+    from->has_no_side_state = true;
   }
   void each(const std::function<void(BlockSideState&)>& visit) {
     for (auto& [block, state] : states_) visit(state);

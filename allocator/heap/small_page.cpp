@@ -40,7 +40,7 @@ Block* SmallPage::add(char* address, std::size_t size_bytes, PoolIndex pool) {
   Block* object = record(number);
   object->use = {};
   object->kind = BlockKind::kSmall;
-  object->plain = true;
+  object->has_no_side_state = true;
   object->exported = false;
   object->pool = pool;
   object->place_at(address);

@@ -411,7 +411,7 @@ TEST_F(BlockPoolsTest, ADisplacedBlockIsFreeWhereItsPagesAreAndKnownAsAwayAtHome
   block->set(BlockState::kReleasing);
   pools.side_states().make(block).fences = {{0, nullptr}};
   pools.put(block, elsewhere);
-  EXPECT_FALSE(block->plain);
+  EXPECT_FALSE(block->has_no_side_state);
   EXPECT_EQ(pools.take(pool(PoolClass::kPageGranular), kPageBytes), nullptr);
   const auto& away = pool(PoolClass::kPageGranular).displaced_away;
   EXPECT_EQ(std::vector<PageBlock*>(away.begin(), away.end()), std::vector<PageBlock*>{block});
@@ -420,7 +420,8 @@ TEST_F(BlockPoolsTest, ADisplacedBlockIsFreeWhereItsPagesAreAndKnownAsAwayAtHome
   taken = pools.trim(taken, kPageBytes);
   EXPECT_EQ(taken->address(), page(0));
   ASSERT_EQ(elsewhere.displaced_here.free_bytes(), 3 * kPageBytes);
-  EXPECT_FALSE(elsewhere.displaced_here.smallest()->plain) << "the fence stays with the rest";
+  EXPECT_FALSE(elsewhere.displaced_here.smallest()->has_no_side_state)
+      << "the fence stays with the rest";
   EXPECT_EQ(pools.side_states().find(taken), nullptr);
   pools.put(taken, pool(PoolClass::kPageGranular));
   PageBlock* rest = *away.begin();

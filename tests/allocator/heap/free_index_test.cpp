@@ -201,7 +201,7 @@ TEST(PageBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHapp
   store.make(0);
   PageBlock* dropped = store.make(0);
   dropped->kind = BlockKind::kPageGranular;
-  dropped->plain = false;
+  dropped->has_no_side_state = false;
   dropped->exported = true;
   dropped->real.address = reinterpret_cast<char*>(4096);
   store.drop(dropped);
@@ -209,7 +209,7 @@ TEST(PageBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHapp
   PageBlock* again = store.make(0);
   EXPECT_EQ(again, dropped);
   EXPECT_EQ(again->id, 2u);
-  EXPECT_TRUE(again->plain);
+  EXPECT_TRUE(again->has_no_side_state);
   EXPECT_FALSE(again->exported);
   EXPECT_EQ(store.make(0)->id, 3u);
 }
