@@ -19,7 +19,7 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
   PageBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
-    // The fences guarded the block against its home pool; this caller is ordered by its stream.
+    // The fences guarded the block against its owning pool; this caller is ordered by its stream.
     fenced_.drop_fences(heap, block);
   }
   const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();

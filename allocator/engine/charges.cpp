@@ -65,9 +65,9 @@ void Charges::count(Block& block, const Change& change) noexcept {
 
 Charges::Change Charges::end(const LockedHeap& heap, const Block& block) noexcept {
   const PoolIndex pool = pool_of(heap, block);
-  const PoolIndex home = heap->pools.directory().home_of(block);
-  if (pool != home) heap->transfer_pages(block, pool, home);
-  return {pool, home, heap->pools.at(pool).key, {}};
+  const PoolIndex owning_pool = heap->pools.directory().owning_pool_of(block);
+  if (pool != owning_pool) heap->transfer_pages(block, pool, owning_pool);
+  return {pool, owning_pool, heap->pools.at(pool).key, {}};
 }
 
 }  // namespace uvm

@@ -51,7 +51,7 @@ class Charges {
                            Place newest) noexcept;
   void count(Block& block, const Change& change) noexcept;
 
-  // Ends the charge of a block that is about to be freed: its pages count in its home pool again.
+  // Ends the charge of a block that is about to be freed: its pages count in its owning pool again.
   // Pass the result to count_freed().
   static Change end(const LockedHeap& heap, const Block& block) noexcept;
   void count_freed(const Block& block, const Change& change) noexcept {

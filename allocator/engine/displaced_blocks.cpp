@@ -90,14 +90,15 @@ void DisplacedBlocks::shed_finished_fences() {
     const HeapGuard heap(state_);
     pools = heap->pools.all().size();
   }
-  for (PoolIndex home = 0; home < pools; ++home) shed_finished_fences_of(home);
+  for (PoolIndex owning_pool = 0; owning_pool < pools; ++owning_pool)
+    shed_finished_fences_of(owning_pool);
 }
 
-void DisplacedBlocks::shed_finished_fences_of(PoolIndex home) {
+void DisplacedBlocks::shed_finished_fences_of(PoolIndex owning_pool) {
   for (Taken next;;) {
     {
       const HeapGuard heap(state_);
-      next = take_oldest_fenced(heap, heap->pools.at(home), next.displaced_at);
+      next = take_oldest_fenced(heap, heap->pools.at(owning_pool), next.displaced_at);
     }
     if (next.block == nullptr) return;
     put_back(next, work_.are_over(next.fences));
@@ -105,10 +106,11 @@ void DisplacedBlocks::shed_finished_fences_of(PoolIndex home) {
 }
 
 // Takes the oldest block with fences that was displaced from the pool later than `after`.
-DisplacedBlocks::Taken DisplacedBlocks::take_oldest_fenced(const LockedHeap& heap, const Pool& home,
+DisplacedBlocks::Taken DisplacedBlocks::take_oldest_fenced(const LockedHeap& heap,
+                                                           const Pool& owning_pool,
                                                            std::uint64_t after) {
   Taken oldest;
-  for (PageBlock* block : home.displaced_away) {
+  for (PageBlock* block : owning_pool.displaced_away) {
     const std::uint64_t at = block->own_pages->displaced_at;
     if (block->has_no_side_state || at <= after) continue;
     if (oldest.block == nullptr || at < oldest.displaced_at) oldest = {block, at, {}};

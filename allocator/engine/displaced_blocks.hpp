@@ -1,8 +1,8 @@
 // Free blocks of a host pool whose pages are on a device, because a move displaced them to the pool
 // of the device's stream (Note "Displaced blocks"). The stream may use such a block at once; its
-// home pool may use it once the block's fences are over. This class finds those blocks for the home
-// pool. It also bounds how far the host runs ahead of the devices. Without a bound, a loop that
-// makes batches on the host and moves them would take new memory for each batch.
+// owning pool may use it once the block's fences are over. This class finds those blocks for the
+// owning pool pool. It also bounds how far the host runs ahead of the devices. Without a bound, a
+// loop that makes batches on the host and moves them would take new memory for each batch.
 //
 // Thread-safe. All functions take the state lock themselves and may call the driver, so do not call
 // them during a capture.
@@ -52,8 +52,8 @@ class DisplacedBlocks {
     std::uint64_t displaced_at = 0;
     std::vector<Fence> fences = {};
   };
-  void shed_finished_fences_of(PoolIndex home);
-  Taken take_oldest_fenced(const LockedHeap& heap, const Pool& home, std::uint64_t after);
+  void shed_finished_fences_of(PoolIndex owning_pool);
+  Taken take_oldest_fenced(const LockedHeap& heap, const Pool& owning_pool, std::uint64_t after);
   void put_back(const Taken& taken, bool without_fences);
 
   HeapState& state_;

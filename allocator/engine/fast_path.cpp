@@ -17,7 +17,7 @@ namespace uvm {
     Pool& pool = heap->pools.at(request.pool());
     block = heap->pools.take_trimmed(pool, request.size_bytes);
     if (block != nullptr) [[likely]] {
-      mark_live(heap, request, block, block->home);
+      mark_live(heap, request, block, block->owning_pool);
       if (request.size_bytes >= kLargeBytes) is_time_to_trim = LargeBlockCaching::hit(pool);
       at = machine.trace.now();
     } else {

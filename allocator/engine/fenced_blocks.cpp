@@ -34,11 +34,11 @@ std::vector<DeviceStream> FencedBlocks::streams_to_wait_for(const LockedHeap& he
 }
 
 PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
-  const PoolIndex home = heap->pools.directory().home_of(block);
-  const StreamKey& key = heap->pools.at(home).key;
+  const PoolIndex owning_pool = heap->pools.directory().owning_pool_of(block);
+  const StreamKey& key = heap->pools.at(owning_pool).key;
   const Place place = block.use.location();
   if (block.kind != BlockKind::kPageGranular || place == place_of_use(key.facade, key.device))
-    return home;
+    return owning_pool;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {
     // A block that never moved is used by the stream that it was allocated for.
@@ -68,7 +68,7 @@ bool FencedBlocks::needs_fence(const LockedHeap& heap, const Block& block, const
       std::any_of(side_state->uses.begin(), side_state->uses.end(), is_another)) {
     return true;
   }
-  return has_stream && pool.index != heap->pools.directory().home_of(block);
+  return has_stream && pool.index != heap->pools.directory().owning_pool_of(block);
 }
 
 bool FencedBlocks::add(Block* block) noexcept {
@@ -98,9 +98,10 @@ bool FencedBlocks::try_to_add(Block* block) {
     const Pool& pool = heap->pools.at(target);
     streams = streams_to_wait_for(heap, *block, pool);
     wait = !streams.empty();
-    // The stream of a device pool may use a block displaced to it at once; the home pool may use it
-    // when that stream has finished.
-    if (target != heap->pools.directory().home_of(*block) && pool.key.facade == Facade::kDevice) {
+    // The stream of a device pool may use a block displaced to it at once; the owning pool may use
+    // it when that stream has finished.
+    if (target != heap->pools.directory().owning_pool_of(*block) &&
+        pool.key.facade == Facade::kDevice) {
       streams.push_back(pool.key.device_stream());
     }
   }
@@ -124,7 +125,7 @@ bool FencedBlocks::try_to_add(Block* block) {
     work_.release(&fences);
     throw;
   }
-  if (target != heap->pools.directory().home_of(*block)) {
+  if (target != heap->pools.directory().owning_pool_of(*block)) {
     static_cast<PageBlock*>(block)->own_pages->displaced_at = ++displaced_;
   }
   block->pool = target;
@@ -230,11 +231,11 @@ bool FencedBlocks::wait_for_oldest() {
   return !oldest.empty();
 }
 
-std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex home) const {
+std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex owning_pool) const {
   heap.proves(state_);
   std::size_t bytes = 0;
   waiting_.each_block([&](const Block& block) {
-    if (heap->pools.directory().home_of(block) == home) bytes += block.size_bytes();
+    if (heap->pools.directory().owning_pool_of(block) == owning_pool) bytes += block.size_bytes();
   });
   return bytes;
 }

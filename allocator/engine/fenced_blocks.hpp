@@ -66,8 +66,8 @@ class FencedBlocks {
   // Waits for the oldest fence of each stream, and gives back the blocks that are free then. False:
   // there is none, or its device cannot be waited for.
   bool wait_for_oldest();
-  // Bytes of the blocks here whose home is that pool.
-  std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex home) const;
+  // Bytes of the blocks here whose owning pool is that pool.
+  std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex owning_pool) const;
   // Records the fences of blocks that were freed during a capture that is over, or without memory.
   void record_deferred() noexcept;
 

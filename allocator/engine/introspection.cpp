@@ -100,11 +100,11 @@ std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
           if (block.now() == BlockState::kLive) {
             visit(block, Charges::pool_of(heap, block), Charges::places_of(heap, block));
           } else {
-            visit(block, heap->pools.directory().home_of(block), {});
+            visit(block, heap->pools.directory().owning_pool_of(block), {});
           }
         },
         // Small blocks have no record of who uses them.
-        [&](const PageBlock& run) { visit(run, run.home, PlaceSet(place)); });
+        [&](const PageBlock& run) { visit(run, run.owning_pool, PlaceSet(place)); });
   }
   return bytes;
 }

@@ -118,7 +118,7 @@ void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlo
       request.stream = key.stream;
       request.pool_class = pool->pool_class;
       request.pools = first_of(pool->index);
-      mark_live(heap, request, block, block->home);
+      mark_live(heap, request, block, block->owning_pool);
     }
   }
   if (block == nullptr) {

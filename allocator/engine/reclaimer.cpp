@@ -66,8 +66,9 @@ std::vector<PageBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Poo
                                                const PoolFilter& wanted, bool fenced_too) const {
   if (wanted(heap, pool)) return heap->pools.with_pages(pool, fenced_too);
   std::vector<PageBlock*> blocks = heap->pools.displaced_with_pages(pool, fenced_too);
-  std::erase_if(blocks,
-                [&](const PageBlock* block) { return !wanted(heap, heap->pools.at(block->home)); });
+  std::erase_if(blocks, [&](const PageBlock* block) {
+    return !wanted(heap, heap->pools.at(block->owning_pool));
+  });
   return blocks;
 }
 
@@ -155,7 +156,7 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
       heap->pools.side_states().drop(block);
       block->has_no_side_state = true;
     }
-    const Pool& home = heap->pools.at(block->home);
+    const Pool& owning_pool = heap->pools.at(block->owning_pool);
     const PageRun pages =
         heap->pools.release_pages(block, goes_whole ? SIZE_MAX : departure->pages_bytes);
     if (pages.base == nullptr) continue;
@@ -163,8 +164,8 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
     departure->left_bytes += pages.size_bytes;
     detached_.push_back(
         {pages, pool.key.facade == Facade::kDevice ? pool.key.device : Detached::kNobody});
-    heap->book.pages_removed(home, pages.base, pages.size_bytes);
-    heap->reserve.give_back(home.key.facade, home.key.device, pages.size_bytes);
+    heap->book.pages_removed(owning_pool, pages.base, pages.size_bytes);
+    heap->reserve.give_back(owning_pool.key.facade, owning_pool.key.device, pages.size_bytes);
   }
 }
 

@@ -93,14 +93,14 @@ struct Found {
   std::size_t populate_bytes = 0;
 };
 
-// Makes a taken block of pool `home` live, with its pair of storage records.
+// Makes a taken block of pool `owning_pool` live, with its pair of storage records.
 [[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
-                                              Block* block, PoolIndex home) {
-  // A block of the same stream, of either class, is used by its home pool.
-  block->pool = first_of(home) == request.pools ? home : request.pool();
-  // The free of a displaced block must return its pages to its home.
-  block->has_no_side_state = home == block->pool;
-  if (home != block->pool) heap->transfer_pages(*block, home, block->pool);
+                                              Block* block, PoolIndex owning_pool) {
+  // A block of the same stream, of either class, is used by its owning pool.
+  block->pool = first_of(owning_pool) == request.pools ? owning_pool : request.pool();
+  // The free of a displaced block must return its pages to its owning pool.
+  block->has_no_side_state = owning_pool == block->pool;
+  if (owning_pool != block->pool) heap->transfer_pages(*block, owning_pool, block->pool);
   block->exported = false;
   block->real.references = 0;
   block->real.indirect = nullptr;

@@ -137,7 +137,7 @@ void* Engine::finish_allocation(const Request& request, Found found) {
       found.block = heap->pools.trim_aligned(found.block, request.aligned.to_bytes,
                                              request.aligned.size_bytes);
     }
-    address = mark_live(heap, request, found.block, found.block->home);
+    address = mark_live(heap, request, found.block, found.block->owning_pool);
     at = machine.trace.now();
     // A captured stream cannot wait for the lane, so first use populates its pages.
     if (found.populate != nullptr && !state.is_capturing()) {
@@ -226,8 +226,8 @@ void* Engine::allocate_small(const Request& request) {
   {
     const HeapGuard heap(state);
     has_pending_hints = hints.has_pending(heap);
-    address =
-        mark_live(heap, request, refill.block, heap->pools.directory().home_of(*refill.block));
+    address = mark_live(heap, request, refill.block,
+                        heap->pools.directory().owning_pool_of(*refill.block));
     at = machine.trace.now();
   }
   machine.trace.allocated(at, request.traced(address, request.size_bytes));

@@ -47,7 +47,7 @@ struct Fence {
 struct BlockSideState {
   DeviceStream mover;               // of its last move to a device, if it had one
   std::vector<DeviceStream> uses;   // streams that touched a live block, other than its own
-  std::vector<Fence> fences;        // of a free displaced block: its home must wait for them
+  std::vector<Fence> fences;        // of a free displaced block: its owning pool must wait for them
   std::optional<PlaceSet> used_at;  // set for a live block that moved; else where its pool is used
   std::optional<bool> pinned;       // set_pinned() was called; else the facade decides
 };
@@ -84,7 +84,7 @@ struct alignas(64) Block {  // one cache line; PageBlock uses its last quarter
   RealStorage real;
   std::atomic<BlockState> state{BlockState::kFree};
   BlockKind kind = BlockKind::kSmall;
-  // A live block: it has no side state and is used by its home pool, so its free takes the short
+  // A live block: it has no side state and is used by its owning pool, so its free takes the short
   // path. A free block: it has no fences.
   bool has_no_side_state = true;
   bool exported = false;  // code that cannot be followed has a raw pointer to the block
@@ -121,10 +121,10 @@ struct OwnPages {
   std::uint64_t displaced_at = 0;  // larger for blocks that were displaced later
 };
 
-// A packed or page-granular block, cut out of a run of pages. `home` is the pool whose pages it
-// lies in. A block that moved may be free, and used, in another pool; it is displaced then.
+// A packed or page-granular block, cut out of a run of pages. `owning_pool` is the pool whose pages
+// it lies in. A block that moved may be free, and used, in another pool; it is displaced then.
 struct PageBlock : Block {
-  PoolIndex home = 0;
+  PoolIndex owning_pool = 0;
   std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use
   // `kind` decides which member of the union is in use.
   struct Neighbours {

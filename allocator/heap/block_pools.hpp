@@ -2,7 +2,7 @@
 // way to cut memory. Blocks of a packed pool lie one after another in runs of pages; arenas of
 // small objects take some of them. A page-granular block has its pages for itself.
 //
-// A displaced block is free in another pool than its home, the pool that owns its pages. This class
+// A displaced block is free in another pool than its owning pool, which owns its pages. This class
 // knows no order of streams, no driver and no budgets. It requests no memory: callers add pages.
 //
 // Guarded by the state lock. A block that was taken is in no index.
@@ -78,9 +78,9 @@ class BlockPools {
   // gaps in front of such blocks would cost more than they save.
   void conserve_pages() { conserves_pages_ = true; }
 
-  // Makes pages that were just taken from their span one block of `home`, in no index. On
+  // Makes pages that were just taken from their span one block of `owning_pool`, in no index. On
   // std::bad_alloc nothing has changed.
-  PageBlock* add_pages(const PageRun& run, Pool& home);
+  PageBlock* add_pages(const PageRun& run, Pool& owning_pool);
 
   // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr if no block
   // has them in one piece.
@@ -144,7 +144,7 @@ class BlockPools {
       right->now() != BlockState::kFree || !left->has_no_side_state || !right->has_no_side_state) {
     return false;
   }
-  if (left->pool != right->pool || left->home != right->home) return false;
+  if (left->pool != right->pool || left->owning_pool != right->owning_pool) return false;
   return left->kind == BlockKind::kPacked ||
          (left->own_pages->span == right->own_pages->span &&
           left->own_pages->placement == right->own_pages->placement);

@@ -10,11 +10,11 @@ namespace uvm {
 
 void BlockPools::unlink(PageBlock* block) {
   Pool& pool = at(block->pool);
-  if (block->pool == block->home) {
+  if (block->pool == block->owning_pool) {
     pool.own.erase(block);
   } else {
     pool.displaced_here.erase(block);
-    at(block->home).displaced_away.erase(block);
+    at(block->owning_pool).displaced_away.erase(block);
   }
   // block->pool stays set: the caller puts parts that it does not need back there.
   block->set(BlockState::kReleasing);
@@ -42,7 +42,7 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   if (size_bytes == 0 || (address_of(address) | size_bytes) % kGranule != 0) return nullptr;
   auto* block = static_cast<PageBlock*>(found);
   const std::size_t head = bytes_between(block->address(), address);
-  if (block->pool != block->home || size_bytes > block->size_bytes() - head) return nullptr;
+  if (block->pool != block->owning_pool || size_bytes > block->size_bytes() - head) return nullptr;
   const std::size_t tail = block->size_bytes() - head - size_bytes;
   auto is_block = [](std::size_t bytes) { return bytes == 0 || bytes >= kSmallestPacked; };
   if (!is_block(head) || !is_block(tail)) return nullptr;
@@ -194,14 +194,14 @@ void BlockPools::put(PageBlock* block, Pool& pool) noexcept {
 
 // Inserts a free block into an index. No neighbour can be joined with the block.
 [[gnu::always_inline]] inline void BlockPools::link(PageBlock* block, Pool& pool) {
-  if (block->pool == block->home) {
+  if (block->pool == block->owning_pool) {
     pool.own.insert(block);
   } else {
     pool.displaced_here.insert(block);
     try {
-      at(block->home).displaced_away.insert(block);
+      at(block->owning_pool).displaced_away.insert(block);
     } catch (const std::bad_alloc&) {
-      // The home cannot find the block until the block has been used again.
+      // The owning pool cannot find the block until the block has been used again.
     }
   }
 }

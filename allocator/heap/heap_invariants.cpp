@@ -29,7 +29,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
                       "neighbours in a run do not meet");
   };
   auto check_small_run = [&](const PageBlock& run) {
-    run_bytes[run.home] += run.size_bytes();
+    run_bytes[run.owning_pool] += run.size_bytes();
     // Invariant 9.
     require_invariant(
         run.kind == BlockKind::kPacked && page_of(run.address()) == page_of(run.end() - 1),
@@ -59,7 +59,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
       }
       if (block.kind == BlockKind::kSmall) return;
       const auto& run = static_cast<const PageBlock&>(block);
-      run_bytes[run.home] += run.size_bytes();
+      run_bytes[run.owning_pool] += run.size_bytes();
       check_neighbour(run);
       if (block.now() != BlockState::kFree) return;
       free_bytes += block.size_bytes();
@@ -78,9 +78,9 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
                       "a pool miscounts the bytes of its blocks");
     for (const PageBlock* block : pool->displaced_away) {
       // Invariant 8.
-      require_invariant(block->now() == BlockState::kFree && block->home == pool->index &&
+      require_invariant(block->now() == BlockState::kFree && block->owning_pool == pool->index &&
                             block->pool != pool->index,
-                        "a displaced block is at home");
+                        "a displaced block is in its owning pool");
     }
   }
   // Invariant 7, of all pools.

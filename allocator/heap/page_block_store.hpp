@@ -30,12 +30,12 @@ class PageBlockStore {
 
   // A record for a block of that pool; its storage and neighbours are not set. Its number is `id`,
   // never 0. std::bad_alloc if there is no memory, or all numbers are taken.
-  [[gnu::always_inline]] PageBlock* make(PoolIndex home) {
-    std::uint32_t& free = free_of(home);
+  [[gnu::always_inline]] PageBlock* make(PoolIndex owning_pool) {
+    std::uint32_t& free = free_of(owning_pool);
     if (free == 0) free = make_group();
     PageBlock* block = at(free);
     free = block->chain.next;
-    block->home = home;
+    block->owning_pool = owning_pool;
     block->has_no_side_state = true;
     block->exported = false;
     return block;
@@ -44,7 +44,7 @@ class PageBlockStore {
   [[gnu::always_inline]] void drop(PageBlock* block) {
     block->set(BlockState::kFree);
     block->place_at(nullptr);
-    std::uint32_t& free = free_of(block->home);
+    std::uint32_t& free = free_of(block->owning_pool);
     block->chain.next = free;
     free = block->id;
   }
@@ -66,7 +66,9 @@ class PageBlockStore {
   // If there are more streams, some share groups.
   static constexpr std::size_t kLists = 64;
 
-  std::uint32_t& free_of(PoolIndex home) { return free_[home / kPoolsPerStream % kLists]; }
+  std::uint32_t& free_of(PoolIndex owning_pool) {
+    return free_[owning_pool / kPoolsPerStream % kLists];
+  }
 
   // Makes a group of records, each linked to the next. Returns the first one's number.
   std::uint32_t make_group();

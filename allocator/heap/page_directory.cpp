@@ -26,9 +26,9 @@ SegmentPlacement* PageDirectory::placement_of(const Block& block) const {
   return &packed_page(block.address())->placement;
 }
 
-PoolIndex PageDirectory::home_of(const Block& block) const {
-  return block.kind == BlockKind::kSmall ? packed_page(block.address())->home
-                                         : static_cast<const PageBlock&>(block).home;
+PoolIndex PageDirectory::owning_pool_of(const Block& block) const {
+  return block.kind == BlockKind::kSmall ? packed_page(block.address())->owning_pool
+                                         : static_cast<const PageBlock&>(block).owning_pool;
 }
 
 // The last block that starts in a page at or before a step of it; nullptr if none does.
@@ -176,7 +176,7 @@ PageBlock* PageDirectory::end_small_run(char* base) {
 
 Block* PageDirectory::add_small(char* address, std::size_t size_bytes) {
   SmallPage& page = small_page(address);
-  return page.add(address, size_bytes, page.shared->home);
+  return page.add(address, size_bytes, page.shared->owning_pool);
 }
 
 void PageDirectory::remove_small(Block* block) {

@@ -27,7 +27,7 @@ namespace uvm {
 
 // A page of a packed pool.
 struct PackedPage {
-  PoolIndex home = 0;
+  PoolIndex owning_pool = 0;
   std::uint32_t covering = 0;  // last block found to reach into the page from an earlier one
   Span* span = nullptr;
   SegmentPlacement placement;
@@ -67,7 +67,7 @@ class PageDirectory {
   Span* span_of(const Block& block) const;
   SegmentPlacement* placement_of(const Block& block) const;
   // The pool whose pages the block lies in.
-  PoolIndex home_of(const Block& block) const;
+  PoolIndex owning_pool_of(const Block& block) const;
 
   // Visits every block of a span by address. For a block that an arena has, calls
   // `visit_small_run`, if set, and then visits the small objects in it. Its free bytes are in no

@@ -3,11 +3,11 @@
 namespace uvm {
 
 // Makes the record alone: the caller sets the directory's entries.
-PageBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
-                                        const OwnPages& pages) {
+PageBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes,
+                                        PoolIndex owning_pool, const OwnPages& pages) {
   OwnPages* own = directory_.own_pages().make(pages);
   try {
-    PageBlock* block = new_block(BlockKind::kPageGranular, address, size_bytes, home);
+    PageBlock* block = new_block(BlockKind::kPageGranular, address, size_bytes, owning_pool);
     block->own_pages = own;
     return block;
   } catch (const std::bad_alloc&) {
@@ -16,16 +16,16 @@ PageBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes, P
   }
 }
 
-PageBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex home) {
+PageBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex owning_pool) {
   directory_.prepare(run.base, run.size_bytes);
   PageBlock* block = nullptr;
   if (kind == BlockKind::kPageGranular) {
-    block = new_granular_block(run.base, run.size_bytes, home, {run.span, run.placement});
+    block = new_granular_block(run.base, run.size_bytes, owning_pool, {run.span, run.placement});
     directory_.set_granular(block, run.base, run.size_bytes);
   } else {
-    block = new_block(BlockKind::kPacked, run.base, run.size_bytes, home);
+    block = new_block(BlockKind::kPacked, run.base, run.size_bytes, owning_pool);
     try {
-      directory_.add_packed(*block, {home, 0, run.span, run.placement});
+      directory_.add_packed(*block, {owning_pool, 0, run.span, run.placement});
     } catch (const std::bad_alloc&) {
       blocks().drop(block);
       throw;
@@ -39,7 +39,7 @@ PageBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex home) {
 // Links the first block of new packed pages with the chains of the runs beside them.
 void PageRuns::link_to_neighbours(PageBlock* block, const PageRun& run) {
   auto joins = [&](const PackedPage* page) {
-    return page != nullptr && page->home == block->home && page->span == run.span &&
+    return page != nullptr && page->owning_pool == block->owning_pool && page->span == run.span &&
            page->placement == run.placement;
   };
   if (joins(directory_.packed_page(run.base - 1))) {
@@ -80,12 +80,12 @@ std::pair<PageBlock*, PageBlock*> PageRuns::split_granular(PageBlock* block,
   PageBlock* left = block;
   PageBlock* right = block;
   if (size_bytes <= rest_bytes) {
-    left = new_granular_block(block->address(), size_bytes, block->home, *block->own_pages);
+    left = new_granular_block(block->address(), size_bytes, block->owning_pool, *block->own_pages);
     block->place_at(at_cut);
     block->real.resize(rest_bytes);
     directory_.set_granular(left, left->address(), size_bytes);
   } else {
-    right = new_granular_block(at_cut, rest_bytes, block->home, *block->own_pages);
+    right = new_granular_block(at_cut, rest_bytes, block->owning_pool, *block->own_pages);
     block->real.resize(size_bytes);
     directory_.set_granular(right, at_cut, rest_bytes);
   }

@@ -31,9 +31,9 @@ class PageRuns {
   PageDirectory& directory() { return directory_; }
   const PageDirectory& directory() const { return directory_; }
 
-  // Makes the pages one block of the pool `home`, packed or page-granular. On std::bad_alloc
+  // Makes the pages one block of the pool `owning_pool`, packed or page-granular. On std::bad_alloc
   // nothing has changed.
-  PageBlock* add(const PageRun& run, BlockKind kind, PoolIndex home);
+  PageBlock* add(const PageRun& run, BlockKind kind, PoolIndex owning_pool);
   // Removes a block that covers whole pages.
   PageRun remove(PageBlock* block);
 
@@ -43,7 +43,7 @@ class PageRuns {
                                                                  std::size_t size_bytes) {
     if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);
     PageBlock* right = new_block(BlockKind::kPacked, block->address() + size_bytes,
-                                 block->size_bytes() - size_bytes, block->home);
+                                 block->size_bytes() - size_bytes, block->owning_pool);
     try {
       directory_.add_start(*right);
     } catch (const std::bad_alloc&) {
@@ -89,19 +89,19 @@ class PageRuns {
   PageBlockStore& blocks() { return directory_.blocks(); }
 
   [[gnu::always_inline]] PageBlock* new_block(BlockKind kind, char* address, std::size_t size_bytes,
-                                              PoolIndex home) {
-    PageBlock* block = blocks().make(home);
+                                              PoolIndex owning_pool) {
+    PageBlock* block = blocks().make(owning_pool);
     block->kind = kind;
     block->place_at(address);
     block->real.resize(size_bytes);
-    block->pool = home;
+    block->pool = owning_pool;
     block->real.indirect = nullptr;
     block->real.references = 0;
     if (kind == BlockKind::kPacked) block->chain = {0, 0};
     block->set(BlockState::kReleasing);
     return block;
   }
-  PageBlock* new_granular_block(char* address, std::size_t size_bytes, PoolIndex home,
+  PageBlock* new_granular_block(char* address, std::size_t size_bytes, PoolIndex owning_pool,
                                 const OwnPages& pages);
   std::pair<PageBlock*, PageBlock*> split_granular(PageBlock* block, std::size_t size_bytes);
   void link_to_neighbours(PageBlock* block, const PageRun& run);

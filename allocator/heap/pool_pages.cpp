@@ -8,12 +8,12 @@
 
 namespace uvm {
 
-PageBlock* BlockPools::add_pages(const PageRun& run, Pool& home) {
-  home.own.prepare();
-  const bool is_whole = home.pool_class == PoolClass::kPageGranular;
+PageBlock* BlockPools::add_pages(const PageRun& run, Pool& owning_pool) {
+  owning_pool.own.prepare();
+  const bool is_whole = owning_pool.pool_class == PoolClass::kPageGranular;
   PageBlock* block =
-      runs_.add(run, is_whole ? BlockKind::kPageGranular : BlockKind::kPacked, home.index);
-  home.run_bytes += run.size_bytes;
+      runs_.add(run, is_whole ? BlockKind::kPageGranular : BlockKind::kPacked, owning_pool.index);
+  owning_pool.run_bytes += run.size_bytes;
   return block;
 }
 
@@ -108,7 +108,7 @@ PageRun BlockPools::cut_pages(PageBlock* block, std::size_t least_bytes, std::si
     if (head != nullptr) put(head, pool);
     throw;
   }
-  at(block->home).run_bytes -= block->size_bytes();
+  at(block->owning_pool).run_bytes -= block->size_bytes();
   const PageRun run = runs_.remove(block);
   for (PageBlock* rest : {head, tail}) {
     if (rest != nullptr) put(rest, pool);
@@ -120,7 +120,7 @@ PageRun BlockPools::cut_pages(PageBlock* block, std::size_t least_bytes, std::si
 // span's advice, and join only pages with the same advice.
 bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char* address) const {
   const PackedPage* page = directory().packed_page(address);
-  return page != nullptr && page->home == pool.index && page->span == &span &&
+  return page != nullptr && page->owning_pool == pool.index && page->span == &span &&
          page->placement == span.placement;
 }
 

@@ -104,14 +104,14 @@ void HeapStatistics::pages_removed(const Pool& pool, void* base, std::size_t siz
   }
 }
 
-void HeapStatistics::small_segment_taken(const Pool& home, std::size_t size_bytes) {
-  Classes& classes = classes_of(home.key);
+void HeapStatistics::small_segment_taken(const Pool& owning_pool, std::size_t size_bytes) {
+  Classes& classes = classes_of(owning_pool.key);
   classes[kLargeIndex].reserved_bytes.decrease(size_bytes);
   classes[kSmallIndex].reserved_bytes.increase(size_bytes);
 }
 
-void HeapStatistics::small_segment_returned(const Pool& home, std::size_t size_bytes) {
-  Classes& classes = classes_of(home.key);
+void HeapStatistics::small_segment_returned(const Pool& owning_pool, std::size_t size_bytes) {
+  Classes& classes = classes_of(owning_pool.key);
   classes[kSmallIndex].reserved_bytes.decrease(size_bytes);
   classes[kLargeIndex].reserved_bytes.increase(size_bytes);
 }

@@ -47,8 +47,8 @@ class HeapStatistics {
   void pages_added(const Pool& pool, void* base, std::size_t size_bytes);
   void pages_removed(const Pool& pool, void* base, std::size_t size_bytes);
   // A part of these pages went to an arena of small objects, or came back.
-  void small_segment_taken(const Pool& home, std::size_t size_bytes);
-  void small_segment_returned(const Pool& home, std::size_t size_bytes);
+  void small_segment_taken(const Pool& owning_pool, std::size_t size_bytes);
+  void small_segment_returned(const Pool& owning_pool, std::size_t size_bytes);
   std::size_t reserved_bytes(Facade facade, int device) const;
 
   // A block of that pool starts to wait for its fences, or has waited.

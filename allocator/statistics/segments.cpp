@@ -13,19 +13,19 @@ class SegmentList {
 
   // A part of an arena is a segment of its own.
   void add_small_run(const PageBlock& run) {
-    begin(run.address(), run.size_bytes(), run.home, true);
+    begin(run.address(), run.size_bytes(), run.owning_pool, true);
   }
 
   void begin(char* base, std::size_t size_bytes, PoolIndex pool, bool is_of_small_objects) {
-    const Pool& home = pools_.at(pool);
+    const Pool& owning_pool = pools_.at(pool);
     pool_ = pool;
     segments_.push_back({base,
                          size_bytes,
-                         home.key.facade,
-                         home.key.device,
-                         home.key.stream,
+                         owning_pool.key.facade,
+                         owning_pool.key.device,
+                         owning_pool.key.stream,
                          is_of_small_objects,
-                         home.key.private_pool,
+                         owning_pool.key.private_pool,
                          {}});
     end_ = base;
   }
@@ -33,8 +33,9 @@ class SegmentList {
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
     // Pages count where they are used.
-    const PoolIndex pool =
-        block.now() == BlockState::kLive ? charged_(block) : pools_.directory().home_of(block);
+    const PoolIndex pool = block.now() == BlockState::kLive
+                               ? charged_(block)
+                               : pools_.directory().owning_pool_of(block);
     const bool goes_on = small || (block.kind == BlockKind::kPacked && block.address() == end_ &&
                                    pool == pool_ && !segments_.back().is_of_small_objects &&
                                    static_cast<const PageBlock&>(block).chain.previous != 0);

@@ -125,8 +125,10 @@ TEST_F(PendingHintsTest, AdviceThatFailedForASpanIsGivenToItsBlocks) {
   char* block = host(4 * kMiB);
   machine->hints.clear();
   to_host(block);
-  const Hint home{HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), block, 4 * kMiB};
-  EXPECT_NE(std::find(machine->hints.begin(), machine->hints.end(), home), machine->hints.end());
+  const Hint owning_pool{HintKind::kAdvise, Advice::kSetPreferredLocation, Place::host(), block,
+                         4 * kMiB};
+  EXPECT_NE(std::find(machine->hints.begin(), machine->hints.end(), owning_pool),
+            machine->hints.end());
 }
 
 TEST_F(PendingHintsTest, MarkingABlockReadMostlyIsTriedAgainWhereItFailed) {

@@ -46,7 +46,7 @@ class BlockPoolsTest : public ::testing::Test {
   }
   void give_back(PageBlock* block) {
     block->set(BlockState::kReleasing);
-    pools.put(block, pools.at(block->home));
+    pools.put(block, pools.at(block->owning_pool));
   }
   std::vector<std::pair<char*, std::size_t>> free_blocks(PoolClass of) {
     std::vector<std::pair<char*, std::size_t>> out;
@@ -232,7 +232,7 @@ TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
     object->set(BlockState::kLive);
     EXPECT_EQ(pools.directory().block_at(object->address()), object);
     EXPECT_EQ(pools.directory().find(object->end() - 1), object);
-    EXPECT_EQ(pools.directory().home_of(*object), first);
+    EXPECT_EQ(pools.directory().owning_pool_of(*object), first);
     EXPECT_EQ(object->pool, first);
     EXPECT_EQ(pools.directory().span_of(*object), spans[0].get());
     EXPECT_EQ(pools.directory().placement_of(*object), pools.directory().placement_of(*low));

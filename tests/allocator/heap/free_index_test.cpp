@@ -226,12 +226,13 @@ TEST(PageBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
       store.drop(made.back());
       made.pop_back();
     }
-    const PoolIndex home = random() % 40;
-    made.push_back(store.make(home));
-    ASSERT_EQ(made.back()->home, home);
+    const PoolIndex owning_pool = random() % 40;
+    made.push_back(store.make(owning_pool));
+    ASSERT_EQ(made.back()->owning_pool, owning_pool);
     const std::uintptr_t begin = address_of(made.back());
     for (std::uintptr_t pair = begin / 128; pair <= (begin + sizeof(PageBlock) - 1) / 128; ++pair) {
-      ASSERT_EQ(owner.try_emplace(pair, first_of(home)).first->second, first_of(home));
+      ASSERT_EQ(owner.try_emplace(pair, first_of(owning_pool)).first->second,
+                first_of(owning_pool));
     }
   }
 }
