@@ -66,16 +66,16 @@ PlacementPlanner::PlacementPlanner(Policy policy, std::vector<DevicePlacement> d
   }
 }
 
-PlacementPlanner::News PlacementPlanner::take_news() {
-  News news;
+PlacementPlanner::PlacementEvents PlacementPlanner::take_events() {
+  PlacementEvents events;
   for (std::size_t index = 0; index < devices_.size(); ++index) {
     const int device = static_cast<int>(index);
-    if (std::exchange(at(device).is_short, false)) news.short_devices.push_back(device);
+    if (std::exchange(at(device).is_short, false)) events.short_devices.push_back(device);
     if (std::exchange(at(device).is_to_be_measured, false))
-      news.devices_to_measure.push_back(device);
+      events.devices_to_measure.push_back(device);
   }
   has_news_.store(false, std::memory_order_relaxed);
-  return news;
+  return events;
 }
 
 void PlacementPlanner::set_free_bytes(int device, std::size_t free_bytes) {
@@ -103,7 +103,7 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
 }
 
 // Whether the policy or the kind of device excludes the hint. If so, counts the hint as skipped.
-bool PlacementPlanner::silent(HintKind kind, Place place) {
+bool PlacementPlanner::is_suppressed(HintKind kind, Place place) {
   if (!sends_hints(thread_policy.value_or(policy_))) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
@@ -119,13 +119,13 @@ bool PlacementPlanner::silent(HintKind kind, Place place) {
 
 void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_bytes, Advice advice,
                               Place place) {
-  if (silent(HintKind::kAdvise, place)) return;
+  if (is_suppressed(HintKind::kAdvise, place)) return;
   plan->push_back({HintKind::kAdvise, advice, place, address, size_bytes});
 }
 
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
                                 Place destination, bool is_copied) {
-  if (silent(HintKind::kPrefetch, destination)) return;
+  if (is_suppressed(HintKind::kPrefetch, destination)) return;
   // Whole pages only: other blocks share the pages at the ends.
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
   std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);

@@ -89,13 +89,13 @@ class PlacementPlanner {
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 
-  struct News {
+  struct PlacementEvents {
     std::vector<int> short_devices;       // a prefetch found no credit there
     std::vector<int> devices_to_measure;  // another quarter of the soft budget is resident there
   };
-  // Whether take_news() would return anything.
+  // Whether take_events() would return anything.
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
-  News take_news();
+  PlacementEvents take_events();
 
   // Sets the soft budget to the resident bytes and the driver's `free_bytes`, because other
   // programs have the rest; at most to its first value. For devices from which nothing was evicted
@@ -106,7 +106,7 @@ class PlacementPlanner {
   std::size_t credit_bytes(int device) const;
 
  private:
-  bool silent(HintKind kind, Place place);
+  bool is_suppressed(HintKind kind, Place place);
   void advise(HintPlan* plan, void* address, std::size_t size_bytes, Advice advice, Place place);
   void prefetch(HintPlan* plan, void* address, std::size_t size_bytes, Place destination,
                 bool is_copied);

@@ -187,19 +187,19 @@ void Engine::note_uses(int device, StreamHandle stream, std::span<const live::Us
 
 void Engine::follow_placement() {
   if (!state.has_placement_news() || machine.in_forked_child()) return;
-  PlacementPlanner::News news;
+  PlacementPlanner::PlacementEvents events;
   {
     const HeapGuard heap(state);
-    news = heap->planner.take_news();
+    events = heap->planner.take_events();
   }
-  for (const int device : news.devices_to_measure) {
+  for (const int device : events.devices_to_measure) {
     MemoryFigures figures;
     // While moves are planned the figures mislead, because pages may be evicted.
     if (live.is_watching() || !machine.runtime.memory_figures(device, &figures).ok()) continue;
     const HeapGuard heap(state);
     heap->planner.set_free_bytes(device, figures.free_bytes);
   }
-  live.begin(news.short_devices);
+  live.begin(events.short_devices);
 }
 
 void* Engine::allocate_small(const Request& request) {

@@ -40,9 +40,9 @@ TEST_F(PlacementPlannerTest, ADeviceIsToBeMeasuredAtEachQuarterOfItsSoftBudget) 
   for (std::size_t page = 0; page < kSpanPages; ++page) {
     plan_for.plan_use(base_ + page * kPageBytes, kPageBytes, Place::device(0));
     if (!plan_for.has_news()) continue;
-    const PlacementPlanner::News news = plan_for.take_news();
-    EXPECT_EQ(news.devices_to_measure, std::vector<int>{0});
-    EXPECT_TRUE(news.short_devices.empty());
+    const PlacementPlanner::PlacementEvents events = plan_for.take_events();
+    EXPECT_EQ(events.devices_to_measure, std::vector<int>{0});
+    EXPECT_TRUE(events.short_devices.empty());
     measured.push_back(page + 1);
   }
   EXPECT_EQ(measured, (std::vector<std::size_t>{8, 16, 24, 32}));
