@@ -21,27 +21,27 @@ std::uint64_t next_serial() {
 
 // The existing allocators, by serial. An ending thread looks its allocators up here, because it may
 // outlive them. Never destroyed, because threads may end after static objects are destroyed.
-struct Living {
+struct AllocatorRegistry {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
   std::condition_variable_any left;  // notified when an ending thread has left an allocator
 };
-Living& living() {
-  static auto* const kLiving = new Living;
-  return *kLiving;
+AllocatorRegistry& registry() {
+  static auto* const kRegistry = new AllocatorRegistry;
+  return *kRegistry;
 }
 
 }  // namespace
 
 // A thread's caches, by the allocator's serial. When the thread ends, it returns them.
-struct ThreadEnd {
+struct ThreadExitHook {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
   pid_t process = 0;  // in which the caches were made
 
-  ThreadEnd() = default;
-  ~ThreadEnd() { come(); }
-  ThreadEnd(const ThreadEnd&) = delete;
-  ThreadEnd& operator=(const ThreadEnd&) = delete;
+  ThreadExitHook() = default;
+  ~ThreadExitHook() { come(); }
+  ThreadExitHook(const ThreadExitHook&) = delete;
+  ThreadExitHook& operator=(const ThreadExitHook&) = delete;
 
   void come() noexcept {
     ThreadCaches::slot_ = {};
@@ -60,53 +60,53 @@ struct ThreadEnd {
  private:
   // Keeps the allocator from being destroyed until leave(). nullptr if it is destroyed already.
   static ThreadCaches* enter(std::uint64_t serial) {
-    const RankedGuard lock(living().mutex);
-    const auto found = living().by_serial.find(serial);
-    if (found == living().by_serial.end()) return nullptr;
+    const RankedGuard lock(registry().mutex);
+    const auto found = registry().by_serial.find(serial);
+    if (found == registry().by_serial.end()) return nullptr;
     ++found->second->ending_threads_;
     return found->second;
   }
   static void leave(ThreadCaches* of) {
-    const RankedGuard lock(living().mutex);
+    const RankedGuard lock(registry().mutex);
     --of->ending_threads_;
-    living().left.notify_all();
+    registry().left.notify_all();
   }
 };
 
 namespace {
-// Set at this thread's end, when ThreadEnd is destroyed or LateEnd runs it. A plain bool, so it can
-// be read afterwards.
-constinit thread_local bool thread_is_past = false;
+// Set at this thread's end, when ThreadExitHook is destroyed or LateExitHook runs it. A plain bool,
+// so it can be read afterwards.
+constinit thread_local bool thread_is_exiting = false;
 
-ThreadEnd& thread_end() {
-  struct Marked : ThreadEnd {
-    ~Marked() { thread_is_past = true; }
+ThreadExitHook& thread_end() {
+  struct Marked : ThreadExitHook {
+    ~Marked() { thread_is_exiting = true; }
   };
   static thread_local Marked end;
   return end;
 }
 
 // Destructors of thread-specific data run after those of thread-local objects. If one of them is
-// the first in its thread to use an allocator, the thread's ThreadEnd is made too late to be
-// destroyed. In that case pthread runs this key's destructor, with the ThreadEnd, in its next
+// the first in its thread to use an allocator, the thread's ThreadExitHook is made too late to be
+// destroyed. In that case pthread runs this key's destructor, with the ThreadExitHook, in its next
 // round.
-class LateEnd {
+class LateExitHook {
  public:
-  LateEnd() : exists_(pthread_key_create(&key_, come) == 0) {}
-  ~LateEnd() {
+  LateExitHook() : exists_(pthread_key_create(&key_, come) == 0) {}
+  ~LateExitHook() {
     if (exists_) pthread_key_delete(key_);
   }
-  LateEnd(const LateEnd&) = delete;
-  LateEnd& operator=(const LateEnd&) = delete;
+  LateExitHook(const LateExitHook&) = delete;
+  LateExitHook& operator=(const LateExitHook&) = delete;
 
-  void expect(ThreadEnd* end) noexcept {
+  void expect(ThreadExitHook* end) noexcept {
     if (exists_) pthread_setspecific(key_, end);
   }
 
  private:
   static void come(void* end) noexcept {
-    if (std::exchange(thread_is_past, true)) return;
-    static_cast<ThreadEnd*>(end)->come();
+    if (std::exchange(thread_is_exiting, true)) return;
+    static_cast<ThreadExitHook*>(end)->come();
   }
 
   pthread_key_t key_ = 0;
@@ -128,8 +128,8 @@ ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
       book_(figures.peaks()),
       peak_live_bytes_(figures.peak_live_bytes()) {
   AsymmetricLock::prepare();
-  const RankedGuard lock(living().mutex);
-  living().by_serial[serial_] = this;
+  const RankedGuard lock(registry().mutex);
+  registry().by_serial[serial_] = this;
 }
 
 ThreadCaches::~ThreadCaches() {
@@ -140,13 +140,13 @@ void ThreadCaches::close() noexcept {
   // In a forked child a thread that does not exist there may hold the mutex, and no thread returns
   // its cache.
   if (abandoned_) return;
-  std::unique_lock lock(living().mutex);
-  living().by_serial.erase(serial_);
-  living().left.wait(lock, [&] { return ending_threads_ == 0; });
+  std::unique_lock lock(registry().mutex);
+  registry().by_serial.erase(serial_);
+  registry().left.wait(lock, [&] { return ending_threads_ == 0; });
 }
 
 ThreadCache* ThreadCaches::local_slow() noexcept {
-  if (thread_is_past || abandoned_.load(std::memory_order_relaxed)) return nullptr;
+  if (thread_is_exiting || abandoned_.load(std::memory_order_relaxed)) return nullptr;
   auto& ended = thread_end();
   auto known = std::find_if(ended.caches.begin(), ended.caches.end(),
                             [&](const auto& entry) { return entry.first == serial_; });
@@ -185,7 +185,7 @@ ThreadCache* ThreadCaches::add_cache() {
     caches_.push_back(std::move(cache));
   }
   ended.caches.emplace_back(serial_, made);
-  static LateEnd late_end;
+  static LateExitHook late_end;
   late_end.expect(&ended);
   return made;
 }
@@ -356,17 +356,17 @@ std::size_t ThreadCaches::bytes() const {
 }
 
 void ThreadCaches::lock_list_for_fork() {
-  living().mutex.lock();
+  registry().mutex.lock();
 }
 void ThreadCaches::unlock_list_after_fork() {
-  living().mutex.unlock();
+  registry().mutex.unlock();
 }
 
 void ThreadCaches::abandon() noexcept {
   abandoned_ = true;
   slot_ = {};
   // This thread's end must take no locks, because other threads may have held them at the fork.
-  if (!thread_is_past) thread_end().caches.clear();
+  if (!thread_is_exiting) thread_end().caches.clear();
 }
 
 }  // namespace uvm

@@ -108,7 +108,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   static void unlock_list_after_fork() UVM_NOT_ANALYSED;
 
  private:
-  friend struct ThreadEnd;
+  friend struct ThreadExitHook;
   struct Slot {
     std::uint64_t serial = 0;  // of the allocator that owns the cache
     ThreadCache* cache = nullptr;

@@ -212,7 +212,7 @@ void* Engine::allocate_small(const Request& request) {
     refill = small.refill(request, demand.most);
     took_page |= refill.took_page;
     if (refill.block != nullptr) break;
-    if (refill.thread_is_past) {
+    if (refill.thread_is_exiting) {
       Request as_pages = request;
       as_pages.size_bytes = kSmallestPacked;
       return allocate_pages(as_pages, {});

@@ -44,9 +44,9 @@ SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArena
                                  ? 1
                                  : std::clamp(policy::kRefillBytes / request.size_bytes,
                                               std::size_t{1}, policy::kRefillBlocks);
-  const auto [count, took_page, thread_is_past] =
+  const auto [count, took_page, thread_is_exiting] =
       arenas_.allocate(request.pool(), request.size_bytes, addresses.data(), wanted, most);
-  if (count == 0) return {nullptr, took_page, thread_is_past};
+  if (count == 0) return {nullptr, took_page, thread_is_exiting};
   {
     const HeapGuard heap(state_);
     for (std::size_t i = 0; i < count; ++i) {
@@ -63,7 +63,7 @@ SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArena
     // Backwards, so that the cache serves the lowest address first.
     for (std::size_t i = count; i-- > 1;) cache->put_spare(blocks[i]);
   }
-  return {blocks[0], took_page, thread_is_past};
+  return {blocks[0], took_page, thread_is_exiting};
 }
 
 }  // namespace uvm

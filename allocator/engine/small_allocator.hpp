@@ -18,7 +18,7 @@ class SmallAllocator {
   struct Refill {
     Block* block = nullptr;  // for the caller; the thread's cache gets the rest of the batch
     bool took_page = false;
-    bool thread_is_past = false;  // the thread ends: no arena serves it any more
+    bool thread_is_exiting = false;  // the thread ends: no arena serves it any more
   };
   // Gets a batch from the arena, which may grow as far as `most`.
   Refill refill(const Request& request, SmallArenas::Growth most);

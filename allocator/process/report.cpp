@@ -410,7 +410,7 @@ std::string report_json_of(const std::string& figures_file, std::string* why_not
   JsonText out(figures->about);
   add_figures(*figures, &out);
   out.add("threads_left_out", figures->threads_left_out);
-  out.add("native_allocations", nullptr);  // only the living process can count them
+  out.add("native_allocations", nullptr);  // only the registry process can count them
   return std::move(out).finish();
 }
 

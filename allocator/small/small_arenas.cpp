@@ -24,7 +24,7 @@ class SmallArenas::Arena final : public ExtentSource {
 
   bool owns(const void* address) const noexcept override {
     const bool is_own = owner_.segments_.owns(address);
-    thread_is_past |= !is_own;
+    thread_is_exiting |= !is_own;
     return is_own;
   }
 
@@ -34,7 +34,7 @@ class SmallArenas::Arena final : public ExtentSource {
   // Set during one call of allocate().
   Growth most = Growth::kFreeMemory;
   bool took_page = false;
-  mutable bool thread_is_past = false;
+  mutable bool thread_is_exiting = false;
 
  private:
   SmallArenas& owner_;
@@ -63,10 +63,10 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
     const RankedGuard lock(mutex_);
     Arena& arena = arena_of(pool);
     arena.most = most;
-    arena.took_page = arena.thread_is_past = false;
+    arena.took_page = arena.thread_is_exiting = false;
     batch.count = arena.arena().allocate(size_bytes, out, count);
     batch.took_page = arena.took_page;
-    batch.thread_is_past = arena.thread_is_past;
+    batch.thread_is_exiting = arena.thread_is_exiting;
     is_unsuited = batch.count < count && arena.arena().is_unsuited();
   }
   // Logged without the lock, because whoever reads the log may be slow.

@@ -41,7 +41,7 @@ class SmallArenas {
     std::size_t count = 0;  // fewer than requested: the arena cannot grow, or must not
     bool took_page = false;
     // The thread is ending, and no arena serves it any more (SmallArena::allocate()).
-    bool thread_is_past = false;
+    bool thread_is_exiting = false;
   };
   // SmallArena::allocate() of the pool's arena. std::bad_alloc if the arena cannot be made. Logs
   // once if this build of jemalloc cannot serve an arena.

@@ -11,7 +11,7 @@ namespace {
 
 // All allocators of the process share one address space. The nth requests 1/n of the usual span. So
 // n allocators take the sum of 1 to 1/n: 3 usual spans for 11 allocators, 6 for 227.
-std::atomic<std::size_t> living = 0;
+std::atomic<std::size_t> registry = 0;
 
 }  // namespace
 
@@ -21,11 +21,11 @@ SpanMemory::SpanMemory(const DeviceRuntime& runtime, const std::vector<DeviceDes
       devices_(devices),
       span_bytes_(configuration.span_bytes),
       budget_bytes_(budget_bytes),
-      sharers_(++living),
+      sharers_(++registry),
       host_backing_(host_backing_of(devices, configuration.host_backing)) {}
 
 SpanMemory::~SpanMemory() {
-  --living;
+  --registry;
 }
 
 bool SpanMemory::gives_pages_back(const Span& span) const {
