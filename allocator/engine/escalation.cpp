@@ -33,7 +33,7 @@ bool Escalation::climb(Demand* demand) {
     const Step& step = kSteps[demand->next++];
     if (!step.may_run_in_capture && state_.is_capturing()) continue;
     if (step.of == Of::kSmall && !demand->is_small) continue;
-    demand->most = std::max(demand->most, step.grows_into);
+    demand->allowed_growth = std::max(demand->allowed_growth, step.grows_into);
     const bool may_help = (this->*step.run)(demand);
     if (!demand->refusal.ok()) OutOfMemoryReport::throw_if_broken(demand->request, demand->refusal);
     if (!may_help) continue;
@@ -57,7 +57,7 @@ void Escalation::retry(const Step& step, Demand* demand) {
     demand->found = finder_.find(demand->request);
     return;
   }
-  const bool any_facade = demand->most >= SmallArenas::Growth::kNewPagesOfAnyFacade;
+  const bool any_facade = demand->allowed_growth >= SmallArenas::Growth::kNewPagesOfAnyFacade;
   demand->found = grower_.grow(demand->request, any_facade, &demand->refusal);
   if (demand->found.block == nullptr) {
     OutOfMemoryReport::throw_if_broken(demand->request, demand->refusal);
@@ -67,7 +67,8 @@ void Escalation::retry(const Step& step, Demand* demand) {
 // For a small object: makes a page that its arena may take. Other requests call grow(), which takes
 // the pages itself.
 bool Escalation::make_page(Demand* demand) {
-  return !demand->is_small || grower_.make_page(demand->request, demand->most, &demand->refusal);
+  return !demand->is_small ||
+         grower_.make_page(demand->request, demand->allowed_growth, &demand->refusal);
 }
 
 bool Escalation::flush_stream(Demand* demand) {
@@ -163,7 +164,7 @@ bool Escalation::release(Demand* demand) {
 
 // Whether a span of any memory kind has a page.
 bool Escalation::find_page(Demand* demand) {
-  return !demand->is_small || grower_.has_page(demand->request, demand->most, true);
+  return !demand->is_small || grower_.has_page(demand->request, demand->allowed_growth, true);
 }
 
 bool Escalation::repeat_callbacks(Demand* demand) {

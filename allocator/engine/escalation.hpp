@@ -45,7 +45,7 @@ struct Demand {
   const Request& request;
   const bool is_small;  // an arena serves it; the caller retries there after each step
   Found found = {};     // for other requests: the block that a step has found
-  SmallArenas::Growth most = SmallArenas::Growth::kFreeMemory;
+  SmallArenas::Growth allowed_growth = SmallArenas::Growth::kFreeMemory;
   Refusal refusal = {};  // why new pages were refused
   std::size_t next = 0;  // index of the next step
   unsigned retries = 0;

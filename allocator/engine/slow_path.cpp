@@ -209,7 +209,7 @@ void* Engine::allocate_small(const Request& request) {
   bool took_page = false;
   SmallAllocator::Refill refill;
   for (bool goes_on = true;;) {
-    refill = small.refill(request, demand.most);
+    refill = small.refill(request, demand.allowed_growth);
     took_page |= refill.took_page;
     if (refill.block != nullptr) break;
     if (refill.thread_is_exiting) {
