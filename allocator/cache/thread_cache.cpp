@@ -22,7 +22,7 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t counte
   if (streams_[index] == nullptr) {
     streams_[index] = std::make_unique<Stream>();
     streams_[index]->first_pool = first;
-    streams_[index]->tally = &tallies_[counter];
+    streams_[index]->thread_counts = &thread_counts_[counter];
     rename(first, key);
   } else if (streams_[index]->key != key) {
     rename(first, key);
@@ -155,8 +155,8 @@ std::size_t ThreadCache::bytes() const {
 
 bool ThreadCache::take_has_allocated() {
   std::int64_t blocks = 0;
-  for (const ThreadCounters& tally : tallies_.all())
-    blocks += tally.total(ThreadCounters::kAll).blocks;
+  for (const ThreadCounters& counts : thread_counts_.all())
+    blocks += counts.total(ThreadCounters::kAll).blocks;
   return std::exchange(allocated_before_, blocks) != blocks;
 }
 

@@ -3,8 +3,8 @@
 // (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only plain
 // blocks are cached (Block::plain, invariant 11). Flushed blocks go to the pools.
 //
-// A cache belongs to its thread; others may flush it and read its tallies while they hold its lock.
-// It shares no pair of cache lines with data of other threads.
+// A cache belongs to its thread; others may flush it and read its thread_counts while they hold its
+// lock. It shares no pair of cache lines with data of other threads.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,11 @@ class alignas(kCacheLinePair) ThreadCache {
   // `most_bytes`: limit on the cached bytes of one stream. `requests_per_look`, a power of two: one
   // in this many allocations of a stream returns kDoneAtLimit if it is a hit, so that the caller
   // reads the clock. 0: none does for that reason.
-  ThreadCache(FigureStore::Tallies tallies, std::size_t most_bytes, std::uint64_t requests_per_look)
-      : most_bytes_(most_bytes), look_mask_(requests_per_look - 1), tallies_(std::move(tallies)) {}
+  ThreadCache(FigureStore::ThreadCounts thread_counts, std::size_t most_bytes,
+              std::uint64_t requests_per_look)
+      : most_bytes_(most_bytes),
+        look_mask_(requests_per_look - 1),
+        thread_counts_(std::move(thread_counts)) {}
   ThreadCache(const ThreadCache&) = delete;
   ThreadCache& operator=(const ThreadCache&) = delete;
 
@@ -72,7 +75,7 @@ class alignas(kCacheLinePair) ThreadCache {
   const StreamKey* pass_on(const Block& block);
 
   // Lets blocks of a stream's pools be cached. `first` is the index of its first pool, `counter`
-  // the index of its facade and device among the tallies.
+  // the index of its facade and device among the thread_counts.
   void open(const StreamKey& key, PoolIndex first, std::size_t counter);
   bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
   // Whether large blocks of these pools are cached from now on.
@@ -93,7 +96,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
 
-  ThreadCounters& tally(std::size_t counter) { return tallies_[counter]; }
+  ThreadCounters& counts(std::size_t counter) { return thread_counts_[counter]; }
 
   // Count a block that bypasses the cache. The stream with the first pool `first` must be open.
   // count_allocated() also remembers the record (known_at()). It returns false if a peak may have
@@ -122,12 +125,12 @@ class alignas(kCacheLinePair) ThreadCache {
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
   void allow(std::int64_t room_bytes) { most_live_bytes_ = live_bytes_ + room_bytes; }
 
-  const StreamCounters* stream_tally(PoolIndex first) const {
+  const StreamCounters* stream_counts(PoolIndex first) const {
     const Stream* of = stream_of(first);
     return of == nullptr ? nullptr : &of->counts;
   }
   template <class Visit>
-  void each_stream_tally(Visit visit) const {
+  void each_stream_counts(Visit visit) const {
     for (const auto& of : streams_) {
       if (of != nullptr) visit(of->first_pool, of->counts);
     }
@@ -160,7 +163,7 @@ class alignas(kCacheLinePair) ThreadCache {
   struct alignas(kCacheLinePair) Stream {
     StreamKey key;
     PoolIndex first_pool = 0;
-    ThreadCounters* tally = nullptr;
+    ThreadCounters* thread_counts = nullptr;
     // Value of `*pools` on a miss: first_pool, or kUnknownPools while large blocks are cached.
     PoolIndex on_miss = 0;
     std::size_t medium_bytes = 0;  // of cached medium blocks
@@ -244,15 +247,15 @@ class alignas(kCacheLinePair) ThreadCache {
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ += static_cast<std::int64_t>(size_bytes);
     of->counts.allocated(size_bytes);
-    bool within =
-        of->tally->allocated(size_class_of(size_bytes), size_bytes, requested_bytes, from_cache);
+    bool within = of->thread_counts->allocated(size_class_of(size_bytes), size_bytes,
+                                               requested_bytes, from_cache);
     return within && live_bytes_ <= most_live_bytes_ && (of->counts.blocks & look_mask_) != 0;
   }
   [[gnu::always_inline]] void freed(Stream* of, const Block& block) {
     const std::size_t size_bytes = block.size_bytes();
     live_bytes_ -= static_cast<std::int64_t>(size_bytes);
     of->counts.freed(size_bytes);
-    of->tally->freed(size_class_of(size_bytes), size_bytes, block.requested_bytes());
+    of->thread_counts->freed(size_class_of(size_bytes), size_bytes, block.requested_bytes());
   }
 
   const std::size_t most_bytes_;
@@ -264,7 +267,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
-  FigureStore::Tallies tallies_;                  // by facade and device
+  FigureStore::ThreadCounts thread_counts_;       // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all counters
   std::int64_t most_live_bytes_ = 0;
   std::int64_t allocated_before_ = 0;  // blocks, by take_has_allocated()

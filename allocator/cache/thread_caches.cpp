@@ -168,7 +168,7 @@ ThreadCache* ThreadCaches::local_slow() noexcept {
 ThreadCache* ThreadCaches::add_cache() {
   auto& ended = thread_end();
   auto cache =
-      std::make_unique<ThreadCache>(figures_.take_tallies(), most_bytes_, requests_per_look_);
+      std::make_unique<ThreadCache>(figures_.take_thread_counts(), most_bytes_, requests_per_look_);
   ThreadCache* made = cache.get();
   if (ended.process != getpid()) {
     ended.caches.clear();
@@ -179,7 +179,7 @@ ThreadCache* ThreadCaches::add_cache() {
     const RankedGuard lock(mutex_);
     if (caches_.size() == caches_.capacity()) caches_.reserve(2 * caches_.size() + 1);
     taken_.reserve(caches_.capacity());
-    tallies_.reserve(caches_.capacity());
+    thread_counts_.reserve(caches_.capacity());
     shares_.clear();
     for (std::size_t thread = 0; thread <= caches_.size(); ++thread) shares_.add(false, false);
     caches_.push_back(std::move(cache));
@@ -211,7 +211,7 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<PoolIndex>* streams) noexcept {
   bool has_all = true;
   try {
-    cache->each_stream_tally(
+    cache->each_stream_counts(
         [&](PoolIndex first, const StreamCounters&) { streams->push_back(first); });
   } catch (const std::bad_alloc&) {
     has_all = false;
@@ -219,8 +219,8 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
   cache->flush_all(blocks);
   if (!has_all) return;
   for (std::size_t counter = 0; counter < counters_; ++counter)
-    ended_[counter].absorb(cache->tally(counter));
-  cache->each_stream_tally([&](PoolIndex first, const StreamCounters& counts) {
+    ended_[counter].absorb(cache->counts(counter));
+  cache->each_stream_counts([&](PoolIndex first, const StreamCounters& counts) {
     ended_streams_[first / kPoolsPerStream].absorb(counts);
   });
   std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
@@ -259,7 +259,7 @@ void ThreadCaches::drop(PoolIndex first) noexcept {
   const std::size_t index = first / kPoolsPerStream;
   StreamCounters counts;
   for (const auto& cache : caches_) {
-    if (const StreamCounters* one = cache->stream_tally(first)) counts.absorb(*one);
+    if (const StreamCounters* one = cache->stream_counts(first)) counts.absorb(*one);
     cache->drop(first);
   }
   if (index < ended_streams_.size()) ended_streams_[index].append(counts);
@@ -301,9 +301,9 @@ void ThreadCaches::find_shares() {
 }
 
 void ThreadCaches::add_up_counter(std::size_t counter) {
-  tallies_.clear();
-  for (const auto& cache : caches_) tallies_.push_back(&cache->tally(counter));
-  book_.add_up(counter, tallies_, ended_[counter], shares_);
+  thread_counts_.clear();
+  for (const auto& cache : caches_) thread_counts_.push_back(&cache->counts(counter));
+  book_.add_up(counter, thread_counts_, ended_[counter], shares_);
 }
 
 void ThreadCaches::add_up_live() {
@@ -311,7 +311,7 @@ void ThreadCaches::add_up_live() {
   for (std::size_t counter = 0; counter < counters_; ++counter) {
     live_bytes += ended_[counter].live(ThreadCounters::kAll).bytes;
     for (const auto& cache : caches_)
-      live_bytes += cache->tally(counter).live(ThreadCounters::kAll).bytes;
+      live_bytes += cache->counts(counter).live(ThreadCounters::kAll).bytes;
   }
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes);
   const std::int64_t room = peak_live_bytes_ - live_bytes;
@@ -322,7 +322,7 @@ void ThreadCaches::add_up_live() {
 
 ThreadCounters ThreadCaches::sum(std::size_t counter) const {
   ThreadCounters sum = ended_[counter];
-  for (const auto& cache : caches_) sum.absorb(cache->tally(counter));
+  for (const auto& cache : caches_) sum.absorb(cache->counts(counter));
   return sum;
 }
 
@@ -344,7 +344,7 @@ StreamCounters ThreadCaches::sum_of_stream(PoolIndex first) const {
   StreamCounters sum;
   if (index < ended_streams_.size()) sum = ended_streams_[index];
   for (const auto& cache : caches_) {
-    if (const StreamCounters* one = cache->stream_tally(first)) sum.absorb(*one);
+    if (const StreamCounters* one = cache->stream_counts(first)) sum.absorb(*one);
   }
   return sum;
 }

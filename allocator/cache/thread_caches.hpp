@@ -144,9 +144,9 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   PeakTracker book_;
   std::int64_t& peak_live_bytes_;  // of all facades and devices together
   // Working memory, with room for one entry of each thread.
-  std::vector<AsymmetricLock*> taken_;    // StopTheWorld: all locks but its thread's own
-  RoomShares shares_;                     // add_up()
-  std::vector<ThreadCounters*> tallies_;  // add_up_counter()
+  std::vector<AsymmetricLock*> taken_;          // StopTheWorld: all locks but its thread's own
+  RoomShares shares_;                           // add_up()
+  std::vector<ThreadCounters*> thread_counts_;  // add_up_counter()
 };
 
 }  // namespace uvm

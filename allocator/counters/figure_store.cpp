@@ -92,8 +92,9 @@ FileContent content_of(const std::string& file, std::size_t least_bytes) {
 
 FigureStore::Layout::Layout(std::size_t counters) {
   peaks = rounded_up(sizeof(Fixed), kCacheLinePair);
-  tallies = rounded_up(peaks + counters * sizeof(PeakTracker::Peaks), kCacheLinePair);
-  size_bytes = rounded_up(tallies + (1 + kThreads) * counters * sizeof(ThreadCounters), kPage);
+  thread_counts = rounded_up(peaks + counters * sizeof(PeakTracker::Peaks), kCacheLinePair);
+  size_bytes =
+      rounded_up(thread_counts + (1 + kThreads) * counters * sizeof(ThreadCounters), kPage);
 }
 
 FigureStore::FigureStore(std::size_t counters) : counters_(counters), layout_(counters) {
@@ -143,7 +144,8 @@ bool FigureStore::map_file(const std::string& file) {
 void FigureStore::make_parts() {
   fixed_ = new (mapped_) Fixed{};
   peaks_ = new (mapped_ + layout_.peaks) PeakTracker::Peaks[counters_]{};
-  tallies_ = new (mapped_ + layout_.tallies) ThreadCounters[(1 + kThreads) * counters_]{};
+  thread_counts_ =
+      new (mapped_ + layout_.thread_counts) ThreadCounters[(1 + kThreads) * counters_]{};
   Header& header = fixed_->header;
   header.size_bytes = layout_.size_bytes;
   header.fixed_bytes = sizeof(Fixed);
@@ -173,29 +175,29 @@ bool FigureStore::describe(std::string_view text) noexcept {
   return true;
 }
 
-FigureStore::Tallies::Tallies(Tallies&& other) noexcept
-    : tallies_(other.tallies_),
+FigureStore::ThreadCounts::ThreadCounts(ThreadCounts&& other) noexcept
+    : thread_counts_(other.thread_counts_),
       taken_(std::exchange(other.taken_, nullptr)),
       own_(std::move(other.own_)) {
-  other.tallies_ = {};
+  other.thread_counts_ = {};
 }
 
-FigureStore::Tallies::~Tallies() {
+FigureStore::ThreadCounts::~ThreadCounts() {
   if (taken_ == nullptr) return;
-  std::fill(tallies_.begin(), tallies_.end(), ThreadCounters{});
+  std::fill(thread_counts_.begin(), thread_counts_.end(), ThreadCounters{});
   taken_->store(false, std::memory_order_release);
 }
 
-FigureStore::Tallies FigureStore::take_tallies() {
-  Tallies out;
+FigureStore::ThreadCounts FigureStore::take_thread_counts() {
+  ThreadCounts out;
   for (std::size_t thread = 0; thread < kThreads; ++thread) {
     if (taken_[thread].exchange(true, std::memory_order_acquire)) continue;
     out.taken_ = &taken_[thread];
-    out.tallies_ = {tallies_ + (1 + thread) * counters_, counters_};
+    out.thread_counts_ = {thread_counts_ + (1 + thread) * counters_, counters_};
     return out;
   }
   out.own_ = std::make_unique<ThreadCounters[]>(counters_);
-  out.tallies_ = {out.own_.get(), counters_};
+  out.thread_counts_ = {out.own_.get(), counters_};
   ++fixed_->threads_left_out;
   return out;
 }
@@ -208,17 +210,17 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakTracker::Peaks* pe
   const std::size_t devices = fixed.header.counters / kFacades;
   std::int64_t live_bytes = 0;
   for (std::size_t counter = 0; counter < devices * kFacades; ++counter) {
-    const ThreadCounters tally = sum(counter);
-    Amounts live = tally.live(ThreadCounters::kAll);
+    const ThreadCounters counts = sum(counter);
+    Amounts live = counts.live(ThreadCounters::kAll);
     live.bytes = std::max<std::int64_t>(live.bytes, 0);  // below zero if threads were left out
-    const Amounts total = tally.total(ThreadCounters::kAll);
+    const Amounts total = counts.total(ThreadCounters::kAll);
     Figures::OfFacade& facade = out.facades[counter / devices];
     facade.allocations += static_cast<std::uint64_t>(total.blocks);
     facade.allocated_bytes += static_cast<std::uint64_t>(total.bytes);
     facade.live_bytes += static_cast<std::uint64_t>(live.bytes);
     facade.peak_bytes += static_cast<std::uint64_t>(
         std::max(peaks[counter].peaks[ThreadCounters::kAll].bytes, live.bytes));
-    for (std::size_t of = 0; of < kSizeClasses; ++of) facade.cache_hits += tally.hits(of);
+    for (std::size_t of = 0; of < kSizeClasses; ++of) facade.cache_hits += counts.hits(of);
     live_bytes += live.bytes;
   }
   out.peak_bytes = static_cast<std::uint64_t>(std::max(fixed.peak_live_bytes, live_bytes));
@@ -258,11 +260,11 @@ std::optional<Figures> FigureStore::read_file(const std::string& file, std::stri
   }
   const Layout layout(fixed.header.counters);
   const auto* peaks = reinterpret_cast<const PeakTracker::Peaks*>(copy + layout.peaks);
-  const auto* tallies = reinterpret_cast<const ThreadCounters*>(copy + layout.tallies);
+  const auto* thread_counts = reinterpret_cast<const ThreadCounters*>(copy + layout.thread_counts);
   return figures_of(fixed, peaks, [&](std::size_t counter) {
     ThreadCounters sum;
     for (std::size_t thread = 0; thread <= kThreads; ++thread) {
-      sum.absorb(tallies[thread * fixed.header.counters + counter]);
+      sum.absorb(thread_counts[thread * fixed.header.counters + counter]);
     }
     return sum;
   });

@@ -3,7 +3,7 @@
 // however it ended. Without a file it is ordinary memory.
 //
 // Made before the parts of the allocator that count in it, and destroyed after them. Each part
-// guards its own figures; take_tallies() and the destructor of Tallies are thread-safe.
+// guards its own figures; take_thread_counts() and the destructor of ThreadCounts are thread-safe.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ struct Figures {
   CountingRuntime::Calls calls;
   std::uint64_t unmanaged_host_allocations = 0;
   std::uint64_t unmanaged_host_bytes = 0;
-  std::uint64_t threads_left_out = 0;  // threads whose tallies found no room in the store
+  std::uint64_t threads_left_out = 0;  // threads whose thread_counts found no room in the store
 };
 
 class FigureStore {
@@ -87,31 +87,33 @@ class FigureStore {
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
   std::span<PeakTracker::Peaks> peaks() { return {peaks_, counters_}; }
   // The sums of threads that have ended, by index.
-  std::span<ThreadCounters> ended() { return {tallies_, counters_}; }
+  std::span<ThreadCounters> ended() { return {thread_counts_, counters_}; }
 
   // Stores the text of Figures::about; false if the text is too long.
   bool describe(std::string_view text) noexcept;
 
-  // One thread's tallies, one for each facade and device, all zero at first. If the store has no
-  // room left, the tallies lie in ordinary memory, and a reader of the file does not see them.
-  class Tallies {
+  // One thread's thread_counts, one for each facade and device, all zero at first. If the store has
+  // no room left, the thread_counts lie in ordinary memory, and a reader of the file does not see
+  // them.
+  class ThreadCounts {
    public:
-    Tallies(Tallies&& other) noexcept;
-    Tallies& operator=(Tallies&&) = delete;
-    ~Tallies();
-    ThreadCounters& operator[](std::size_t counter) { return tallies_[counter]; }
-    std::span<const ThreadCounters> all() const { return tallies_; }
+    ThreadCounts(ThreadCounts&& other) noexcept;
+    ThreadCounts& operator=(ThreadCounts&&) = delete;
+    ~ThreadCounts();
+    ThreadCounters& operator[](std::size_t counter) { return thread_counts_[counter]; }
+    std::span<const ThreadCounters> all() const { return thread_counts_; }
 
    private:
     friend class FigureStore;
-    Tallies() = default;
-    std::span<ThreadCounters> tallies_;
-    std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the tallies
+    ThreadCounts() = default;
+    std::span<ThreadCounters> thread_counts_;
+    std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the thread_counts
     std::unique_ptr<ThreadCounters[]> own_;
   };
-  Tallies take_tallies();
+  ThreadCounts take_thread_counts();
 
-  // Called while no figure changes. `sum` returns the sum of all threads' tallies at an index.
+  // Called while no figure changes. `sum` returns the sum of all threads' thread_counts at an
+  // index.
   using SumOfCounter = std::function<ThreadCounters(std::size_t counter)>;
   Figures read(const SumOfCounter& sum) const;
   // The figures that a process has left in a file. If the file is none of these, returns nullopt
@@ -142,7 +144,7 @@ class FigureStore {
   struct Layout {
     explicit Layout(std::size_t counters);
     std::size_t peaks = 0;
-    std::size_t tallies = 0;  // those of ended threads, then those of kThreads threads
+    std::size_t thread_counts = 0;  // those of ended threads, then those of kThreads threads
     std::size_t size_bytes = 0;
   };
 
@@ -159,7 +161,7 @@ class FigureStore {
   char* mapped_ = nullptr;
   Fixed* fixed_ = nullptr;
   PeakTracker::Peaks* peaks_ = nullptr;
-  ThreadCounters* tallies_ = nullptr;
+  ThreadCounters* thread_counts_ = nullptr;
   std::array<std::atomic<bool>, kThreads> taken_{};
 };
 

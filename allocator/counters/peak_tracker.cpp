@@ -34,16 +34,17 @@ std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
   return thread == asking_ ? room - (parties_ - 1) * each : each;
 }
 
-void PeakTracker::add_up(std::size_t counter, std::span<ThreadCounters* const> tallies,
+void PeakTracker::add_up(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
                          const ThreadCounters& ended, const RoomShares& shares) {
   for (std::size_t of = 0; of < kSums; ++of) {
     Amounts sum = ended.live(of);
-    for (const ThreadCounters* tally : tallies) sum += tally->live(of);
+    for (const ThreadCounters* counts : thread_counts) sum += counts->live(of);
     Amounts& peak = counters_[counter].peaks[of];
     peak = larger(peak, sum);
     const Amounts room = peak - sum;
-    for (std::size_t thread = 0; thread < tallies.size(); ++thread) {
-      tallies[thread]->set_limit(of, tallies[thread]->live(of) + shares.part(thread, room));
+    for (std::size_t thread = 0; thread < thread_counts.size(); ++thread) {
+      thread_counts[thread]->set_limit(of,
+                                       thread_counts[thread]->live(of) + shares.part(thread, room));
     }
   }
 }

@@ -45,9 +45,9 @@ class PeakTracker {
   // `counters` outlive the book.
   explicit PeakTracker(std::span<Peaks> counters) : counters_(counters) {}
 
-  // Sums `tallies` and `ended`, which are those of one index, updates the peaks, and divides the
-  // headroom below them.
-  void add_up(std::size_t counter, std::span<ThreadCounters* const> tallies,
+  // Sums `thread_counts` and `ended`, which are those of one index, updates the peaks, and divides
+  // the headroom below them.
+  void add_up(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
               const ThreadCounters& ended, const RoomShares& shares);
 
   // Restart the peaks from the present sum, and the totals from zero. The caller must call add_up()

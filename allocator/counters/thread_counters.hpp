@@ -4,7 +4,7 @@
 // the present sum and the peak is divided among the threads. A thread that has used up its part
 // sums the counts again (PeakTracker).
 //
-// A tally belongs to the thread whose cache it is in; others may read it while they hold that
+// A counts belongs to the thread whose cache it is in; others may read it while they hold that
 // cache's lock.
 #pragma once
 

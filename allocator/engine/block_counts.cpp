@@ -32,9 +32,9 @@ void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Bl
     if (!within) settle_peaks(facade, device);
     return;
   }
-  auto count = [&](ThreadCounters& tally, StreamCounters& stream) {
-    tally.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
-                    from_cache);
+  auto count = [&](ThreadCounters& counts, StreamCounters& stream) {
+    counts.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
+                     from_cache);
     stream.allocated(block.size_bytes());
   };
   caches_.count_elsewhere(count, state_.counter_index(facade, device), first);
@@ -57,8 +57,9 @@ void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool
     }
   }
   caches_.count_elsewhere(
-      [&](ThreadCounters& tally, StreamCounters& stream) {
-        tally.freed(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes());
+      [&](ThreadCounters& counts, StreamCounters& stream) {
+        counts.freed(size_class_of(block.size_bytes()), block.size_bytes(),
+                     block.requested_bytes());
         stream.freed(block.size_bytes());
       },
       state_.counter_index(key.facade, key.device), first_of(pool));

@@ -223,14 +223,14 @@ void HeapStatistics::add_streams(const ThreadCaches& caches, const BlockPools& p
                                  Statistics* out) {
   for (PoolIndex first = 0; first < pools.all().size(); first += kPoolsPerStream) {
     const StreamKey& key = pools.at(first).key;
-    const StreamCounters tally = caches.sum_of_stream(first);
+    const StreamCounters counts = caches.sum_of_stream(first);
     StreamStatistics stream{key.facade,
                             key.device,
                             address_of(key.stream),
-                            tally.live_bytes,
-                            tally.peak_bytes,
-                            tally.blocks,
-                            tally.bytes,
+                            counts.live_bytes,
+                            counts.peak_bytes,
+                            counts.blocks,
+                            counts.bytes,
                             0,
                             0};
     for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {

@@ -149,9 +149,9 @@ TEST_F(FiguresInAFile, AForkedChildCountsInItsOwnMemory) {
 TEST_F(FiguresInAFile, SayHowManyThreadsFoundNoRoom) {
   constexpr std::size_t kMore = 3;
   FigureStore store(kFacades, file);
-  std::vector<FigureStore::Tallies> taken;
+  std::vector<FigureStore::ThreadCounts> taken;
   for (std::size_t thread = 0; thread < 64 + kMore; ++thread) {
-    taken.push_back(store.take_tallies());
+    taken.push_back(store.take_thread_counts());
     taken.back()[0].allocated(SizeClass::kLarge, kMiB, kMiB, false);
   }
   const std::optional<Figures> figures = read();
@@ -163,9 +163,9 @@ TEST_F(FiguresInAFile, SayHowManyThreadsFoundNoRoom) {
 TEST_F(FiguresInAFile, AThreadThatEndsMakesRoomForTheNext) {
   FigureStore store(kFacades, file);
   for (int thread = 0; thread < 1000; ++thread) {
-    FigureStore::Tallies tallies = store.take_tallies();
-    EXPECT_EQ(tallies[0].live(ThreadCounters::kAll).bytes, 0) << "of the thread before";
-    tallies[0].allocated(SizeClass::kLarge, kMiB, kMiB, false);
+    FigureStore::ThreadCounts thread_counts = store.take_thread_counts();
+    EXPECT_EQ(thread_counts[0].live(ThreadCounters::kAll).bytes, 0) << "of the thread before";
+    thread_counts[0].allocated(SizeClass::kLarge, kMiB, kMiB, false);
   }
   const std::optional<Figures> figures = read();
   ASSERT_TRUE(figures);

@@ -17,35 +17,36 @@ namespace {
 
 // Threads that count by themselves and say so when they have used up their room.
 struct Threads {
-  explicit Threads(std::size_t count) : tallies(count) {}
+  explicit Threads(std::size_t count) : thread_counts(count) {}
 
   void allocate(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
-    if (tallies[thread].allocated(size_class_of(bytes), bytes, requested_bytes, false)) return;
-    add_up(&tallies[thread]);
+    if (thread_counts[thread].allocated(size_class_of(bytes), bytes, requested_bytes, false))
+      return;
+    add_up(&thread_counts[thread]);
   }
   void free(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
-    tallies[thread].freed(size_class_of(bytes), bytes, requested_bytes);
+    thread_counts[thread].freed(size_class_of(bytes), bytes, requested_bytes);
   }
   void add_up(const ThreadCounters* asking = nullptr) {
     ++times;
     std::vector<ThreadCounters*> all;
     RoomShares shares;
-    allocated_before.resize(tallies.size());
-    for (std::size_t thread = 0; thread < tallies.size(); ++thread) {
-      ThreadCounters& tally = tallies[thread];
-      const std::int64_t blocks = tally.total(ThreadCounters::kAll).blocks;
-      shares.add(std::exchange(allocated_before[thread], blocks) != blocks, &tally == asking);
-      all.push_back(&tally);
+    allocated_before.resize(thread_counts.size());
+    for (std::size_t thread = 0; thread < thread_counts.size(); ++thread) {
+      ThreadCounters& counts = thread_counts[thread];
+      const std::int64_t blocks = counts.total(ThreadCounters::kAll).blocks;
+      shares.add(std::exchange(allocated_before[thread], blocks) != blocks, &counts == asking);
+      all.push_back(&counts);
     }
     book.add_up(0, all, ended, shares);
   }
   ThreadCounters sum() const {
     ThreadCounters sum = ended;
-    for (const ThreadCounters& tally : tallies) sum.absorb(tally);
+    for (const ThreadCounters& counts : thread_counts) sum.absorb(counts);
     return sum;
   }
 
-  std::vector<ThreadCounters> tallies;
+  std::vector<ThreadCounters> thread_counts;
   std::vector<std::int64_t> allocated_before;
   ThreadCounters ended;
   std::array<PeakTracker::Peaks, 1> counters{};
@@ -150,7 +151,7 @@ TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
     }
   };
   for (int step = 0; step < 20000; ++step) {
-    std::size_t thread = random() % threads.tallies.size();
+    std::size_t thread = random() % threads.thread_counts.size();
     if (live.empty() || random() % 100 < (step / 2000 % 2 == 0 ? 60u : 40u)) {
       std::size_t requested = 1 + random() % (random() % 4 == 0 ? 4 * kMiB : 8192);
       Block block{round_up(requested, 512), requested};
@@ -165,8 +166,8 @@ TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
     }
     // A thread ends, and another begins in its place.
     if (random() % 500 == 0) {
-      threads.ended.absorb(threads.tallies[thread]);
-      threads.tallies[thread] = {};
+      threads.ended.absorb(threads.thread_counts[thread]);
+      threads.thread_counts[thread] = {};
       threads.add_up();
     }
     for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
