@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "allocator/engine/engine.hpp"
-#include "allocator/engine/forks.hpp"
+#include "allocator/fork/forks.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {

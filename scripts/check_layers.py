@@ -19,8 +19,8 @@ from pathlib import Path
 
 # Of the allocator; each may include those before it. allocator/README.md says what they hold.
 FOLDERS = (
-    "base", "policy", "counters", "spans", "heap", "cache", "statistics", "streams", "small",
-    "fork", "engine", "trace", "process",
+    "base", "policy", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
+    "streams", "placement", "inspection", "fork", "reclaim", "engine", "process",
 )  # fmt: skip
 BELOW_ALLOCATOR = "hints hints/sharing hints/live storage runtime"
 ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
@@ -31,10 +31,8 @@ def allocator_layers() -> dict[str, str]:
     layers = {}
     for index, folder in enumerate(FOLDERS):
         earlier = [f"allocator/{other}" for other in FOLDERS[:index]]
-        if folder == "trace":  # a leaf, which the engine calls
+        if folder == "trace":  # a leaf
             earlier = ["allocator/base", "allocator/policy"]
-        elif folder == "engine":
-            earlier.append("allocator/trace")
         layers[f"allocator/{folder}"] = " ".join(["allocator", *earlier, BELOW_ALLOCATOR])
     return layers
 

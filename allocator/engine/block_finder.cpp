@@ -1,6 +1,6 @@
 #include "allocator/engine/block_finder.hpp"
 
-#include "allocator/engine/limits.hpp"
+#include "allocator/state/limits.hpp"
 
 namespace uvm {
 

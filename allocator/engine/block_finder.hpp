@@ -3,8 +3,8 @@
 // state lock themselves.
 #pragma once
 
-#include "allocator/engine/displaced_blocks.hpp"
-#include "allocator/engine/request.hpp"
+#include "allocator/state/request.hpp"
+#include "allocator/streams/displaced_blocks.hpp"
 
 namespace uvm {
 

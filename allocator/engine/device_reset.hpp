@@ -7,12 +7,12 @@
 #include <mutex>
 #include <vector>
 
-#include "allocator/engine/block_returner.hpp"
-#include "allocator/engine/fenced_blocks.hpp"
-#include "allocator/engine/hint_dispatcher.hpp"
-#include "allocator/engine/live_planner.hpp"
-#include "allocator/engine/reclaimer.hpp"
-#include "allocator/engine/stream_pools.hpp"
+#include "allocator/placement/live_planner.hpp"
+#include "allocator/reclaim/reclaimer.hpp"
+#include "allocator/state/block_returner.hpp"
+#include "allocator/state/hint_dispatcher.hpp"
+#include "allocator/streams/fenced_blocks.hpp"
+#include "allocator/streams/stream_pools.hpp"
 
 namespace uvm {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "allocator/engine/shared_devices.hpp"
+#include "allocator/placement/shared_devices.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {

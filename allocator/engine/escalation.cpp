@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "allocator/engine/out_of_memory_report.hpp"
+#include "allocator/inspection/out_of_memory_report.hpp"
 
 namespace uvm {
 

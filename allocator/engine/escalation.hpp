@@ -28,13 +28,13 @@
 #include <optional>
 
 #include "allocator/engine/block_finder.hpp"
-#include "allocator/engine/block_returner.hpp"
-#include "allocator/engine/idle_decay.hpp"
-#include "allocator/engine/large_block_caching.hpp"
-#include "allocator/engine/limits.hpp"
 #include "allocator/engine/page_grower.hpp"
-#include "allocator/engine/pressure_callbacks.hpp"
-#include "allocator/engine/reclaimer.hpp"
+#include "allocator/reclaim/idle_decay.hpp"
+#include "allocator/reclaim/large_block_caching.hpp"
+#include "allocator/reclaim/pressure_callbacks.hpp"
+#include "allocator/reclaim/reclaimer.hpp"
+#include "allocator/state/block_returner.hpp"
+#include "allocator/state/limits.hpp"
 
 namespace uvm {
 

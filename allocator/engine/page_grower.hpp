@@ -5,11 +5,11 @@
 
 #include <cstddef>
 
-#include "allocator/engine/hint_dispatcher.hpp"
-#include "allocator/engine/limits.hpp"
-#include "allocator/engine/reclaimer.hpp"
-#include "allocator/engine/request.hpp"
-#include "allocator/engine/spill_limit.hpp"
+#include "allocator/placement/spill_limit.hpp"
+#include "allocator/reclaim/reclaimer.hpp"
+#include "allocator/state/hint_dispatcher.hpp"
+#include "allocator/state/limits.hpp"
+#include "allocator/state/request.hpp"
 
 namespace uvm {
 

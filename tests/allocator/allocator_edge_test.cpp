@@ -10,7 +10,7 @@
 #include <future>
 #include <thread>
 
-#include "allocator/engine/decay.hpp"
+#include "allocator/reclaim/decay.hpp"
 #include "allocator/trace/trace_reader.hpp"
 
 #include "tests/support/allocator_fixture.hpp"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "allocator/cache/thread_cache.hpp"
-#include "allocator/engine/decay.hpp"
 #include "allocator/process/framework_bridge.hpp"
+#include "allocator/reclaim/decay.hpp"
 #include "allocator/trace/trace_reader.hpp"
 
 #include "tests/support/allocator_fixture.hpp"

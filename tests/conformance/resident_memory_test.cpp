@@ -6,8 +6,8 @@
 #include <fstream>
 #include <vector>
 
-#include "allocator/engine/decay.hpp"
 #include "allocator/interface.hpp"
+#include "allocator/reclaim/decay.hpp"
 
 #include "tests/conformance/runtimes.hpp"
 

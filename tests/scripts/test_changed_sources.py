@@ -35,5 +35,5 @@ def test_a_header_concerns_those_that_include_it() -> None:
 
 
 def test_a_header_concerns_those_that_include_it_by_another() -> None:
-    sources = ("allocator/engine/mover.cpp", "allocator/base/machine_memory.cpp")
+    sources = ("allocator/placement/mover.cpp", "allocator/base/machine_memory.cpp")
     assert concerned("include/uvmalloc/place.hpp", files=sources) == [sources[0]]

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each line with a finding ends with the finding, as a comment.
 PLANTED = """
 #include "allocator/cache/thread_caches.hpp"
-#include "allocator/engine/heap_state.hpp"
+#include "allocator/state/heap_state.hpp"
 
 namespace uvm {
 class Planted {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <thread>
 
-#include "allocator/engine/decay.hpp"
 #include "allocator/process/framework_bridge.hpp"
+#include "allocator/reclaim/decay.hpp"
 #include "runtime/log.hpp"
 
 #include "tests/support/allocator_model.hpp"

@@ -1,7 +1,7 @@
 // What the host facade's spans are made of, where devices reach ordinary memory and where they do
 // not. The fake machine knows of managed memory alone, so what it does not know is ordinary.
 #include "allocator/spans/host_backing.hpp"
-#include "allocator/engine/decay.hpp"
+#include "allocator/reclaim/decay.hpp"
 #include "runtime/log.hpp"
 
 #include <sys/mman.h>

@@ -1,0 +1,168 @@
+#include "allocator/inspection/introspection.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "allocator/base/machine_memory.hpp"
+#include "allocator/state/charges.hpp"
+
+namespace uvm {
+
+bool Introspection::has_taken(const void* address) const {
+  const HeapGuard heap(state_);
+  return std::any_of(heap->spans.spans().begin(), heap->spans.spans().end(), [&](const auto& span) {
+    return address >= span->raw && address < span->base + span->size_bytes;
+  });
+}
+
+std::optional<BlockDescription> Introspection::find(const void* address) const {
+  const HeapGuard heap(state_);
+  const Block* block = heap->pools.directory().find(address);
+  if (block == nullptr) return std::nullopt;
+  const StreamKey& key = heap->pools.at(block->pool).key;
+  BlockDescription out;
+  out.base = block->address();
+  out.size_bytes = block->size_bytes();
+  out.facade = key.facade;
+  out.device = key.device;
+  out.stream = key.stream;
+  out.private_pool = key.private_pool;
+  out.live = block->now() == BlockState::kLive;
+  out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kPageGranularBytes;
+  if (out.live) {
+    out.requested_bytes = block->requested_bytes();
+    out.location = block->use.location();
+    out.exported = block->exported || heap->private_pools.is_captured(key.device, key.private_pool);
+    out.references = block->real.references;
+    out.used_by_host = is_used_by_host(heap, *block);
+    const BlockSideState* side_state =
+        block->has_no_side_state ? nullptr : heap->pools.side_states().find(block);
+    out.pinned = side_state != nullptr && side_state->pinned ? *side_state->pinned
+                                                             : key.facade == Facade::kPinned;
+    out.waits_when_freed = key.facade == Facade::kDevice && !block->has_no_side_state &&
+                           fenced_.needs_fence(heap, *block, heap->pools.at(block->pool));
+  }
+  return out;
+}
+
+std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) const {
+  machine_.check_device(device);
+  const bool integrated = machine_.device(device).capabilities.integrated;
+  auto left = [](std::size_t limit, std::size_t held) { return limit - std::min(held, limit); };
+  MemoryFigures figures = driver;
+  std::size_t allowed_bytes = 0;
+  {
+    const HeapGuard heap(state_);
+    // The driver counts discarded pages as used, and pages on the device that no block there uses,
+    // until it needs their memory.
+    const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
+    const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) +
+                                    heap->ledger.discarded_bytes_at(Place::device(device));
+    std::size_t& foreign_bytes = heap->foreign_bytes[static_cast<std::size_t>(device)];
+    foreign_bytes =
+        std::min(foreign_bytes, left(left(driver.total_bytes, driver.free_bytes), known_bytes));
+    const std::size_t most_bytes = left(driver.total_bytes, used_bytes + foreign_bytes);
+    if (!integrated && driver.free_bytes < most_bytes) {
+      figures.free_bytes = std::min(most_bytes, driver.free_bytes + unused_bytes(heap, device));
+    }
+    allowed_bytes =
+        std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
+                 left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX), used_bytes));
+  }
+  return obtainable_bytes(figures, integrated, integrated ? available_host_bytes() : 0,
+                          allowed_bytes);
+}
+
+// The most bytes that the driver may count on the device while they count elsewhere, or nowhere.
+std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
+  const Place place = Place::device(device);
+  std::size_t bytes = heap->ledger.most_bytes_at(place);
+  // Blocks cover all pages of pools. A page counts where the block counts that has its first byte.
+  const auto visit = [&](const Block& block, PoolIndex counts_in, PlaceSet used_at) {
+    const std::uintptr_t begin = round_up(address_of(block.address()), kPageBytes);
+    const std::uintptr_t end = round_up(address_of(block.end()), kPageBytes);
+    if (begin == end) return;
+    const std::size_t there_bytes =
+        heap->ledger.most_bytes_at(reinterpret_cast<const void*>(begin), end - begin, place);
+    const StreamKey& key = heap->pools.at(counts_in).key;
+    if (key.facade == Facade::kDevice && key.device == device) {
+      bytes -= there_bytes;
+    } else if (used_at.has(place)) {
+      bytes += end - begin - there_bytes;  // a kernel there can have read all of it
+    }
+  };
+  for (const auto& span : heap->spans.spans()) {
+    heap->pools.directory().each_block(
+        *span,
+        [&](const Block& block) {
+          if (block.kind == BlockKind::kSmall) return;
+          if (block.now() == BlockState::kLive) {
+            visit(block, Charges::pool_of(heap, block), Charges::places_of(heap, block));
+          } else {
+            visit(block, heap->pools.directory().owning_pool_of(block), {});
+          }
+        },
+        // Small blocks have no record of who uses them.
+        [&](const PageBlock& run) { visit(run, run.owning_pool, PlaceSet(place)); });
+  }
+  return bytes;
+}
+
+std::size_t Introspection::budget_bytes() const {
+  const HeapGuard heap(state_);
+  return heap->budget_bytes;
+}
+
+Statistics Introspection::statistics() const {
+  ThreadCaches::StopTheWorld stopped(caches_);
+  caches_.add_up();
+  const HeapGuard heap(state_);
+  return heap->book.all(caches_, heap->pools, heap->spans);
+}
+
+Figures Introspection::figures() const {
+  ThreadCaches::StopTheWorld stopped(caches_);
+  caches_.add_up();
+  const HeapGuard heap(state_);
+  return machine_.figure_store.read([&](std::size_t place)
+                                        UVM_REQUIRES(caches_) { return caches_.sum(place); });
+}
+
+std::vector<SegmentDescription> Introspection::segments() const {
+  ThreadCaches::StopTheWorld stopped(caches_);
+  const HeapGuard heap(state_);
+  return describe_segments(heap->spans, heap->pools,
+                           [&](const Block& block) { return Charges::pool_of(heap, block); });
+}
+
+void Introspection::check_invariants() const {
+  ThreadCaches::StopTheWorld stopped(caches_);
+  const HeapGuard heap(state_);
+  heap->pools.check_invariants(heap->spans.spans());
+}
+
+std::map<Place, std::size_t> Introspection::residency(const void* address,
+                                                      std::size_t size_bytes) const {
+  std::map<Place, std::size_t> bytes;
+  const HeapGuard heap(state_);
+  const Block* block = heap->pools.directory().find(address);
+  if (size_bytes == 0 || block == nullptr) return bytes;
+  size_bytes = std::min(size_bytes,
+                        static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
+  std::vector<Place> places{Place::nowhere(), Place::host()};
+  for (int device = 0; device < machine_.device_count(); ++device) {
+    places.push_back(Place::device(device));
+  }
+  for (Place place : places) {
+    if (std::size_t at = heap->ledger.bytes_at(address, size_bytes, place); at != 0)
+      bytes[place] = at;
+  }
+  return bytes;
+}
+
+bool Introspection::is_used_by_host(const LockedHeap& heap, const Block& block) {
+  return block.now() == BlockState::kLive && Charges::places_of(heap, block).has(Place::host());
+}
+
+}  // namespace uvm

@@ -1,0 +1,56 @@
+// Answers questions about blocks and the allocator.
+// Thread-safe. Functions without a LockedHeap take the state lock themselves; those that add up or
+// list all blocks stop the world first.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <uvmalloc/types.hpp>
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/state/heap_state.hpp"
+#include "allocator/statistics/segments.hpp"
+#include "allocator/streams/fenced_blocks.hpp"
+
+namespace uvm {
+
+class Introspection {
+ public:
+  Introspection(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced)
+      : machine_(machine), state_(state), caches_(caches), fenced_(fenced) {}
+
+  // Describes the block that holds `address`. Works in a forked child too.
+  std::optional<BlockDescription> find(const void* address) const;
+  // Whether `address` lies in a span, used or not.
+  bool has_taken(const void* address) const;
+  // Bytes by place of the pages that the range touches, as the ledger believes them.
+  std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
+  // All figures at one moment. Stops the world.
+  Statistics statistics() const;
+  // The figures of the report. Stops the world.
+  Figures figures() const;
+  // Describes the spans and their blocks. Stops the world.
+  std::vector<SegmentDescription> segments() const;
+  // The most bytes that the process may use now.
+  std::size_t budget_bytes() const;
+  // Bytes of the device that the process can still get under the budgets, given the driver's
+  // figures. std::out_of_range: no such device.
+  std::size_t free_bytes(int device, const MemoryFigures& driver) const;
+  // Ends the process if one of the invariants 1 to 9 is broken. Stops the world.
+  void check_invariants() const;
+
+  // Whether the block is live and some use of it is on the host.
+  static bool is_used_by_host(const LockedHeap& heap, const Block& block);
+
+ private:
+  static std::size_t unused_bytes(const LockedHeap& heap, int device);
+
+  Machine& machine_;
+  HeapState& state_;
+  ThreadCaches& caches_;
+  FencedBlocks& fenced_;
+};
+
+}  // namespace uvm

@@ -1,0 +1,438 @@
+#include "allocator/placement/live_planner.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/errors.hpp>
+#include "allocator/placement/peer_room.hpp"
+#include "hints/live/device_clock.hpp"
+#include "hints/live/live_plan.hpp"
+#include "hints/live/move_lanes.hpp"
+#include "runtime/log.hpp"
+
+namespace uvm {
+
+using live::BlockExtent;
+using live::LiveFigures;
+using live::UseLog;
+
+namespace {
+
+std::string slowdown_text(double slowdown) {
+  constexpr double kMostTold = 10;
+  return slowdown > kMostTold ? "10 or more" : fmt::format("{:.1f}", slowdown);
+}
+
+}  // namespace
+
+// The plan of one device, with the services that it uses.
+class LivePlanner::DevicePlan final : public live::MoveSink {
+ public:
+  DevicePlan(LivePlanner& owner, int device)
+      : owner_(owner),
+        device_(device),
+        log_([&owner](std::uintptr_t address) { return owner.block_at(address); }),
+        learner_(log_),
+        lanes_(owner.machine_.runtime, owner.machine_.events, owner.machine_.figure_store.hints(),
+               device),
+        plan_(log_, learner_, *owner.policy_, *this, chunks()),
+        peers_(owner.machine_, owner.state_, device),
+        clock_(owner.machine_.runtime, device),
+        thrashing_(owner.spill_limit_.most_slowdown()) {
+    measure_peers();
+  }
+
+  void allocated(const BlockExtent& block, bool is_used_here, const DeviceStream& stream) {
+    const live::RecordId id = log_.allocated(block.address, block.size_bytes);
+    if (id == live::kNoRecord || !is_used_here) return;
+    lanes_.begin(stream, log_.newest() + 1);
+    plan_.block_allocated(id);
+  }
+  void freed(std::uintptr_t address) {
+    BlockExtent block = log_.freed(address);
+    // The block's size is unknown: it may end in the next page.
+    if (block.size_bytes == 0) block = {address, UseLog::kLeastBlockBytes};
+    plan_.block_freed(block);
+  }
+
+  void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses,
+                 live::Launch launch) {
+    if (log_.add_kernel(uses, launch) == live::kBeforeLog) {
+      lanes_.begin(stream, log_.newest() + 1);
+      plan_.before_unlogged_kernel();
+      return;
+    }
+    learner_.kernel_added();
+    lanes_.begin_kernel(stream, log_.newest());
+    clock_.begin(stream);
+    look_around();
+    plan_.before_kernel(launch);
+    judge_step();
+  }
+  void step_boundary() { learner_.step_boundary(); }
+
+  // The peers' own needs come first: pages without room there any more go to the host.
+  void look_at_peers() {
+    peers_.each([this](int peer, std::size_t pages) {
+      plan_.set_peer_room(peer, owner_.plan_of(peer) == nullptr ? pages : 0);
+    });
+  }
+  void leave_peers() {
+    peers_.each([this](int peer, std::size_t) { plan_.set_peer_room(peer, 0); });
+  }
+
+  void leave_device(const DeviceStream& stream) {
+    lanes_.begin(stream, log_.newest() + 1);
+    plan_.leave_device();
+    lanes_.wait_until_left();
+  }
+
+  // Whether nothing has moved for long and everything fits again. Counts all device memory that the
+  // program may still use or get again, because the next use of a page on the host would not be
+  // reported.
+  bool is_over() {
+    if (calm_kernels_ < kCalmKernels) return false;
+    calm_kernels_ = 0;  // checked again after as many kernels
+    const HeapGuard heap(owner_.state_);
+    return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
+  }
+  int device() const { return device_; }
+  live::ThrashDetector& thrashing() { return thrashing_; }
+  const LiveFigures& figures() const { return plan_.figures(); }
+  void abandon() noexcept {
+    lanes_.abandon();
+    clock_.abandon();
+  }
+
+  // ---- MoveSink
+  void evict(std::uintptr_t page, live::KernelNumber last_use) override {
+    leave(page, Place::host(), last_use);
+  }
+  void evict_to_peer(std::uintptr_t page, int peer, live::KernelNumber last_use) override {
+    leave(page, Place::device(peer), last_use);
+  }
+  void leave_peer(std::uintptr_t page) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave_peer(page);
+  }
+  void keep_copy(std::uintptr_t page) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.keep_copy(page);
+  }
+  void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }
+  void use_in_place(std::uintptr_t page, live::KernelNumber last_use) override {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.use_in_place(page, last_use);
+  }
+  void end_in_place(std::uintptr_t page) override { lanes_.end_in_place(page); }
+  void drop(std::uintptr_t page, live::KernelNumber last_use) override {
+    lanes_.drop(page, last_use);
+  }
+  void hold_arrivals() override { lanes_.hold_arrivals(); }
+  void bring(std::uintptr_t page, live::Arrival arrival) override {
+    const bool discards = owner_.machine_.device(device_).capabilities.discard;
+    lanes_.to_device(page, discards ? arrival : live::Arrival::kCopied);
+  }
+  void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
+
+  // The page leaves its pool during the discard, so that nobody allocates it.
+  live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
+    using live::Discarded;
+    if (!owner_.machine_.device(device_).capabilities.discard) return Discarded::kRefused;
+    PageBlock* block = nullptr;
+    StreamKey key;
+    {
+      const HeapGuard heap(owner_.state_);
+      char* address = start_of_page(page);
+      const Block* there = heap->pools.directory().find(address);
+      if (there == nullptr || there->kind != BlockKind::kPacked) return Discarded::kRefused;
+      key = heap->pools.at(there->pool).key;
+      if (key.facade != Facade::kDevice || key.private_pool != 0) return Discarded::kRefused;
+      block = heap->pools.take_at(address, kPageBytes);
+    }
+    if (block == nullptr) return Discarded::kInUse;
+    // Puts the block back even if there is no memory to discard it.
+    struct PutBack {
+      ~PutBack() {
+        const HeapGuard heap(state);
+        heap->pools.put(block, heap->pools.at(block->pool));
+      }
+      HeapState& state;
+      PageBlock* block;
+    } put_back{owner_.state_, block};
+    return lanes_.discard(page, key.device_stream(), freed) ? Discarded::kYes : Discarded::kRefused;
+  }
+
+ private:
+  // The plan may end after this many kernels without a move.
+  static constexpr std::uint64_t kCalmKernels = 8192;
+  // Kernels between two reads of the device's limit and the peers' budgets, and between two reads
+  // of the driver's figures of peers.
+  static constexpr std::uint64_t kLookKernels = 64;
+  static constexpr std::uint64_t kMeasureKernels = 1024;
+
+  // Read again and again, because a program may lower its limit while it runs.
+  std::size_t chunks() const {
+    const HeapGuard heap(owner_.state_);
+    const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
+    return std::min(heap->planner.soft_budget_bytes(device_), limit_bytes) / kPageBytes;
+  }
+
+  void leave(std::uintptr_t page, Place place, live::KernelNumber last_use) {
+    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave(page, place, last_use);
+  }
+
+  void look_around() {
+    const std::uint64_t kernels = plan_.figures().kernels + 1;
+    if (kernels % kLookKernels != 0) return;
+    if (const std::size_t now = chunks(); now != plan_.chunks()) plan_.set_chunks(now);
+    if (kernels % kMeasureKernels == 0) {
+      plan_.end_peer_period();
+      measure_peers();
+    } else {
+      look_at_peers();
+    }
+  }
+  void measure_peers() {
+    peers_.measure([this](int peer) { return plan_.pages_of_peer(peer); });
+    look_at_peers();
+  }
+
+  void judge_step() {
+    const LiveFigures& now = plan_.figures();
+    const std::uint64_t moved = now.brought_pages + now.evicted_pages + now.missing_pages;
+    calm_kernels_ = moved == moved_pages_ ? calm_kernels_ + 1 : 0;
+    moved_pages_ = moved;
+    thrashing_.kernel_added(learner_.step_kernels(), plan_.copied_pages() * kPageBytes,
+                            plan_.chunks() * kPageBytes, clock_);
+  }
+
+  LivePlanner& owner_;
+  const int device_;
+  UseLog log_;
+  live::StepLearner learner_;
+  live::MoveLanes lanes_;
+  live::LivePlan plan_;
+  PeerRoom peers_;
+  live::DeviceClock clock_;
+  live::ThrashDetector thrashing_;
+  std::uint64_t moved_pages_ = 0;
+  std::uint64_t calm_kernels_ = 0;
+};
+
+LivePlanner::LivePlanner(Machine& machine, HeapState& state,
+                         const sharing::DeviceSharing& device_sharing, SpillLimit& spill_limit)
+    : machine_(machine),
+      state_(state),
+      sharing_(device_sharing),
+      spill_limit_(spill_limit),
+      policy_(live::make_live_policy(machine.configuration.policy)),
+      fails_(static_cast<std::size_t>(machine.device_count())),
+      plans_(static_cast<std::size_t>(machine.device_count())) {}
+
+LivePlanner::~LivePlanner() = default;
+
+void LivePlanner::set_listener(Listener listener) {
+  // In a child nothing is planned, and a thread that exists only in the parent may hold the lock.
+  if (machine_.in_forked_child()) return;
+  const RankedGuard lock(mutex_);
+  if (listener_ && is_watching()) listener_(false);
+  listener_ = std::move(listener);
+  if (listener_ && is_watching()) listener_(true);
+}
+
+void LivePlanner::begin(const std::vector<int>& devices) noexcept {
+  if (policy_ == nullptr || machine_.in_forked_child()) return;
+  try {
+    const RankedGuard lock(mutex_);
+    for (const int device : devices) {
+      // A prefetch that waits for its copy would block the program.
+      if (machine_.device(device).capabilities.prefetch_blocks) continue;
+      auto& plan = plans_[static_cast<std::size_t>(device)];
+      if (plan == nullptr) plan = std::make_unique<DevicePlan>(*this, device);
+      look_at_peers_with_lock();
+      if (watches_.exchange(true, std::memory_order_relaxed)) continue;
+      log(LogLevel::kInfo, "device {} has less memory than the program uses: moves are planned",
+          device);
+      tell_listener_with_lock(true);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "moves are not planned: {}", error.what());
+  }
+}
+
+void LivePlanner::look_at_peers_with_lock() {
+  for (auto& plan : plans_) {
+    if (plan != nullptr) plan->look_at_peers();
+  }
+}
+
+// Without memory the pages stay on the peers, whose drivers evict them when they need the room.
+void LivePlanner::end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept {
+  try {
+    plan->leave_peers();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "pages that were moved to other devices stay there: {}", error.what());
+  }
+  ended_ += plan->figures();
+  fails_[static_cast<std::size_t>(plan->device())].store(false, std::memory_order_relaxed);
+  plan.reset();
+  const auto is_there = [](const auto& other) { return other != nullptr; };
+  if (std::ranges::any_of(plans_, is_there)) return;
+  watches_.store(false, std::memory_order_relaxed);
+  tell_listener_with_lock(false);
+}
+
+void LivePlanner::end_all_with_lock() noexcept {
+  for (auto& plan : plans_) {
+    if (plan != nullptr) end_with_lock(plan);
+  }
+}
+
+void LivePlanner::tell_listener_with_lock(bool wants_uses) noexcept {
+  try {
+    if (listener_) listener_(wants_uses);
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "PyTorch's operators cannot be observed to plan moves: {}",
+        error.what());
+  }
+}
+
+// If host memory runs out, planning stops.
+template <class Act>
+void LivePlanner::act(Act act) noexcept {
+  if (!is_watching() || machine_.in_forked_child()) return;
+  const RankedGuard lock(mutex_);
+  try {
+    act();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "moves are not planned any more: {}", error.what());
+    end_all_with_lock();
+  }
+}
+
+void LivePlanner::end() noexcept {
+  act([&]() UVM_NOT_ANALYSED { end_all_with_lock(); });
+}
+
+LivePlanner::DevicePlan* LivePlanner::plan_of(int device) {
+  const auto index = static_cast<std::size_t>(device);
+  return index < plans_.size() ? plans_[index].get() : nullptr;
+}
+
+BlockExtent LivePlanner::block_at(std::uintptr_t address) const {
+  const HeapGuard heap(state_);
+  const Block* block = heap->live_block(reinterpret_cast<const void*>(address));
+  if (block == nullptr) return {};
+  return {address_of(block->address()), block->requested_bytes()};
+}
+
+void LivePlanner::allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
+                            StreamHandle stream) noexcept {
+  if (size_bytes < UseLog::kLeastBlockBytes || state_.is_capturing()) return;
+  act([&]() UVM_NOT_ANALYSED {
+    const BlockExtent block{address_of(address), size_bytes};
+    for (std::size_t each = 0; each < plans_.size(); ++each) {
+      if (plans_[each] == nullptr) continue;
+      const DeviceStream user = DeviceStream::named(static_cast<int>(each), stream);
+      const bool is_used_here = facade == Facade::kDevice && user.device == device;
+      plans_[each]->allocated(block, is_used_here && machine_.events.may_wait(user), user);
+    }
+    if (facade == Facade::kDevice && plan_of(device) == nullptr) look_at_peers_with_lock();
+  });
+}
+
+void LivePlanner::freed(const void* address) noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    for (auto& plan : plans_) {
+      if (plan != nullptr) plan->freed(address_of(address));
+    }
+  });
+}
+
+void LivePlanner::note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
+                            live::Launch launch) noexcept {
+  if (state_.is_capturing()) return;
+  std::optional<live::ThrashDetector::Verdict> verdict;
+  act([&]() UVM_NOT_ANALYSED {
+    DevicePlan* plan = plan_of(device);
+    const DeviceStream user = DeviceStream::named(device, stream);
+    if (plan == nullptr || !machine_.events.may_wait(user)) return;
+    plan->note_uses(user, uses, launch);
+    verdict = plan->thrashing().take_verdict();
+    if (plan->is_over() && !sharing_.is_crowded(device))
+      end_with_lock(plans_[static_cast<std::size_t>(device)]);
+  });
+  if (verdict) react_to(device, *verdict);
+}
+
+void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    DevicePlan* plan = plan_of(device);
+    const DeviceStream user = DeviceStream::named(device, stream);
+    if (plan != nullptr && machine_.events.may_wait(user)) plan->leave_device(user);
+  });
+}
+
+// Called without the lock. Looking for signs of a search takes the interpreter's lock, and the
+// thread that holds that lock may wait for the planner's.
+void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept {
+  try {
+    const bool fails = verdict.is_too_slow && spill_limit_.ends_thrashing(device);
+    fails_[static_cast<std::size_t>(device)].store(fails, std::memory_order_relaxed);
+    if (!verdict.is_new || fails || machine_.configuration.thrashing != Thrashing::kWarn) return;
+    log(LogLevel::kWarning,
+        "device {} has too little memory for the program: {} went to the host and back, and steps "
+        "take about {} times as long as with enough memory. Smaller batches help. A search for the "
+        "largest batch needs an out-of-memory error: {} raises one",
+        device, format_size(verdict.moved_bytes), slowdown_text(verdict.slowdown),
+        machine_.configuration.name_of("UVMALLOC_SPILL=2x", "most_slowdown = 2"));
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "device {} has too little memory for the program: {}", device,
+        error.what());
+  }
+}
+
+void LivePlanner::step_boundary() noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    for (auto& plan : plans_) {
+      if (plan != nullptr) plan->step_boundary();
+    }
+  });
+}
+
+void LivePlanner::check_thrashing(int device, std::size_t requested_bytes) {
+  if (!fails_[static_cast<std::size_t>(device)].exchange(false, std::memory_order_relaxed)) return;
+  act([&]() UVM_NOT_ANALYSED {
+    if (DevicePlan* plan = plan_of(device)) plan->thrashing().begin_again();
+  });
+  spill_limit_.note_error(device);
+  throw OutOfMemoryError(
+      requested_bytes,
+      fmt::format(
+          "uvmalloc: out of memory: device {} has less memory than a step uses, and most of "
+          "the step's time goes into moving memory. {}",
+          device, spill_limit_.way_to_spill()),
+      true);
+}
+
+// A child has one thread, and its plans do not change.
+LiveFigures LivePlanner::figures() const {
+  std::optional<RankedGuard<decltype(mutex_)>> lock;
+  if (!machine_.in_forked_child()) lock.emplace(mutex_);
+  LiveFigures sum = ended_;
+  for (const auto& plan : plans_) {
+    if (plan != nullptr) sum += plan->figures();
+  }
+  return sum;
+}
+
+void LivePlanner::abandon() noexcept UVM_NOT_ANALYSED {
+  for (auto& plan : plans_) {
+    if (plan != nullptr) plan->abandon();
+  }
+}
+
+}  // namespace uvm

@@ -1,0 +1,102 @@
+// Plans placement while a program runs with less device memory than it uses
+// (docs/oversubscription.md, "A running program"). Until a prefetch to a device finds no credit
+// there is no plan, and the allocator's hot paths read one variable. After that the planner gets
+// all allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of
+// a device ends when nothing has moved for long and its memory fits again.
+//
+// Thread-safe. One thread at a time plans and sends, under the planner's own lock, so that
+// decisions have the order of the calls. Moves never change contents: a program computes the same
+// whether a move comes, is wrong or is missing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <uvmalloc/use_range.hpp>
+#include "allocator/placement/spill_limit.hpp"
+#include "allocator/state/heap_state.hpp"
+#include "hints/live/thrash_detector.hpp"
+#include "hints/sharing/device_sharing.hpp"
+
+namespace uvm {
+
+namespace live {
+class LivePolicy;
+struct BlockExtent;
+}  // namespace live
+
+class LivePlanner {
+ public:
+  // Called with true when the planner begins to need uses, and with false when it needs none any
+  // more or another listener takes its place. Called with the planner's lock alone. It must not
+  // call the allocator.
+  using Listener = std::function<void(bool wants_uses)>;
+
+  LivePlanner(Machine& machine, HeapState& state, const sharing::DeviceSharing& device_sharing,
+              SpillLimit& spill_limit);
+  ~LivePlanner();
+  LivePlanner(const LivePlanner&) = delete;
+  LivePlanner& operator=(const LivePlanner&) = delete;
+
+  bool is_watching() const noexcept { return watches_.load(std::memory_order_relaxed); }
+  void set_listener(Listener listener);
+
+  // Begins to plan for these devices, because their memory is short.
+  void begin(const std::vector<int>& devices) noexcept;
+
+  // The functions below do nothing unless is_watching().
+
+  // Ends the plans of all devices, with their streams and events.
+  void end() noexcept;
+  void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
+                 StreamHandle stream) noexcept;
+  void freed(const void* address) noexcept;
+  // Called before a kernel, or a graph of kernels, with these ranges is launched on the stream.
+  void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
+                 live::Launch launch = live::Launch::kKernel) noexcept;
+  // Moves the program's pages away from the device. Waits until the stream's work and the moves
+  // have ended.
+  void leave_device(int device, StreamHandle stream) noexcept;
+  void step_boundary() noexcept;
+  // Throws OutOfMemoryError if the program has to fail because it thrashes on that device: once,
+  // and again if it thrashes after that.
+  void check_thrashing(int device, std::size_t requested_bytes);
+
+  // In a forked child: the parent's figures at the fork.
+  live::LiveFigures figures() const UVM_NOT_ANALYSED;
+
+  // Drops all plans without a call to the driver: at the end of a forked child.
+  void abandon() noexcept;
+
+ private:
+  class DevicePlan;
+
+  DevicePlan* plan_of(int device) UVM_NOT_ANALYSED;
+  live::BlockExtent block_at(std::uintptr_t address) const;
+  void look_at_peers_with_lock() UVM_NOT_ANALYSED;
+  void end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept UVM_NOT_ANALYSED;
+  void end_all_with_lock() noexcept UVM_NOT_ANALYSED;
+  void tell_listener_with_lock(bool wants_uses) noexcept UVM_NOT_ANALYSED;
+  void react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept;
+  template <class Act>
+  void act(Act act) noexcept;
+
+  Machine& machine_;
+  HeapState& state_;
+  const sharing::DeviceSharing& sharing_;
+  SpillLimit& spill_limit_;
+  const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans no moves
+  std::atomic<bool> watches_{false};
+  std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there throws
+  mutable Ranked<std::mutex, LockRank::kPlan> mutex_;  // guards the members below
+  Listener listener_ UVM_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<DevicePlan>> plans_ UVM_GUARDED_BY(mutex_);  // by device
+  live::LiveFigures ended_ UVM_GUARDED_BY(mutex_);                         // of ended plans
+};
+
+}  // namespace uvm

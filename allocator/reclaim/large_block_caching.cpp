@@ -1,0 +1,33 @@
+#include "allocator/reclaim/large_block_caching.hpp"
+
+namespace uvm {
+
+void LargeBlockCaching::trim(ThreadCache* cache, const Request& request) noexcept {
+  bool may_cache_large = false;
+  std::size_t used_bytes = 0;
+  {
+    const HeapGuard heap(state_);
+    may_cache_large = heap->pools.at(request.pool()).may_cache_large();
+    // The live bytes of the thread would mean little if other threads free its blocks.
+    used_bytes = heap->pools.bytes_in_use(request.pools);
+  }
+  {
+    BlockReturner::Later kept(returner_);
+    const CacheOwnerGuard inside(*cache);
+    cache->trim(request.pools, used_bytes / policy::kMediumParts, &kept.blocks);
+  }
+  if (may_cache_large) caches_.set_may_cache_large(request.pools);
+}
+
+void LargeBlockCaching::stop(const Request& request) {
+  {
+    const HeapGuard heap(state_);
+    for (PoolIndex pool = request.pools; pool < request.pools + kPoolsPerStream; ++pool) {
+      heap->pools.at(pool).stop_caching_large();
+    }
+  }
+  BlockReturner::Later kept(returner_);
+  caches_.stop_caching_large(request.pools, &kept.blocks);
+}
+
+}  // namespace uvm

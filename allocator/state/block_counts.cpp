@@ -1,0 +1,85 @@
+#include "allocator/state/block_counts.hpp"
+
+namespace uvm {
+
+void BlockCounts::allocated(const Request& request, Block& block, bool from_cache) noexcept {
+  count_allocated(request.facade, request.device, request.pools, block, from_cache);
+}
+
+void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept {
+  try {
+    if (ThreadCache* cache = caches_.local()) {
+      const CacheOwnerGuard inside(*cache);
+      open(cache, key, first_of(pool));
+    }
+  } catch (const std::bad_alloc&) {
+    // The cache does not know the stream, and there is no memory to open it.
+  }
+  count_allocated(key.facade, key.device, first_of(pool), block, true);
+}
+
+void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Block& block,
+                                  bool from_cache) noexcept {
+  // A thread that had no cache at the start of its request may have one now. That cache does not
+  // know the stream.
+  ThreadCache* const cache = caches_.local();
+  if (cache != nullptr && cache->is_open(first)) {
+    bool within = false;
+    {
+      const CacheOwnerGuard inside(*cache);
+      within = cache->count_allocated(first, block, from_cache);
+    }
+    if (!within) settle_peaks(facade, device);
+    return;
+  }
+  auto count = [&](ThreadCounters& counts, StreamCounters& stream) {
+    counts.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
+                     from_cache);
+    stream.allocated(block.size_bytes());
+  };
+  caches_.count_elsewhere(count, state_.counter_index(facade, device), first);
+}
+
+void BlockCounts::open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again) {
+  if (!again && cache->is_open(first)) return;
+  cache->open(key, first, state_.counter_index(key.facade, key.device));
+}
+
+void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept {
+  if (ThreadCache* cache = caches_.local()) {
+    try {
+      const CacheOwnerGuard inside(*cache);
+      open(cache, key, first_of(pool));
+      cache->count_freed(first_of(pool), block);
+      return;
+    } catch (const std::bad_alloc&) {
+      // The cache does not know the stream, and there is no memory to open it.
+    }
+  }
+  caches_.count_elsewhere(
+      [&](ThreadCounters& counts, StreamCounters& stream) {
+        counts.freed(size_class_of(block.size_bytes()), block.size_bytes(),
+                     block.requested_bytes());
+        stream.freed(block.size_bytes());
+      },
+      state_.counter_index(key.facade, key.device), first_of(pool));
+}
+
+void BlockCounts::settle_peaks(Facade facade, int device) noexcept {
+  ThreadCaches::StopTheWorld stopped(caches_);
+  caches_.add_up(state_.counter_index(facade, device));
+}
+
+BlockCounts::Sum BlockCounts::sum(std::size_t counters) {
+  Sum bytes;
+  ThreadCaches::StopTheWorld stopped(caches_);
+  for (std::size_t counter = 0; counter < counters; ++counter) {
+    const ThreadCounters sum = caches_.sum(counter);
+    const std::int64_t live = sum.live(ThreadCounters::kAll).bytes;
+    bytes.live_bytes += live;
+    bytes.freed_bytes += sum.total(ThreadCounters::kAll).bytes - live;
+  }
+  return bytes;
+}
+
+}  // namespace uvm

@@ -1,0 +1,57 @@
+// Returns freed blocks: packed and page-granular blocks to their pool, small objects to their
+// arena. Also flushes thread caches. Thread-safe; called without the state lock.
+#pragma once
+
+#include <utility>
+
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/heap/block_chain.hpp"
+#include "allocator/small/small_arenas.hpp"
+#include "allocator/state/heap_state.hpp"
+
+namespace uvm {
+
+class BlockReturner {
+ public:
+  BlockReturner(HeapState& state, ThreadCaches& caches, SmallArenas& arenas)
+      : state_(state), caches_(caches), arenas_(arenas) {}
+  BlockReturner(const BlockReturner&) = delete;
+  BlockReturner& operator=(const BlockReturner&) = delete;
+
+  // Returns blocks whose fences are over.
+  void give_back(BlockChain blocks) noexcept;
+  // Returns a block without fences. If it is a small object whose bin in the thread's cache is
+  // full, a part of the bin goes with it.
+  void give_back_plain(Block* block) noexcept;
+
+  // Returns the blocks of a stream that threads cache. False: there were none. `*any_large`: large
+  // blocks were among them.
+  bool flush(PoolIndex pools, ThreadCache::CachedKind kept, bool* any_large);
+  // Returns all blocks that threads cache.
+  void flush_all();
+
+  // Returns its blocks at the end of its scope. Make it before locks are taken.
+  class Later {
+   public:
+    explicit Later(BlockReturner& owner) : owner_(owner) {}
+    ~Later() { now(); }
+    Later(const Later&) = delete;
+    Later& operator=(const Later&) = delete;
+    void now() {
+      if (!blocks.empty()) owner_.give_back(std::move(blocks));
+    }
+    BlockChain blocks;
+
+   private:
+    BlockReturner& owner_;
+  };
+
+ private:
+  void give_back_small(BlockChain blocks) noexcept;
+
+  HeapState& state_;
+  ThreadCaches& caches_;
+  SmallArenas& arenas_;
+};
+
+}  // namespace uvm

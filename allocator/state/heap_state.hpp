@@ -1,0 +1,143 @@
+// The state that the lock guards, and the proof that a thread holds the lock (invariant 14). The
+// guarded members can be reached only through a LockedHeap, which only HeapGuard makes: it takes
+// the lock. So a function that needs the lock takes `const LockedHeap&`. A function that calls the
+// driver or the system takes none, because the lock is never held across such a call.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "allocator/base/biased_mutex.hpp"
+#include "allocator/base/work_counters.hpp"
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/spans/span_store.hpp"
+#include "allocator/state/budget_reserve.hpp"
+#include "allocator/state/machine.hpp"
+#include "allocator/state/pressure_rounds.hpp"
+#include "allocator/state/private_pool_table.hpp"
+#include "allocator/statistics/heap_statistics.hpp"
+#include "hints/placement_planner.hpp"
+#include "runtime/capture_guard.hpp"
+#include "storage/residency_ledger.hpp"
+
+namespace uvm {
+
+class UVM_CAPABILITY("state lock") HeapState {
+ public:
+  struct Guarded {
+    explicit Guarded(Machine& machine);
+
+    std::size_t budget_bytes;                // of the process; requests beyond it fail
+    std::vector<std::size_t> device_limits;  // of device memory, by device
+    std::vector<std::size_t> spill_limits;   // as device_limits, set by SpillLimit
+    // The least bytes of each device that were in use and not ours, at any query so far.
+    std::vector<std::size_t> foreign_bytes;
+    ResidencyLedger ledger;
+    PlacementPlanner planner;
+    SpanStore spans;
+    BudgetReserve reserve;
+    BlockPools pools;
+    PrivatePoolTable private_pools;
+    HeapStatistics book;
+    PressureRounds::Callbacks pressure_callbacks;
+    std::size_t orphaned_streams = 0;  // streams whose pools are Pool::is_orphaned
+
+    // Whether the pool's pages may serve other pools.
+    bool may_release(const Pool& pool) const {
+      const StreamKey& key = pool.key;
+      return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
+    }
+    // The page-granular pool of a stream, given the stream's first pool. Blocks of other pools may
+    // be displaced to it.
+    Pool& page_granular_pool(PoolIndex first) {
+      return pools.at(first + static_cast<PoolIndex>(PoolClass::kPageGranular));
+    }
+    // The live block that holds `address`; nullptr: none does.
+    Block* live_block(const void* address) const {
+      Block* block = pools.directory().find(address);
+      return block != nullptr && block->now() == BlockState::kLive ? block : nullptr;
+    }
+    // Counts the pages of a displaced block in the pool that uses it.
+    void transfer_pages(const Block& block, PoolIndex from, PoolIndex to) {
+      book.pages_removed(pools.at(from), block.address(), block.size_bytes());
+      book.pages_added(pools.at(to), block.address(), block.size_bytes());
+    }
+  };
+
+  explicit HeapState(Machine& machine) : guarded_(machine) {}
+  HeapState(const HeapState&) = delete;
+  HeapState& operator=(const HeapState&) = delete;
+
+  // ---- without the lock: these read atomics, or nothing that changes
+
+  // The block that starts at `address`; nullptr: none does. Always found for the start of a live
+  // block.
+  Block* block_at(const void* address) const UVM_NOT_ANALYSED {
+    return guarded_.pools.directory().block_at(address);
+  }
+  bool is_ours(const void* address) const UVM_NOT_ANALYSED {
+    return guarded_.pools.directory().is_ours(address);
+  }
+  bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
+  // While true, nothing may be waited for, queried or given to the driver.
+  static bool is_capturing() { return CaptureGuard::of_process().any(); }
+  bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
+  // The index of the counters for that memory kind and device.
+  std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {
+    return guarded_.book.counter_index(facade, device);
+  }
+  // Plans hints for a span that no other thread knows yet.
+  HintPlan plan_span(Span* span) UVM_NOT_ANALYSED {
+    return guarded_.planner.plan_span(span->base, span->size_bytes, span->facade, span->device,
+                                      &span->placement);
+  }
+
+  StateLock& lock_for_fork() { return lock_; }
+
+ private:
+  friend class LockedHeap;
+  friend class HeapGuard;
+
+  mutable StateLock lock_;
+  mutable Guarded guarded_ UVM_GUARDED_BY(this);
+};
+
+// Proves that this thread holds the state lock.
+class LockedHeap {
+ public:
+  HeapState::Guarded* operator->() const { return &state_.guarded_; }
+  // Proves to clang's analysis, and checks in debug builds, that the lock of `state` is held.
+  void proves([[maybe_unused]] const HeapState& state) const UVM_ASSERT_HELD(state) {
+    assert(&state == &state_);
+  }
+  LockedHeap(const LockedHeap&) = delete;
+  LockedHeap& operator=(const LockedHeap&) = delete;
+
+ protected:
+  explicit LockedHeap(const HeapState& state) : state_(state) {}
+  ~LockedHeap() = default;
+
+  const HeapState& state_;
+};
+
+// Holds the state lock until the end of its scope.
+class UVM_SCOPED_CAPABILITY HeapGuard : public LockedHeap {
+ public:
+  [[gnu::always_inline]] explicit HeapGuard(const HeapState& state)
+      UVM_ACQUIRE(state) UVM_NOT_ANALYSED : LockedHeap(state) {
+    state_.lock_.lock();
+    count_work(&WorkCounters::state_cycles);
+  }
+  [[gnu::always_inline]] ~HeapGuard() UVM_RELEASE() UVM_NOT_ANALYSED { state_.lock_.unlock(); }
+};
+
+// For a thread that holds the lock in another way: around a fork, or because no other thread is
+// left.
+class HeldHeap : public LockedHeap {
+ public:
+  explicit HeldHeap(const HeapState& state) UVM_ASSERT_HELD(state) : LockedHeap(state) {}
+};
+
+}  // namespace uvm

@@ -1,0 +1,78 @@
+// Sends the hints that the planner has decided, and corrects the ledger if the driver refuses one.
+// Plans are made under the state lock and sent without it. Plans for arenas wait here, because
+// arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "allocator/state/heap_state.hpp"
+#include "hints/hint_sender.hpp"
+#include "runtime/ranked.hpp"
+
+namespace uvm {
+
+class HintDispatcher {
+ public:
+  HintDispatcher(Machine& machine, HeapState& state) : machine_(machine), state_(state) {}
+  HintDispatcher(const HintDispatcher&) = delete;
+  HintDispatcher& operator=(const HintDispatcher&) = delete;
+
+  // Sends a plan and traces it. Allocates nothing. Returns the status of each hint.
+  HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
+                    DeviceStream consumer = {});
+  // Undoes the records of hints that were planned and will not be sent.
+  static void forget(const LockedHeap& heap, const HintPlan& plan);
+  static void forget_advice(Advice advice, SegmentPlacement* placement);
+
+  // Adds hints for pages of arenas. The stream `user` waits for their prefetches; no stream for a
+  // host pool. Call prepare_pending() before planning, to make room for `plans` of them: a plan
+  // that is never sent would leave the ledger wrong.
+  void prepare_pending(const LockedHeap& heap, std::size_t plans);
+  void add_pending(const LockedHeap& heap, const HintPlan& plan, int device,
+                   const DeviceStream& user);
+  bool has_pending(const LockedHeap& heap) const {
+    heap.proves(state_);
+    return !pending_.empty();
+  }
+  // Drops all pending plans, because a device was reset and their pages may be gone.
+  void forget_pending();
+  // Sends all pending plans, except during a capture. `user` waits for the prefetches of its own
+  // pages. One thread at a time.
+  void send_pending(const DeviceStream& user = {});
+  // Waits until no thread sends plans that were pending. Call it before pages that have left their
+  // pools go back: a thread may send plans for blocks of others, which can be free by then.
+  void finish_pending() { const RankedGuard lock(sending_); }
+
+  // Sends its plan at the end of its scope. Make it before the state lock is taken.
+  class Later {
+   public:
+    Later(HintDispatcher& owner, int device) : owner_(owner), device_(device) {}
+    ~Later() {
+      if (!plan.empty()) owner_.send(plan, device_);
+    }
+    Later(const Later&) = delete;
+    Later& operator=(const Later&) = delete;
+    HintPlan plan;
+
+   private:
+    HintDispatcher& owner_;
+    const int device_;
+  };
+
+ private:
+  struct Pending {
+    HintPlan plan;
+    int device = 0;
+    DeviceStream user;
+  };
+  static void forget(const LockedHeap& heap, const Hint& hint);
+  void trace(const HintPlan& plan, const HintStatuses& statuses, int device);
+
+  Machine& machine_;
+  HeapState& state_;
+  Ranked<std::mutex, LockRank::kPendingHints> sending_;
+  std::vector<Pending> pending_ UVM_GUARDED_BY(state_);
+};
+
+}  // namespace uvm

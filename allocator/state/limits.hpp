@@ -1,0 +1,65 @@
+// The limits that can refuse memory: the budget of the process, the limit of a device, the driver.
+// Pure functions of the heap's state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <uvmalloc/device_runtime.hpp>
+#include "allocator/small/small_arenas.hpp"
+#include "allocator/state/heap_state.hpp"
+#include "allocator/state/request.hpp"
+
+namespace uvm {
+
+enum class RefusedBy : std::uint8_t { kNobody, kBudget, kDeviceLimit, kSpillLimit, kDriver };
+
+struct Refusal {
+  RefusedBy by = RefusedBy::kNobody;
+  RuntimeStatus status;  // as in traces and messages
+
+  bool ok() const { return by == RefusedBy::kNobody; }
+  static Refusal of_budget() {
+    return {RefusedBy::kBudget, {RuntimeError::kOutOfMemory, 0, "the budget is used up", "budget"}};
+  }
+  static Refusal of_device_limit() {
+    return {RefusedBy::kDeviceLimit,
+            {RuntimeError::kOutOfMemory, 0, "the device's limit is reached", "device limit"}};
+  }
+  static Refusal of_spill() {
+    return {RefusedBy::kSpillLimit,
+            {RuntimeError::kOutOfMemory, 0, "the device is full, and nothing may spill",
+             "spill limit"}};
+  }
+  static Refusal of_driver(const RuntimeStatus& status) {
+    return status.ok() ? Refusal{} : Refusal{RefusedBy::kDriver, status};
+  }
+};
+
+namespace limits {
+
+// The most bytes that all pools of that memory kind and device may hold.
+std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
+
+// Whether pools of `key` may get `pool_bytes` of pages, `touched_bytes` of which were never
+// touched. The budget may be exceeded by `beyond_budget_bytes`.
+Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
+              std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
+
+// The bytes by which small objects in pools of `key` may exceed the budget (budget_reserve.hpp).
+std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
+                                SmallArenas::Growth most);
+
+// Whether the request is too large for any free to make room. A device may use again the bytes that
+// it holds beyond a lowered limit.
+bool exceeds(const LockedHeap& heap, const Request& request);
+
+// Whether the device's own memory may lack room for the pages of the request, so that the host's
+// would be used.
+bool would_leave_device(const LockedHeap& heap, const Request& request);
+
+// Whether pages run short, so that placement should conserve them.
+bool are_pages_short(const LockedHeap& heap, const StreamKey& key);
+
+}  // namespace limits
+}  // namespace uvm

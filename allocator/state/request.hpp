@@ -1,0 +1,115 @@
+// A request, and the block that is found for it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include "allocator/base/poison.hpp"
+#include "allocator/heap/block_pools.hpp"
+#include "allocator/state/heap_state.hpp"
+#include "allocator/trace/trace_event.hpp"
+
+namespace uvm {
+
+// Properties that few requests have.
+struct RequestShape {
+  std::size_t alignment_bytes = 0;
+  // The request is for a private pool. Private pools have no small objects, which could not be
+  // restored at their addresses.
+  bool is_private = false;
+  bool whole_pages = false;  // for a private pool whose blocks share no page
+  bool is_aligned() const { return alignment_bytes > kGranule; }
+  // Extra bytes, so that an aligned part fits. The bytes in front of an aligned device block become
+  // a block of their own.
+  std::size_t room_bytes(Facade facade) const {
+    return is_aligned() && is_stream_ordered(facade) && !whole_pages
+               ? alignment_bytes + kSmallestPacked
+               : 0;
+  }
+};
+
+struct Request {
+  Facade facade;
+  int device;
+  std::size_t size_bytes;  // rounded
+  std::size_t requested_bytes;
+  StreamHandle stream;
+  PoolClass pool_class;
+  PoolIndex pools;  // the first pool of the stream
+  // For an aligned request: the part to cut out of a block of `size_bytes`.
+  struct Aligned {
+    std::size_t to_bytes = 0;  // 0: the part starts the block
+    std::size_t size_bytes = 0;
+  };
+  Aligned aligned = {};
+
+  // The only function that rounds sizes. `bytes` is at most kLargestRequest less the shape's room.
+  [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
+                                             StreamHandle stream, PoolIndex pools,
+                                             const RequestShape& shape = {}) {
+    Request made{facade,
+                 device,
+                 rounded_size(facade, bytes),
+                 bytes,
+                 is_stream_ordered(facade) ? stream : nullptr,
+                 pool_class_of(facade, bytes),
+                 pools};
+    if (shape.is_aligned() && !is_stream_ordered(facade)) {
+      // Page-granular blocks start on a page.
+      made.size_bytes = round_up(bytes, kPageBytes);
+      made.pool_class = PoolClass::kPageGranular;
+    }
+    if (shape.whole_pages) made.size_bytes = round_up(made.size_bytes, kPageBytes);
+    if (shape.is_private) {
+      made.size_bytes = std::max(made.size_bytes, kSmallestPacked);
+      made.pool_class = pool_class_of(facade, made.size_bytes);
+    }
+    if (const std::size_t room_bytes = shape.room_bytes(facade); room_bytes != 0) {
+      made.aligned = {shape.alignment_bytes, std::max(made.size_bytes, kSmallestPacked)};
+      made.size_bytes = made.aligned.size_bytes + room_bytes;
+      made.pool_class = pool_class_of(facade, made.size_bytes);
+    }
+    return made;
+  }
+
+  PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
+  std::size_t pages_bytes() const { return round_up(size_bytes, kPageBytes); }
+  // The stream whose later work will use the block.
+  DeviceStream consumer() const {
+    return is_stream_ordered(facade) ? DeviceStream::named(device, stream) : DeviceStream{};
+  }
+  TraceBlock traced(void* address, std::size_t block_bytes) const {
+    return {facade, device, address, requested_bytes, block_bytes, stream};
+  }
+};
+
+// A block for a request: taken out of its index, and not yet live.
+struct Found {
+  PageBlock* block = nullptr;
+  bool from_cache = true;
+  // The part whose pages are not yet where they will be used.
+  char* populate = nullptr;
+  std::size_t populate_bytes = 0;
+};
+
+// Makes a taken block of pool `owning_pool` live, with its pair of storage records.
+[[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
+                                              Block* block, PoolIndex owning_pool) {
+  // A block of the same stream, of either class, is used by its owning pool.
+  block->pool = first_of(owning_pool) == request.pools ? owning_pool : request.pool();
+  // The free of a displaced block must return its pages to its owning pool.
+  block->has_no_side_state = owning_pool == block->pool;
+  if (owning_pool != block->pool) heap->transfer_pages(*block, owning_pool, block->pool);
+  block->exported = false;
+  block->real.references = 0;
+  block->real.indirect = nullptr;
+  std::construct_at(&block->use, request.requested_bytes,
+                    place_of_use(request.facade, request.device));
+  block->real.attach(&block->use);
+  block->set(BlockState::kLive);
+  unpoison(block->address(), block->size_bytes());
+  return block->address();
+}
+
+}  // namespace uvm

@@ -1,0 +1,106 @@
+// The streams' side of a free: which streams may still work on a freed block, which pool it joins,
+// and which fences must be over first (Note "Fences without an event per free"). Owns the blocks
+// that wait. A displaced block carries its fences with it, because the stream of its pool alone may
+// use it at once.
+//
+// Thread-safe. Functions that take no LockedHeap take the state lock themselves and may call the
+// driver. One thread at a time queries fences.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "allocator/heap/block_chain.hpp"
+#include "allocator/state/fence_queues.hpp"
+#include "allocator/state/heap_state.hpp"
+#include "runtime/ranked.hpp"
+
+namespace uvm {
+
+class FencedBlocks {
+ public:
+  // Receives the blocks whose fences are over. Called without the state lock.
+  using GiveBack = std::function<void(BlockChain)>;
+
+  FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back);
+  FencedBlocks(const FencedBlocks&) = delete;
+  FencedBlocks& operator=(const FencedBlocks&) = delete;
+  // At the end, when the devices are idle: releases the events. The pools drop the blocks.
+  void close(const LockedHeap& heap);
+
+  // The streams that may have work on the block.
+  std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
+  // The pool that a freed block joins: that of the place of its pages. Its records are gone; `use`
+  // still has the place of the last one.
+  PoolIndex pool_for(const LockedHeap& heap, const Block& block);
+  // Whether another stream than the pool's own may still use the block, or the block is displaced
+  // to that stream.
+  bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
+
+  // Takes a freed block, whose records are gone, and sets the pool that it joins. True: the block
+  // waits here until its streams have finished or, without memory to record that, until there is
+  // memory. False: the caller may give it back at once.
+  bool add(Block* block) noexcept;
+
+  // Gives back blocks whose streams have finished, of some streams in turn. Does nothing during a
+  // capture.
+  void drain_some() {
+    if (may_drain()) drain(policy::kStreamsPerDrain, false);
+  }
+  // As drain_some(), for all streams. False: drain_some() has covered all.
+  bool drain_finished() {
+    if (!may_drain() || !has_more_streams()) return false;
+    drain(kAllStreams, false);
+    return true;
+  }
+  // Whether some blocks may be waiting here.
+  bool any() const UVM_NOT_ANALYSED {
+    return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
+  }
+  // Waits for all blocks here, and gives them back.
+  void drain_all() { drain(kAllStreams, true); }
+  // Waits for the oldest fence of each stream, and gives back the blocks that are free then. False:
+  // there is none, or its device cannot be waited for.
+  bool wait_for_oldest();
+  // Bytes of the blocks here whose owning pool is that pool.
+  std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex owning_pool) const;
+  // Records the fences of blocks that were freed during a capture that is over, or without memory.
+  void record_deferred() noexcept;
+
+  // The fences of a free block that the caller has taken. std::bad_alloc: the block is back in its
+  // pool.
+  std::vector<Fence> fences_of(const LockedHeap& heap, PageBlock* block) const;
+  // Drops the fences of a block: its device was waited for, or they guard it against other callers
+  // only.
+  void drop_fences(const LockedHeap& heap, PageBlock* block);
+
+ private:
+  static constexpr std::size_t kAllStreams = SIZE_MAX;
+  bool may_drain() const { return any() && !state_.is_capturing(); }
+  bool has_more_streams() const;
+  void drain(std::size_t most_streams, bool wait);
+  BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
+  bool try_to_add(Block* block);
+  void defer(const LockedHeap& heap, Block* block);
+  // The streams whose work must be over before the block may join `pool`.
+  std::vector<DeviceStream> streams_to_wait_for(const LockedHeap& heap, const Block& block,
+                                                const Pool& pool) const;
+
+  HeapState& state_;
+  StreamWork& work_;
+  const GiveBack give_back_;
+  // One thread at a time takes blocks whose fences are over. So another thread short of memory
+  // finds those blocks given back.
+  Ranked<std::mutex, LockRank::kFences> mutex_;
+  DeviceStream last_drained_;  // guarded by mutex_
+  FenceQueues waiting_ UVM_GUARDED_BY(state_);
+  BlockChain deferred_ UVM_GUARDED_BY(state_);          // freed in a capture, or without memory
+  std::uint64_t displaced_ UVM_GUARDED_BY(state_) = 0;  // blocks so far
+  std::atomic<bool> has_deferred_ = false;
+};
+
+}  // namespace uvm

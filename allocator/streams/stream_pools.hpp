@@ -1,0 +1,83 @@
+// The pools of each stream. When no call can name a stream any more, the next new stream adopts its
+// pools. Thread-safe; functions without a LockedHeap take the state lock themselves.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "allocator/cache/thread_caches.hpp"
+#include "allocator/state/block_returner.hpp"
+#include "allocator/streams/fenced_blocks.hpp"
+
+namespace uvm {
+
+class StreamPools {
+ public:
+  StreamPools(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
+              BlockReturner& returner)
+      : machine_(machine), state_(state), caches_(caches), fenced_(fenced), returner_(returner) {}
+  StreamPools(const StreamPools&) = delete;
+  StreamPools& operator=(const StreamPools&) = delete;
+
+  // Pools of a stream that a request uses. Those of a private pool keep their index meanwhile, even
+  // if the private pool is released.
+  class Opened {
+   public:
+    ~Opened();
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+
+    PoolIndex pools = 0;  // the first
+    bool is_new = false;
+    bool may_cache_large = false;  // as Pool::may_cache_large() of the pool of that class
+
+   private:
+    friend class StreamPools;
+    explicit Opened(HeapState& state) : state_(state) {}
+    Opened(StreamPools& owner, const StreamKey& key, PoolClass pool_class);
+    HeapState& state_;
+    bool is_counted_ = false;  // in Pool::requests
+  };
+  // Opens the pools of a stream: makes or adopts them if it has none. Afterwards its blocks can be
+  // counted.
+  Opened open(const StreamKey& key, PoolClass pool_class);
+  // The streams of the device that calls can name.
+  std::vector<DeviceStream> streams_of(int device) const;
+  // Called before the stream is destroyed: the next new stream adopts its pools, after its present
+  // work. Waits for the device if private pools have memory of it. std::out_of_range: no such
+  // device.
+  void retire_stream(int device, StreamHandle stream);
+  // As retire_stream(), for a stream that the calling thread need not be able to name.
+  void retire(const DeviceStream& stream);
+  // Called on a thread that ends: orphans its per-thread streams, so that those of a later thread
+  // adopt their pools. `streams`: the first pools of the streams that it used.
+  void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
+  // Gives back the pools of released private pools that hold no memory any more. So a program that
+  // captures and releases graphs for ever has as many pools as at one time. Stops the world if
+  // there are any.
+  void give_back_released() noexcept;
+
+ private:
+  bool has_pools_of(const StreamKey& key) const;
+  // Gives a stream without pools those of a retired stream or, if it is a per-thread stream, those
+  // of a thread that has ended. Its work starts after theirs. So a program that keeps making and
+  // destroying streams has as many pools as it has streams at once.
+  void adopt(const StreamKey& key);
+  static void orphan(const LockedHeap& heap, PoolIndex first,
+                     std::optional<Fence> last_work) noexcept;
+  static std::vector<PoolIndex> private_pools_of(const LockedHeap& heap,
+                                                 const DeviceStream& stream);
+  static bool is_released(const LockedHeap& heap, PoolIndex first);
+  static std::optional<PoolIndex> next_released(const LockedHeap& heap, PoolIndex first);
+  void give_back(const LockedHeap& heap, PoolIndex first) noexcept;
+  void retire_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& retired,
+                               const DeviceStream& stand_in);
+
+  Machine& machine_;
+  HeapState& state_;
+  ThreadCaches& caches_;
+  FencedBlocks& fenced_;
+  BlockReturner& returner_;
+};
+
+}  // namespace uvm
