@@ -95,7 +95,7 @@ void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
   engine_->machine.check_device(device);
   ThreadCaches::StopTheWorld stopped(engine_->caches);
   engine_->caches.book().reset_peaks(engine_->state.counter_index(facade, device));
-  engine_->caches.add_up();
+  engine_->caches.aggregate();
   const HeapGuard heap(engine_->state);
   heap->book.reset_peaks(facade, device);
 }

@@ -46,7 +46,8 @@ class alignas(kCacheLinePair) ThreadCache {
   enum class Outcome : std::uint8_t {
     kMiss,  // nothing was done
     kDone,
-    kDoneAtLimit,  // done; a peak may have been passed (PeakTracker::add_up), or the clock is due
+    kDoneAtLimit,  // done; a peak may have been passed (PeakTracker::aggregate), or the clock is
+                   // due
   };
 
   // ---- called by the owner, with the lock

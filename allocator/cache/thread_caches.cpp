@@ -117,13 +117,13 @@ class LateExitHook {
 constinit thread_local ThreadCaches::Slot ThreadCaches::slot_;
 
 ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
-                           std::uint64_t requests_per_look, Retired retired)
+                           std::uint64_t requests_per_look, ReturnsBlocks& returns)
     : serial_(next_serial()),
       figures_(figures),
       counters_(figures.counters()),
       most_bytes_(most_bytes),
       requests_per_look_(requests_per_look),
-      retired_(std::move(retired)),
+      returns_(returns),
       ended_(figures.ended()),
       book_(figures.peaks()),
       peak_live_bytes_(figures.peak_live_bytes()) {
@@ -201,9 +201,9 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
   {
     // With this thread's last counts, the sum may exceed a peak.
     const StopTheWorld stopped(*this);
-    add_up();
+    aggregate();
   }
-  retired_(std::move(blocks), streams);
+  returns_.end_thread(std::move(blocks), streams);
 }
 
 // If there is no memory to list the streams that the cache knows, it stays in caches_.
@@ -282,16 +282,16 @@ void ThreadCaches::flush_all(BlockChain* out) noexcept {
   for (const auto& cache : caches_) cache->flush_all(out);
 }
 
-void ThreadCaches::add_up() {
+void ThreadCaches::aggregate() {
   find_shares();
-  for (std::size_t counter = 0; counter < counters_; ++counter) add_up_counter(counter);
-  add_up_live();
+  for (std::size_t counter = 0; counter < counters_; ++counter) aggregate_counter(counter);
+  aggregate_live();
 }
 
-void ThreadCaches::add_up(std::size_t counter) {
+void ThreadCaches::aggregate(std::size_t counter) {
   find_shares();
-  add_up_counter(counter);
-  add_up_live();
+  aggregate_counter(counter);
+  aggregate_live();
 }
 
 void ThreadCaches::find_shares() {
@@ -300,13 +300,13 @@ void ThreadCaches::find_shares() {
   for (const auto& cache : caches_) shares_.add(cache->take_has_allocated(), cache.get() == own);
 }
 
-void ThreadCaches::add_up_counter(std::size_t counter) {
+void ThreadCaches::aggregate_counter(std::size_t counter) {
   thread_counts_.clear();
   for (const auto& cache : caches_) thread_counts_.push_back(&cache->counts(counter));
-  book_.add_up(counter, thread_counts_, ended_[counter], shares_);
+  book_.aggregate(counter, thread_counts_, ended_[counter], shares_);
 }
 
-void ThreadCaches::add_up_live() {
+void ThreadCaches::aggregate_live() {
   std::int64_t live_bytes = 0;
   for (std::size_t counter = 0; counter < counters_; ++counter) {
     live_bytes += ended_[counter].live(ThreadCounters::kAll).bytes;

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -18,18 +17,17 @@
 #include "allocator/cache/thread_cache.hpp"
 #include "allocator/counters/figure_store.hpp"
 #include "allocator/counters/peak_tracker.hpp"
+#include "allocator/heap/returns_blocks.hpp"
 #include "runtime/ranked.hpp"
 
 namespace uvm {
 
 class UVM_CAPABILITY("stopped world") ThreadCaches {
  public:
-  // Threads count in `figures`, which must outlive the caches. An ending thread calls `retired`,
-  // without locks, with its cached blocks and the first pools of the streams that it used.
-  // `retired` must not throw.
-  using Retired = std::function<void(BlockChain blocks, const std::vector<PoolIndex>& streams)>;
+  // Threads count in `figures`, which must outlive the caches. An ending thread gives its cached
+  // blocks to `returns`.
   ThreadCaches(FigureStore& figures, std::size_t most_bytes, std::uint64_t requests_per_look,
-               Retired retired);
+               ReturnsBlocks& returns);
   // Closes.
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
@@ -73,8 +71,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   PeakTracker& book() UVM_REQUIRES(this) { return book_; }
   // Sums the counts of all threads at one index, or at each; updates the peaks; and shares the
   // headroom below them among the threads. Allocates nothing.
-  void add_up(std::size_t counter) UVM_REQUIRES(this);
-  void add_up() UVM_REQUIRES(this);
+  void aggregate(std::size_t counter) UVM_REQUIRES(this);
+  void aggregate() UVM_REQUIRES(this);
   ThreadCounters sum(std::size_t counter) const UVM_REQUIRES(this);
   std::int64_t peak_live_bytes() const UVM_REQUIRES(this) { return peak_live_bytes_; }
   // Counts of the stream with the first pool `first`. Its peak is the sum of the threads' peaks.
@@ -97,7 +95,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   void count_elsewhere(Count count, std::size_t counter, PoolIndex first) noexcept {
     const StopTheWorld stopped(*this);
     count(ended_[counter], ended_streams_[first / kPoolsPerStream]);
-    add_up();
+    aggregate();
   }
 
   // In a forked child: this thread loses its cache, and no thread gets one any more.
@@ -120,8 +118,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   void take_out(ThreadCache* cache, BlockChain* blocks, std::vector<PoolIndex>* streams) noexcept;
   void make_more_room(PoolIndex first);
   void find_shares();
-  void add_up_counter(std::size_t counter);
-  void add_up_live();
+  void aggregate_counter(std::size_t counter);
+  void aggregate_live();
 
   static constinit thread_local Slot slot_;
 
@@ -130,7 +128,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   const std::size_t counters_;
   const std::size_t most_bytes_;
   const std::uint64_t requests_per_look_;
-  const Retired retired_;
+  ReturnsBlocks& returns_;
   std::atomic<bool> abandoned_{false};
   int ending_threads_ = 0;  // that are returning caches; guarded by the mutex of all allocators
 
@@ -145,8 +143,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   std::int64_t& peak_live_bytes_;  // of all facades and devices together
   // Working memory, with room for one entry of each thread.
   std::vector<AsymmetricLock*> taken_;          // StopTheWorld: all locks but its thread's own
-  RoomShares shares_;                           // add_up()
-  std::vector<ThreadCounters*> thread_counts_;  // add_up_counter()
+  HeadroomShares shares_;                       // aggregate()
+  std::vector<ThreadCounters*> thread_counts_;  // aggregate_counter()
 };
 
 }  // namespace uvm

@@ -14,19 +14,19 @@ Amounts larger(const Amounts& left, const Amounts& right) {
 
 }  // namespace
 
-void RoomShares::clear() {
+void HeadroomShares::clear() {
   takes_part_.clear();
   parties_ = 0;
   asking_ = kNobody;
 }
 
-void RoomShares::add(bool has_allocated, bool asks) {
+void HeadroomShares::add(bool has_allocated, bool asks) {
   if (asks) asking_ = takes_part_.size();
   takes_part_.push_back(has_allocated || asks);
   parties_ += has_allocated || asks ? 1 : 0;
 }
 
-std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
+std::int64_t HeadroomShares::part(std::size_t thread, std::int64_t room) const {
   if (parties_ == 0) return room / static_cast<std::int64_t>(takes_part_.size());
   if (!takes_part_[thread]) return 0;
   if (asking_ == kNobody) return room / parties_;
@@ -34,8 +34,8 @@ std::int64_t RoomShares::part(std::size_t thread, std::int64_t room) const {
   return thread == asking_ ? room - (parties_ - 1) * each : each;
 }
 
-void PeakTracker::add_up(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
-                         const ThreadCounters& ended, const RoomShares& shares) {
+void PeakTracker::aggregate(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
+                            const ThreadCounters& ended, const HeadroomShares& shares) {
   for (std::size_t of = 0; of < kSums; ++of) {
     Amounts sum = ended.live(of);
     for (const ThreadCounters* counts : thread_counts) sum += counts->live(of);

@@ -15,7 +15,7 @@ namespace uvm {
 // Divides the headroom between a sum and its peak among the threads. About half goes to the calling
 // thread, the rest evenly to other threads that have allocated since the last division. Idle
 // threads get none.
-class RoomShares {
+class HeadroomShares {
  public:
   // Adds the next thread.
   void add(bool has_allocated, bool asks);
@@ -47,11 +47,11 @@ class PeakTracker {
 
   // Sums `thread_counts` and `ended`, which are those of one index, updates the peaks, and divides
   // the headroom below them.
-  void add_up(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
-              const ThreadCounters& ended, const RoomShares& shares);
+  void aggregate(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
+                 const ThreadCounters& ended, const HeadroomShares& shares);
 
-  // Restart the peaks from the present sum, and the totals from zero. The caller must call add_up()
-  // afterwards, because the threads' headroom is too large then.
+  // Restart the peaks from the present sum, and the totals from zero. The caller must call
+  // aggregate() afterwards, because the threads' headroom is too large then.
   void reset_peaks(std::size_t counter) { counters_[counter].peaks = {}; }
   void reset_totals(std::size_t counter, const ThreadCounters& sum);
 

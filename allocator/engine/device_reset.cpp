@@ -34,7 +34,7 @@ std::vector<void*> DeviceReset::forget(int device) {
   for (const DeviceStream& stream : stream_pools_.streams_of(device)) stream_pools_.retire(stream);
   machine_.stream_work.note_idle(device);
   std::vector<void*> lost = live_blocks_of(device);
-  for (void* address : lost) free_(address);
+  for (void* address : lost) returns_.free_block(address);
   fenced_.drain_all();
   hints_.forget_pending();
   reclaimer_.release_spans_of(device);

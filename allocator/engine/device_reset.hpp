@@ -3,7 +3,6 @@
 // to the device. Thread-safe; one thread at a time.
 #pragma once
 
-#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -18,10 +17,9 @@ namespace uvm {
 
 class DeviceReset {
  public:
-  using Free = std::function<void(void* address)>;
-
   DeviceReset(Machine& machine, HeapState& state, HintDispatcher& hints, FencedBlocks& fenced,
-              StreamPools& stream_pools, Reclaimer& reclaimer, LivePlanner& live, Free free)
+              StreamPools& stream_pools, Reclaimer& reclaimer, LivePlanner& live,
+              ReturnsBlocks& returns)
       : machine_(machine),
         state_(state),
         hints_(hints),
@@ -29,7 +27,7 @@ class DeviceReset {
         stream_pools_(stream_pools),
         reclaimer_(reclaimer),
         live_(live),
-        free_(std::move(free)) {}
+        returns_(returns) {}
   DeviceReset(const DeviceReset&) = delete;
   DeviceReset& operator=(const DeviceReset&) = delete;
 
@@ -47,7 +45,7 @@ class DeviceReset {
   StreamPools& stream_pools_;
   Reclaimer& reclaimer_;
   LivePlanner& live_;
-  const Free free_;
+  ReturnsBlocks& returns_;
   std::mutex mutex_;
 };
 

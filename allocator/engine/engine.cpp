@@ -11,20 +11,11 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
                const std::string& figures_file)
     : machine(std::move(runtime), configuration, figures_file),
       state(machine),
-      small_arenas({[this](PoolIndex pool, SmallArenas::Growth most) {
-                      return small.take_segment(pool, most);
-                    },
-                    [this](void* base) { small.return_segment(base); },
-                    [this](const void* address) { return state.is_ours(address); }}),
+      small_arenas(*this),
       caches(machine.figure_store, thread_cache_bytes(configuration, machine.budget.hard_bytes),
-             configuration.decay_seconds > 0 ? policy::kHitsPerClockRead : 0,
-             [this](BlockChain blocks, const std::vector<PoolIndex>& streams) {
-               returner.give_back(std::move(blocks));
-               stream_pools.note_thread_end(streams);
-             }),
+             configuration.decay_seconds > 0 ? policy::kHitsPerClockRead : 0, *this),
       returner(state, caches, small_arenas),
-      fenced(state, machine.stream_work,
-             [this](BlockChain blocks) { returner.give_back(std::move(blocks)); }),
+      fenced(state, machine.stream_work, *this),
       displaced(state, machine.stream_work, fenced),
       hints(machine, state),
       counts(state, caches),
@@ -41,14 +32,11 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       escalation(state, fenced, displaced, returner, large, pressure_callbacks, finder, grower,
                  reclaimer, decay),
       uses(machine, state, caches, fenced),
-      mover(machine, state, uses, hints, charges,
-            [this](const Request& request) { make_room_on_device(request); }),
+      mover(machine, state, uses, hints, charges, *this),
       device_sharing(shared_devices(machine), machine.configuration.share_folder),
       live(machine, state, device_sharing, spill_limit),
-      device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live,
-                   [this](void* address) { free_slow(address, nullptr); }),
-      private_memory(machine, state, caches, fenced, returner, counts, hints, stream_pools,
-                     [this](void* address) { free_slow(address, nullptr); }),
+      device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live, *this),
+      private_memory(machine, state, caches, fenced, returner, counts, hints, stream_pools, *this),
       introspection(machine, state, caches, fenced),
       out_of_memory(machine, state, introspection, spill_limit),
       fork_guard(machine, state, caches, small_arenas) {
@@ -94,6 +82,11 @@ Engine::~Engine() {
     unpoison(span->base, span->size_bytes);
     machine.span_memory.give_back(*span);
   }
+}
+
+void Engine::end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) {
+  returner.give_back(std::move(blocks));
+  stream_pools.note_thread_end(streams);
 }
 
 std::string Engine::start_trace(const std::string& file) {

@@ -47,7 +47,7 @@
 
 namespace uvm {
 
-struct Engine {
+struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallArenas::SegmentSource {
   Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& configuration,
          const std::string& figures_file);
   ~Engine();
@@ -86,9 +86,6 @@ struct Engine {
   // if the program has to fail because it thrashes.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
-  // Makes room for a block on a device whose limit has none: gives back cached memory there, and
-  // calls pressure callbacks. Throws OutOfMemoryError.
-  void make_room_on_device(const Request& request);
   // Called after every few large requests: gives back memory that is not likely to be used soon.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
   // Called if a peak may have been passed, or if it is time to read the clock.
@@ -126,6 +123,16 @@ struct Engine {
   std::function<void()> places_source;  // called before figures are read
 
  private:
+  void free_block(void* address) noexcept override { free_slow(address, nullptr); }
+  void give_back(BlockChain blocks) override { returner.give_back(std::move(blocks)); }
+  void end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) override;
+  void make_room_on_device(const Request& request) override;
+  SmallArenas::Segment take_segment(PoolIndex pool, SmallArenas::Growth most) noexcept override {
+    return small.take_segment(pool, most);
+  }
+  void return_segment(void* base) noexcept override { small.return_segment(base); }
+  bool is_ours(const void* address) const noexcept override { return state.is_ours(address); }
+
   [[gnu::always_inline]] inline void* allocate_from_pool(ThreadCache* cache,
                                                          const Request& request);
   void* allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,

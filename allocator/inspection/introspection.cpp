@@ -116,14 +116,14 @@ std::size_t Introspection::budget_bytes() const {
 
 Statistics Introspection::statistics() const {
   ThreadCaches::StopTheWorld stopped(caches_);
-  caches_.add_up();
+  caches_.aggregate();
   const HeapGuard heap(state_);
   return heap->book.all(caches_, heap->pools, heap->spans);
 }
 
 Figures Introspection::figures() const {
   ThreadCaches::StopTheWorld stopped(caches_);
-  caches_.add_up();
+  caches_.aggregate();
   const HeapGuard heap(state_);
   return machine_.figure_store.read([&](std::size_t place)
                                         UVM_REQUIRES(caches_) { return caches_.sum(place); });

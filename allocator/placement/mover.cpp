@@ -152,7 +152,7 @@ void Mover::prepare(const void* address, const MoveRequest& move) {
     }
   }
   charges_.make_room(pools);
-  if (request.size_bytes != 0) make_room_(request);
+  if (request.size_bytes != 0) room_.make_room_on_device(request);
 }
 
 void Mover::note_left(const void* address, Place place) {

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <utility>
 
 #include <uvmalloc/types.hpp>
 #include "allocator/base/object_pool.hpp"
 #include "allocator/state/charges.hpp"
 #include "allocator/state/hint_dispatcher.hpp"
+#include "allocator/state/makes_room.hpp"
 #include "allocator/state/request.hpp"
 #include "allocator/streams/stream_uses.hpp"
 
@@ -18,17 +18,14 @@ namespace uvm {
 
 class Mover {
  public:
-  // Makes room under the limit of the request's device. Throws OutOfMemoryError.
-  using MakeRoom = std::function<void(const Request&)>;
-
   Mover(Machine& machine, HeapState& state, StreamUses& uses, HintDispatcher& hints,
-        Charges& charges, MakeRoom make_room)
+        Charges& charges, MakesRoom& room)
       : machine_(machine),
         state_(state),
         uses_(uses),
         hints_(hints),
         charges_(charges),
-        make_room_(std::move(make_room)) {}
+        room_(room) {}
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
@@ -83,7 +80,7 @@ class Mover {
   StreamUses& uses_;
   HintDispatcher& hints_;
   Charges& charges_;
-  const MakeRoom make_room_;
+  MakesRoom& room_;
   ObjectPool<MovedStorage> records_ UVM_GUARDED_BY(state_);  // of moves
 };
 

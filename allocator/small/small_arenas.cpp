@@ -13,17 +13,17 @@ class SmallArenas::Arena final : public ExtentSource {
   Arena(SmallArenas& owner, PoolIndex pool) : owner_(owner), pool_(pool), arena_(*this) {}
 
   void* take() noexcept override {
-    const Segment segment = owner_.segments_.take(pool_, most);
+    const Segment segment = owner_.segments_.take_segment(pool_, most);
     took_page |= segment.is_new_page;
     return segment.base;
   }
 
   void give_back(void* segment) noexcept override {
-    if (!owner_.closed_) owner_.segments_.give_back(segment);
+    if (!owner_.closed_) owner_.segments_.return_segment(segment);
   }
 
   bool owns(const void* address) const noexcept override {
-    const bool is_own = owner_.segments_.owns(address);
+    const bool is_own = owner_.segments_.is_ours(address);
     thread_is_exiting |= !is_own;
     return is_own;
   }
@@ -42,8 +42,7 @@ class SmallArenas::Arena final : public ExtentSource {
   SmallArena arena_;
 };
 
-SmallArenas::SmallArenas(Segments segments) : segments_(std::move(segments)) {}
-
+SmallArenas::SmallArenas(SegmentSource& segments) : segments_(segments) {}
 SmallArenas::~SmallArenas() {
   clear();
 }

@@ -26,13 +26,17 @@ class SmallArenas {
     void* base = nullptr;  // nullptr if there is none
     bool is_new_page = false;
   };
-  // Takes the segments of a pool and gives them back (ExtentSource). No function may throw.
-  struct Segments {
-    std::function<Segment(PoolIndex pool, Growth most)> take;
-    std::function<void(void* base)> give_back;
-    std::function<bool(const void* address)> owns;
+  // Has the segments of pools (ExtentSource). Called by arenas under their locks.
+  class SegmentSource {
+   public:
+    virtual Segment take_segment(PoolIndex pool, Growth most) noexcept = 0;
+    virtual void return_segment(void* base) noexcept = 0;
+    virtual bool is_ours(const void* address) const noexcept = 0;
+
+   protected:
+    ~SegmentSource() = default;
   };
-  explicit SmallArenas(Segments segments);
+  explicit SmallArenas(SegmentSource& segments);
   ~SmallArenas();
   SmallArenas(const SmallArenas&) = delete;
   SmallArenas& operator=(const SmallArenas&) = delete;
@@ -62,7 +66,7 @@ class SmallArenas {
   class Arena;
   Arena& arena_of(PoolIndex pool) UVM_REQUIRES(mutex_);
 
-  const Segments segments_;
+  SegmentSource& segments_;
   Ranked<std::mutex, LockRank::kArena> mutex_;
   bool closed_ = false;  // changes when no thread uses the arenas any more
   std::vector<std::unique_ptr<Arena>> arenas_ UVM_GUARDED_BY(mutex_);  // by pool / kPoolsPerStream

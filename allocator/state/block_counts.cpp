@@ -67,7 +67,7 @@ void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool
 
 void BlockCounts::settle_peaks(Facade facade, int device) noexcept {
   ThreadCaches::StopTheWorld stopped(caches_);
-  caches_.add_up(state_.counter_index(facade, device));
+  caches_.aggregate(state_.counter_index(facade, device));
 }
 
 BlockCounts::Sum BlockCounts::sum(std::size_t counters) {

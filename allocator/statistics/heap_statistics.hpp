@@ -64,7 +64,7 @@ class HeapStatistics {
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
 
-  // All figures. Call ThreadCaches::add_up() before.
+  // All figures. Call ThreadCaches::aggregate() before.
   Statistics all(ThreadCaches& caches, const BlockPools& pools, const SpanStore& spans) const
       UVM_REQUIRES(caches);
 

@@ -6,8 +6,8 @@
 
 namespace uvm {
 
-FencedBlocks::FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back)
-    : state_(state), work_(work), give_back_(std::move(give_back)) {}
+FencedBlocks::FencedBlocks(HeapState& state, StreamWork& work, ReturnsBlocks& returns)
+    : state_(state), work_(work), returns_(returns) {}
 
 void FencedBlocks::close(const LockedHeap& heap) {
   heap.proves(state_);
@@ -176,7 +176,7 @@ void FencedBlocks::record_deferred() noexcept {
     if (add(block)) continue;
     BlockChain done;
     done.push(block);
-    give_back_(std::move(done));
+    returns_.give_back(std::move(done));
   }
   if (blocks.empty()) return;
   const HeapGuard heap(state_);
@@ -210,7 +210,7 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
       const HeapGuard heap(state_);
       oldest = waiting_.oldest(policy::kFencesPerStream, most_streams, last_drained_);
     }
-    give_back_(take_finished(oldest, wait, &more));
+    returns_.give_back(take_finished(oldest, wait, &more));
     if (!more && !oldest.empty()) last_drained_ = oldest.back().stream;
   }
 }
@@ -227,7 +227,7 @@ bool FencedBlocks::wait_for_oldest() {
     return false;
   }
   bool more = false;
-  give_back_(take_finished(oldest, true, &more));
+  returns_.give_back(take_finished(oldest, true, &more));
   return !oldest.empty();
 }
 

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -23,10 +22,8 @@ namespace uvm {
 
 class FencedBlocks {
  public:
-  // Receives the blocks whose fences are over. Called without the state lock.
-  using GiveBack = std::function<void(BlockChain)>;
-
-  FencedBlocks(HeapState& state, StreamWork& work, GiveBack give_back);
+  // Gives the blocks whose fences are over to `returns`, without the state lock.
+  FencedBlocks(HeapState& state, StreamWork& work, ReturnsBlocks& returns);
   FencedBlocks(const FencedBlocks&) = delete;
   FencedBlocks& operator=(const FencedBlocks&) = delete;
   // At the end, when the devices are idle: releases the events. The pools drop the blocks.
@@ -92,7 +89,7 @@ class FencedBlocks {
 
   HeapState& state_;
   StreamWork& work_;
-  const GiveBack give_back_;
+  ReturnsBlocks& returns_;
   // One thread at a time takes blocks whose fences are over. So another thread short of memory
   // finds those blocks given back.
   Ranked<std::mutex, LockRank::kFences> mutex_;

@@ -90,7 +90,7 @@ void PrivateMemory::restore(int device, std::uint64_t id, const std::vector<Priv
     if (wanted.contains({block.address, block.size_bytes})) {
       kept.emplace(block.address, block.size_bytes);
     } else {
-      free_(block.address);
+      returns_.free_block(block.address);
     }
   }
   // The freed blocks must be in their pools.

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -20,10 +19,9 @@ namespace uvm {
 
 class PrivateMemory {
  public:
-  // `free` frees a block as its owner would.
   PrivateMemory(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
                 BlockReturner& returner, BlockCounts& counts, HintDispatcher& hints,
-                StreamPools& stream_pools, std::function<void(void*)> free)
+                StreamPools& stream_pools, ReturnsBlocks& returns)
       : machine_(machine),
         state_(state),
         caches_(caches),
@@ -32,7 +30,7 @@ class PrivateMemory {
         counts_(counts),
         hints_(hints),
         stream_pools_(stream_pools),
-        free_(std::move(free)) {}
+        returns_(returns) {}
   PrivateMemory(const PrivateMemory&) = delete;
   PrivateMemory& operator=(const PrivateMemory&) = delete;
 
@@ -74,7 +72,7 @@ class PrivateMemory {
   BlockCounts& counts_;
   HintDispatcher& hints_;
   StreamPools& stream_pools_;
-  const std::function<void(void*)> free_;
+  ReturnsBlocks& returns_;
 };
 
 }  // namespace uvm

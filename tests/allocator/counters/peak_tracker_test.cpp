@@ -22,15 +22,15 @@ struct Threads {
   void allocate(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
     if (thread_counts[thread].allocated(size_class_of(bytes), bytes, requested_bytes, false))
       return;
-    add_up(&thread_counts[thread]);
+    aggregate(&thread_counts[thread]);
   }
   void free(std::size_t thread, std::size_t bytes, std::size_t requested_bytes) {
     thread_counts[thread].freed(size_class_of(bytes), bytes, requested_bytes);
   }
-  void add_up(const ThreadCounters* asking = nullptr) {
+  void aggregate(const ThreadCounters* asking = nullptr) {
     ++times;
     std::vector<ThreadCounters*> all;
-    RoomShares shares;
+    HeadroomShares shares;
     allocated_before.resize(thread_counts.size());
     for (std::size_t thread = 0; thread < thread_counts.size(); ++thread) {
       ThreadCounters& counts = thread_counts[thread];
@@ -38,7 +38,7 @@ struct Threads {
       shares.add(std::exchange(allocated_before[thread], blocks) != blocks, &counts == asking);
       all.push_back(&counts);
     }
-    book.add_up(0, all, ended, shares);
+    book.aggregate(0, all, ended, shares);
   }
   ThreadCounters sum() const {
     ThreadCounters sum = ended;
@@ -72,7 +72,7 @@ TEST(PeakTracker, BelowThePeakASingleThreadNeverAddsUp) {
   threads.free(0, 64 * kMiB, 64 * kMiB);
   threads.allocate(0, 64 * kMiB, 64 * kMiB);
   threads.free(0, 64 * kMiB, 64 * kMiB);
-  threads.add_up();
+  threads.aggregate();
   int before = threads.times;
   for (int round = 0; round < 100; ++round) {
     threads.allocate(0, 64 * kMiB, 64 * kMiB);
@@ -86,7 +86,7 @@ TEST(PeakTracker, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
   threads.allocate(0, 4096, 4096);
   threads.free(1, 4096, 4096);
   EXPECT_EQ(threads.sum().live(ThreadCounters::kAll).bytes, 0);
-  threads.add_up();
+  threads.aggregate();
   threads.allocate(0, 4096, 4096);
   threads.allocate(1, 4096, 4096);
   EXPECT_EQ(threads.book.peak(0, ThreadCounters::kAll).bytes, 8192);
@@ -117,7 +117,7 @@ TEST(PeakTracker, AResetStartsFromWhatIsLive) {
   threads.free(0, 8192, 8192);
   threads.book.reset_peaks(0);
   threads.book.reset_totals(0, threads.sum());
-  threads.add_up();
+  threads.aggregate();
   EXPECT_EQ(threads.book.peak(0, 0).bytes, 4096);
   EXPECT_EQ(threads.book.increased(0, 0, threads.sum()).bytes, 0);
   threads.allocate(0, 512, 100);
@@ -168,7 +168,7 @@ TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
     if (random() % 500 == 0) {
       threads.ended.absorb(threads.thread_counts[thread]);
       threads.thread_counts[thread] = {};
-      threads.add_up();
+      threads.aggregate();
     }
     for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
       const Amounts& noted = threads.book.peak(0, of);

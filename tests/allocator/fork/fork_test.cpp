@@ -483,7 +483,12 @@ TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
 // same.
 TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
   FigureStore figures(1);
-  ThreadCaches caches(figures, kMiB, 0, [](BlockChain, const std::vector<PoolIndex>&) {});
+  struct TakesNothing final : ReturnsBlocks {
+    void free_block(void*) noexcept override {}
+    void give_back(BlockChain) override {}
+    void end_thread(BlockChain, const std::vector<PoolIndex>&) override {}
+  } nobody;
+  ThreadCaches caches(figures, kMiB, 0, nobody);
   std::atomic<bool> inside = false;
   std::atomic<bool> over = false;
   std::thread other([&] {

@@ -1,0 +1,25 @@
+// What frees a block, or holds it back, is below what takes blocks back. It calls up through this.
+#pragma once
+
+#include <vector>
+
+#include "allocator/heap/block_chain.hpp"
+#include "allocator/heap/stream_key.hpp"
+
+namespace uvm {
+
+class ReturnsBlocks {
+ public:
+  // Frees the block that starts at `address`, as its owner would. Takes the state lock.
+  virtual void free_block(void* address) noexcept = 0;
+  // Takes back blocks that no caller and no stream uses. Takes the state lock.
+  virtual void give_back(BlockChain blocks) = 0;
+  // Called by an ending thread, without locks, with the blocks of its cache and the first pools of
+  // the streams that it used.
+  virtual void end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) = 0;
+
+ protected:
+  ~ReturnsBlocks() = default;
+};
+
+}  // namespace uvm
