@@ -6,7 +6,6 @@
 namespace uvm {
 
 struct WorkCounters {
-  std::uint64_t state_cycles = 0;   // times that the state lock was taken
   std::uint64_t pool_searches = 0;  // searches of a pool's own free blocks
   std::uint64_t look_ups = 0;       // look-ups of the block at an address
 };

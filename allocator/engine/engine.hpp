@@ -50,7 +50,7 @@ namespace uvm {
 struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallArenas::SegmentSource {
   Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& configuration,
          const std::string& figures_file);
-  ~Engine();
+  ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 

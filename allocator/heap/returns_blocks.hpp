@@ -10,6 +10,8 @@ namespace uvm {
 
 class ReturnsBlocks {
  public:
+  virtual ~ReturnsBlocks() = default;
+
   // Frees the block that starts at `address`, as its owner would. Takes the state lock.
   virtual void free_block(void* address) noexcept = 0;
   // Takes back blocks that no caller and no stream uses. Takes the state lock.
@@ -17,9 +19,6 @@ class ReturnsBlocks {
   // Called by an ending thread, without locks, with the blocks of its cache and the first pools of
   // the streams that it used.
   virtual void end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) = 0;
-
- protected:
-  ~ReturnsBlocks() = default;
 };
 
 }  // namespace uvm

@@ -29,12 +29,10 @@ class SmallArenas {
   // Has the segments of pools (ExtentSource). Called by arenas under their locks.
   class SegmentSource {
    public:
+    virtual ~SegmentSource() = default;
     virtual Segment take_segment(PoolIndex pool, Growth most) noexcept = 0;
     virtual void return_segment(void* base) noexcept = 0;
     virtual bool is_ours(const void* address) const noexcept = 0;
-
-   protected:
-    ~SegmentSource() = default;
   };
   explicit SmallArenas(SegmentSource& segments);
   ~SmallArenas();

@@ -11,7 +11,6 @@
 #include <uvmalloc/uvmalloc.h>
 
 #include <uvmalloc/use_range.hpp>
-#include "allocator/base/work_counters.hpp"
 
 #include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
@@ -84,16 +83,6 @@ TEST_F(LivePlannerTest, NothingIsCalledOrCountedWhileAllFits) {
   EXPECT_EQ(allocator->inspection().live_figures().kernels, 0u);
   EXPECT_EQ(allocator->inspection().runtime_calls(), calls);
 }
-
-#ifndef NDEBUG
-TEST_F(LivePlannerTest, AMoveTakesTheStateLockOnceWhileAllFits) {
-  char* block = device(2 * kMiB, stream(1));
-  ASSERT_NE(allocator->move(block, {Place::device(0), Place::host(), 0, stream(1)}), nullptr);
-  work_counters = {};
-  ASSERT_NE(allocator->move(block, {Place::host(), Place::device(0), 0, stream(1)}), nullptr);
-  EXPECT_EQ(work_counters.state_cycles, 1u);
-}
-#endif
 
 TEST_F(LivePlannerTest, ItWantsUsesOnceMemoryIsShort) {
   std::vector<bool> wanted;

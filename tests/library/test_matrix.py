@@ -86,7 +86,8 @@ def c_functions(header: str) -> set[str]:
 
 def cpp_functions(exported: list[str], used_by_plugins: set[str]) -> set[str]:
     """Those of programs. The plugin's have their rows in tests/pytorch/matrix.py."""
-    return {name for name in exported if name.startswith((*CLASSES, *FREE_FUNCTIONS))} - used_by_plugins
+    public = (*CLASSES, *FREE_FUNCTIONS)
+    return {name for name in exported if name.startswith(public)} - used_by_plugins
 
 
 def named_in(table: str, begin: str) -> set[str]:

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "allocator/base/work_counters.hpp"
+#include "allocator/engine/engine.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
 
@@ -14,7 +15,17 @@ namespace {
 using testing::kMiB;
 using testing::stream;
 
-class EscalationTest : public testing::AllocatorTest {};
+class EscalationTest : public testing::AllocatorTest {
+ protected:
+  // How often the work takes the state lock.
+  template <class Work>
+  std::uint64_t lock_cycles(Work work) {
+    const auto count = [this] { return HeapGuard(allocator->engine().state)->lock_cycles; };
+    const std::uint64_t before = count();
+    work();
+    return count() - before - 1;  // one for the second count
+  }
+};
 
 // One page of the budget is left, and another stream has it free.
 TEST_F(EscalationTest, ASmallObjectTakesAPageOfAnotherStreamBeforeAnythingIsReleased) {
@@ -34,19 +45,41 @@ TEST_F(EscalationTest, ASmallObjectTakesAPageOfAnotherStreamBeforeAnythingIsRele
   allocator->inspection().check_invariants();
 }
 
+TEST_F(EscalationTest, AMissOfThreeMebibytesTakesTheStateLockThreeTimesAndForANewSpanFour) {
+  device(3 * kMiB, stream(1));
+  EXPECT_EQ(lock_cycles([&] { device(3 * kMiB, stream(1)); }), 3u) << "in a span that has room";
+  std::uint64_t most = 0;
+  while (machine->allocated_bytes < 2 * 32 * kMiB) {
+    most = std::max(most, lock_cycles([&] { device(3 * kMiB, stream(1)); }));
+  }
+  EXPECT_EQ(most, 4u);
+}
+
+TEST_F(EscalationTest, AFreeAndAMoveToTheHostTakeTheStateLockOnce) {
+  start(without_thread_caches());
+  char* freed = device(3 * kMiB, stream(1));
+  EXPECT_EQ(lock_cycles([&] { allocator->free(freed); }), 1u);
+  char* moved = device(3 * kMiB, stream(1));
+  MoveRequest move{Place::device(0), Place::host(), 0, stream(1)};
+  move.wait = false;
+  EXPECT_EQ(lock_cycles([&] { ASSERT_NE(allocator->move(moved, move), nullptr); }), 1u);
+  // A wait for the stream's work needs a second look at the block.
+  move = {Place::host(), Place::device(0), 0, stream(1)};
+  EXPECT_EQ(lock_cycles([&] { ASSERT_NE(allocator->move(moved, move), nullptr); }), 1u);
+  std::swap(move.source, move.destination);
+  const std::uint64_t waiting =
+      lock_cycles([&] { ASSERT_NE(allocator->move(moved, move), nullptr); });
+  EXPECT_LE(waiting, 2u);
+}
+
 #ifndef NDEBUG
 
-TEST_F(EscalationTest, AMissOfThreeMebibytesTakesTheStateLockAtMostFourTimes) {
+TEST_F(EscalationTest, AMissOfThreeMebibytesSearchesAtMostTwoPools) {
   device(3 * kMiB, stream(1));
-  work_counters = {};
-  device(3 * kMiB, stream(1));
-  EXPECT_LE(work_counters.state_cycles, 3u) << "in a span that has room";
-  // The second one takes new pages that were joined with a free end of the pool.
-  EXPECT_LE(work_counters.pool_searches, 2u);
   while (machine->allocated_bytes < 2 * 32 * kMiB) {
     work_counters = {};
     device(3 * kMiB, stream(1));
-    EXPECT_LE(work_counters.state_cycles, 4u);
+    // The second pool has new pages that were joined with a free end.
     EXPECT_LE(work_counters.pool_searches, 2u);
   }
 }

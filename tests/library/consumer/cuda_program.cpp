@@ -1,8 +1,8 @@
 // What a program with CCCL does with uvmalloc: a resource by its interface, in blocks of a stream.
 #include <cstdio>
 
-#include <uvmalloc/cuda_memory_resource.hpp>
 #include <uvmalloc/configuration.hpp>
+#include <uvmalloc/cuda_memory_resource.hpp>
 #include <uvmalloc/registry.hpp>
 
 int main() {

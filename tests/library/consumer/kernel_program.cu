@@ -9,8 +9,8 @@
 
 #include <uvmalloc/uvmalloc.h>
 #include <uvmalloc/allocator.hpp>
-#include <uvmalloc/memory_resource.hpp>
 #include <uvmalloc/configuration.hpp>
+#include <uvmalloc/memory_resource.hpp>
 #include <uvmalloc/registry.hpp>
 #ifdef WITH_CCCL
 #include <uvmalloc/cuda_memory_resource.hpp>

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <uvmalloc/uvmalloc.h>
-#include <uvmalloc/memory_resource.hpp>
 #include <uvmalloc/configuration.hpp>
 #include <uvmalloc/inspection.hpp>
+#include <uvmalloc/memory_resource.hpp>
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/statistics.hpp>
 
