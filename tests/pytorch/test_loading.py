@@ -165,7 +165,8 @@ CASES = [
     (lambda: file({'a': {'dtype': 'F4', 'shape': [3], 'data_offsets': [0, 2]}}, eight[:2]), 'even'),
     (lambda: folder / 'pipe', 'is no regular file'),
     (lambda: '/dev/null', 'is no regular file'),
-    (lambda: folder / 'empty', 'is a folder without model.safetensors.index.json'),
+    (lambda: folder / 'empty', 'is a folder without model.safetensors.index.json and '
+     'model.safetensors'),
     (lambda: index('{'), 'the index cannot be understood'),
     (lambda: index([]), "no 'weight_map'"),
     (lambda: index({'weight_map': []}), "no 'weight_map'"),
@@ -190,6 +191,21 @@ for make, expected in CASES:
     else:
         raise AssertionError(f'accepted: {expected}')
 assert len(os.listdir('/proc/self/fd')) == open_before
+
+# Headers with more than the format needs, as safetensors accepts them.
+from safetensors.torch import load_file
+for header in (
+    {'a': {**f32(0, 8, [2]), 'more': 1}},
+    {'__metadata__': None, 'a': f32(0, 8, [2])},
+    {'__metadata__': {}, 'a': f32(0, 8, [2])},
+):
+    path = file(header, eight)
+    assert uvmalloc.load_safetensors(path)['a'].equal(load_file(path)['a'])
+
+# A folder with one file, and what it holds.
+(folder / 'saved').mkdir()
+(folder / 'saved' / 'model.safetensors').write_bytes(good.read_bytes())
+assert uvmalloc.load_safetensors(folder / 'saved').keys() == load_file(good).keys()
 
 # A good file, directly and through an index, of which the rest of a file is left alone.
 import torch

@@ -357,6 +357,57 @@ assert all(parameter.is_meta for parameter in empty.parameters())
     )
 
 
+def test_what_the_program_sets_meanwhile_stays(checked: Checked, tmp_path: Path) -> None:
+    checked(
+        """
+from torch import nn
+make = lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+model = make().to(device)
+save_file(model.state_dict(), file)
+with torch.device('meta'):
+    empty = make()
+x = torch.randn(2, 8, device=device)
+with torch.no_grad(), uvmalloc.stream_safetensors(file, device, window='64KiB') as stream:
+    with stream.into(empty):
+        assert torch.equal(empty(x), model(x))
+        for each in (model, empty):
+            each[0].weight = nn.Parameter(torch.ones(8, 8, device=device))
+            each[1].bias = None
+            state = {'weight': torch.eye(8, device=device), 'bias': torch.ones(8, device=device)}
+            each[2].load_state_dict(state, assign=True)
+        for _ in range(2):
+            assert torch.equal(empty(x), model(x))
+assert not empty[0].weight.is_meta and empty[0].bias.is_meta
+""",
+        str(tmp_path),
+        "cuda",
+    )
+
+
+def test_a_model_as_transformers_saves_it_runs(checked: Checked, tmp_path: Path) -> None:
+    checked(
+        """
+import transformers
+config = transformers.GPT2Config(
+    vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1
+)
+torch.manual_seed(0)
+model = transformers.GPT2LMHeadModel(config).eval()
+model.save_pretrained(folder)  # the file holds the tied weight once
+model.to(device)
+with torch.device('meta'):
+    empty = transformers.GPT2LMHeadModel(config).eval()
+empty.tie_weights()
+tokens = torch.arange(16, device=device).view(2, 8)
+with torch.no_grad(), uvmalloc.stream_safetensors(folder, device, window='1MiB') as stream:
+    with stream.into(empty):
+        assert torch.equal(empty(tokens).logits, model(tokens).logits)
+""",
+        str(tmp_path),
+        "cuda",
+    )
+
+
 def test_a_model_whose_stream_has_ended_says_so(checked: Checked, tmp_path: Path) -> None:
     checked(
         """

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 INDEX_NAME = "model.safetensors.index.json"
+FILE_NAME = "model.safetensors"
 _METADATA = "__metadata__"
 _FIELDS = ("dtype", "shape", "data_offsets")  # of a tensor, in the order of the format
 _MOST_SIZE = (1 << 63) - 1  # the largest in torch
@@ -88,8 +89,8 @@ def load_safetensors(
     page cache.
 
     Args:
-        path: a file. For a model in several files, its index (`*.index.json`), or a folder with a
-            `model.safetensors.index.json`.
+        path: a file. For a model in several files, its index (`*.index.json`). Or a folder with a
+            `model.safetensors.index.json`, else a `model.safetensors`.
         device: the device of the tensors: "cpu", "cuda", "cuda:1", or 1 (a CUDA device).
         keep_cached: whether the file's pages stay in the kernel's page cache, for a program that
             reads the file again soon. By default they are dropped behind the reading.
@@ -201,10 +202,10 @@ class Checkpoint:
 def _files_of(path: Path) -> list[tuple[Path, set[str] | None]]:
     """The files to read, each with the names of the tensors to read from it; None: all."""
     if path.is_dir():
-        index = path / INDEX_NAME
-        if not index.is_file():
-            raise ValueError(f"{path} is a folder without {INDEX_NAME}")
-        path = index
+        found = [path / name for name in (INDEX_NAME, FILE_NAME) if (path / name).is_file()]
+        if not found:
+            raise ValueError(f"{path} is a folder without {INDEX_NAME} and {FILE_NAME}")
+        path = found[0]
     if not path.name.endswith(".index.json"):
         return [(path, None)]
     index_map = _parse(path.read_bytes(), path, "the index")

@@ -134,6 +134,8 @@ class StreamedModules:
     def _install(self, unit: _Unit, number: int) -> None:
         import torch
 
+        if unit.drop_what_the_program_has_set():
+            self._feed.replace(number, unit.piece(self._window.checkpoint.sizes))
         # Inference tensors do not show whether the module writes them.
         with torch.inference_mode(False):
             tensors = self._feed.take(number)
@@ -258,6 +260,7 @@ class _Unit:
     path: str
     module: torch.nn.Module
     sources: dict[str, _Source]  # by name in the module
+    replaced: dict[str, torch.Tensor]  # the module's own tensors at the start, mostly on "meta"
     holders: int = 0  # frames
     installed: dict[str, _Installed] = field(default_factory=dict)
     loaded: torch.cuda.Event | None = None  # None: on the host
@@ -271,6 +274,17 @@ class _Unit:
         """Where the module keeps the parameter or buffer of that name."""
         module = self.module
         return module._parameters if name in module._parameters else module._buffers
+
+    def drop_what_the_program_has_set(self) -> bool:
+        """Leaves tensors alone that the program has set itself. Returns whether there are any."""
+        own = []
+        for name in self.sources:
+            now = self.store(name).get(name)
+            if now is not self.replaced[name] and (now is None or not now.is_meta):
+                own.append(name)
+        for name in own:
+            del self.sources[name]
+        return bool(own)
 
     def install(self, tensors: dict[str, torch.Tensor]) -> None:
         import torch
@@ -350,7 +364,8 @@ def _units_of(window: Window, model: torch.nn.Module, prefix: str) -> list[_Unit
             elif tensor.is_meta:
                 missing.append(f"{path}.{name}" if path else name)
         if found:
-            units.append(_Unit(path, module, found))
+            own = dict(_own_tensors(module))
+            units.append(_Unit(path, module, found, {name: own[name] for name in found}))
     if not units:
         raise ValueError(f"{checkpoint.path} has no tensor of the model")
     if missing:

@@ -130,8 +130,9 @@ class StreamedCheckpoint:
         begins the tensors' names in the files.
 
         All modules that share a tensor get it, under any of its names in the files. Parameters and
-        buffers that are not in the files stay as they are. What a forward pass has written stays in
-        the model. Parameters from the files require no gradients.
+        buffers that are not in the files stay as they are. What a forward pass has written, or the
+        program has set, stays in the model. Parameters from the files have the files' types, and
+        require no gradients. Between forward passes they are on "meta", in a state_dict() too.
 
         Several threads may call the model. One of them at a time is inside, so that the window
         holds; a recomputation in a backward pass does not wait for another thread.
