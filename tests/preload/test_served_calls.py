@@ -132,6 +132,10 @@ def test_one_line_says_that_calls_are_served(python: Program, vendor: str) -> No
     allocation = "allocate(runtime.Malloc, size(MIB))"
     run = python(allocation, UVMALLOC_STARTUP_LINE="1", UVMALLOC_EXCLUDE="<2MiB")
     assert run.stderr == "", "no allocation call was served"
+    run = python(
+        "allocate(runtime.Malloc, size(MIB))", UVMALLOC_STARTUP_LINE="1", UVMALLOC_LOG="error"
+    )
+    assert run.stderr == "", "the line is no error"
 
 
 @both
