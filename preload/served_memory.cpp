@@ -66,7 +66,7 @@ bool wants_to_serve() noexcept {
       return false;  // out of memory while reading the variables; the next call tries again
     }
   }
-  return *wanted == ServeCuda::kYes || (*wanted == ServeCuda::kAuto && !is_framework_installed());
+  return *wanted == ServeCuda::kYes || (*wanted == ServeCuda::kAuto && !has_framework());
 }
 
 bool calls_memory_devices() noexcept {

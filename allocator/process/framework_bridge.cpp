@@ -104,6 +104,7 @@ namespace {
 thread_local HostMemory thread_host_memory = HostMemory::kManaged;
 thread_local bool thread_aliases = false;
 std::atomic<bool> framework_installed{false};
+std::atomic<bool> framework_present{false};
 std::atomic<bool> cpu_tensors_at_once{false};
 
 // The mode that the process has set; none: the configured one.
@@ -156,6 +157,12 @@ bool is_framework_enabled() {
 }
 bool is_framework_installed() noexcept {
   return framework_installed;
+}
+bool has_framework() noexcept {
+  return framework_installed || framework_present;
+}
+void note_framework() noexcept {
+  framework_present = true;
 }
 void set_framework_installed(bool installed) noexcept {
   framework_installed = installed;

@@ -104,6 +104,11 @@ bool is_framework_enabled();
 bool is_framework_installed() noexcept;
 void set_framework_installed(bool installed) noexcept;
 
+// Whether a framework is in this process, with or without a plugin. It then makes the calls of CUDA
+// that it always makes.
+bool has_framework() noexcept;
+void note_framework() noexcept;
+
 // Allocations that a framework's own allocators served although they were replaced. Only the
 // framework's plugin can count them.
 struct NativeAllocations {

@@ -38,7 +38,7 @@ enum class CpuTensors : unsigned char {
 };
 
 // Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: unless the
-// process has a framework whose allocators uvmalloc replaces.
+// process has PyTorch, with or without a plugin.
 enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 
 // The memory type that cudaPointerGetAttributes reports for pointers of a served cudaMalloc.

@@ -81,6 +81,7 @@ void load_torch_plugin_if_due() {
   if (done.load(std::memory_order_acquire)) return;
   TorchInProcess torch = find_torch();
   if (!torch.cuda_libraries_mapped) return;
+  note_framework();
   if (done.exchange(true) || !preload::earlier_copy().empty()) return;
   if (!process_configuration().configuration.enabled) return;
   const std::string why_not = load_plugin(torch);

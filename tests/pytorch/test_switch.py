@@ -109,9 +109,14 @@ def test_a_torch_without_a_plugin_is_left_alone(simulate: Simulate, lonely_libra
     run = simulate(
         WHICH,
         native=True,
-        environment={"LD_PRELOAD": str(lonely_library), "PYTORCH_ENABLE_UNIFIED_MEMORY": "1"},
+        environment={
+            "LD_PRELOAD": str(lonely_library),
+            "PYTORCH_ENABLE_UNIFIED_MEMORY": "1",
+            "UVMALLOC_CUDA": "auto",  # as the launcher sets it
+        },
     ).check()
     assert run.stdout.startswith("native")
+    assert run.sim.get("managed_allocations", 0) == 0
     assert run.stderr.count("\n") == 1
     installed = importlib.metadata.version("torch").split("+")[0]
     assert f"torch {installed}" in run.stderr and "keeps its own allocators" in run.stderr
