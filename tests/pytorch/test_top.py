@@ -18,7 +18,15 @@ import pytest
 from rich.console import Console
 from uvmalloc._cli.credentials import Answer, Credentials, credentials_of
 from uvmalloc._cli.files import MOST_BYTES
-from uvmalloc._cli.top import Moment, Moments, folders_of, picture, rate_table
+from uvmalloc._cli.top import (
+    Moment,
+    Moments,
+    folders_of,
+    has_ended,
+    picture,
+    rate_table,
+    with_descendants,
+)
 from uvmalloc.errors import CommandError
 
 PROGRAM = """
@@ -63,6 +71,33 @@ def test_a_running_program_shows_its_memory_and_the_machines_counters(running, c
     device = next(row for row in rows if row[0] == "device")
     assert "64" in " ".join(device)  # MiB that the tensor takes
     assert any(row[0] == "kernels" for row in rows)
+
+
+def test_a_launcher_stands_for_its_program_and_readings_follow_each_other(
+    clean_environment,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "uvmalloc", "sim", "--", sys.executable, "-c",
+         "import time\ntime.sleep(4)\n" + PROGRAM],
+        env=clean_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as launcher:  # fmt: skip
+        assert launcher.stdout is not None
+        assert launcher.stdin is not None
+        while not (folders := folders_of_children(launcher.pid)):
+            assert launcher.poll() is None
+            time.sleep(0.05)
+        early = top(clean_environment, str(launcher.pid), "--count", "1")
+        assert early.stdout == "no program has used its device yet\n", (folders, early.stderr)
+        number = launcher.stdout.readline().strip()
+        seen = top(clean_environment, str(launcher.pid), "--count", "3", "--interval", "0.1")
+        assert seen.stdout.count(f"{number}  ") == 3, "one picture for each reading"
+        launcher.stdin.close()
+        assert launcher.wait(timeout=60) == 0
+
+
+def folders_of_children(pid: int) -> list[Path]:
+    return folders_of(with_descendants(pid)[1:])
 
 
 NESTED = b"[" * 4000
@@ -157,10 +192,20 @@ def test_figures_of_a_wrong_type_and_characters_for_the_terminal_cost_one_line()
     assert "\x1b" not in out.getvalue()
 
 
+def test_a_process_that_has_taken_its_figures_away_has_ended() -> None:
+    running = Moment(1.0, {"facades": {}})
+    simulated_device_alone = Moment(2.0, {"simulator": {}})
+    assert has_ended(running, simulated_device_alone)
+    assert not has_ended(running, running)
+    assert not has_ended(None, simulated_device_alone)
+
+
 def test_a_process_that_is_none_is_refused_in_one_line(clean_environment):
-    finished = top(clean_environment, str(os.getpid()))
+    with subprocess.Popen(["sleep", "60"], env=clean_environment) as process:
+        finished = top(clean_environment, str(process.pid))
+        process.kill()
     assert finished.returncode == 1
-    said = f"process {os.getpid()} under `uvmalloc run` or `uvmalloc sim` is not running"
+    said = f"process {process.pid} under `uvmalloc run` or `uvmalloc sim` is not running"
     assert said in finished.stderr
     assert finished.stderr.count("\n") == 1
 

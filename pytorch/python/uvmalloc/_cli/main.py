@@ -196,9 +196,7 @@ def sim(
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
     ] = None,
-    native: Annotated[
-        bool, typer.Option("--native", help="Run without uvmalloc.")
-    ] = False,
+    native: Annotated[bool, typer.Option("--native", help="Run without uvmalloc.")] = False,
     driver_version: Annotated[
         str | None, _one_of(DRIVER_VERSIONS, "CUDA version of the driver")
     ] = None,
@@ -335,9 +333,7 @@ def report(
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
     ] = None,
-    hints: Annotated[
-        str, _one_of(HINTS, "For a trace: the hints of its replay")
-    ] = "recorded",
+    hints: Annotated[str, _one_of(HINTS, "For a trace: the hints of its replay")] = "recorded",
 ) -> None:
     """Show a saved report, or draw a trace."""
     if _is_trace(file):
@@ -435,19 +431,20 @@ def _folder_of_trace() -> Iterator[Path]:
 @app.command()
 def top(
     process: Annotated[
-        list[str] | None, typer.Argument(metavar="[PID]", help="One process (default: all).")
+        str | None,
+        typer.Argument(
+            metavar="[PID]", help="One process and its descendants (default: all processes)."
+        ),
     ] = None,
     interval: Annotated[
         str, typer.Option(metavar="SECONDS", help="Time between two readings, 0.1 to 3600.")
     ] = "1",
-    count: Annotated[
-        str | None, typer.Option(metavar="N", help="End after N readings.")
-    ] = None,
+    count: Annotated[str | None, typer.Option(metavar="N", help="End after N readings.")] = None,
 ) -> None:
     """Show running programs live: memory, moves, faults, traffic per second."""
     from uvmalloc._cli import top as top_module
 
-    pid = top_module.pid_of(process or [])
+    pid = top_module.pid_of(process)
     seconds, pictures = top_module.interval_of(interval), top_module.count_of(count)
     top_module.show(pid, seconds, pictures, console())
 

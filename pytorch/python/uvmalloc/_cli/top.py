@@ -11,7 +11,7 @@ import functools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class Moments:
 
     processes: Mapping[int, Moment]
     left_out: Sequence[str]
+    are_some_early: bool = False  # some process has a folder for its figures and has none yet
 
 
 def folders_of(pids: Iterable[int]) -> list[Path]:
@@ -79,10 +80,29 @@ def _processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
+def _parent_of(pid: int) -> int:
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+        return int(after_name.split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def with_descendants(pid: int) -> list[int]:
+    """A launcher is the parent of the program that it runs."""
+    children: dict[int, list[int]] = {}
+    for each in _processes():
+        children.setdefault(_parent_of(each), []).append(each)
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
 def moments(pid: int | None) -> Moments:
-    """The figures of one process, or of all processes whose files this user may read."""
+    """The figures of one process and its descendants, or of all whose files this user may read."""
     by_credentials: dict[Credentials, list[int]] = {}
-    for each in [pid] if pid is not None else sorted(_processes()):
+    for each in with_descendants(pid) if pid is not None else sorted(_processes()):
         credentials = credentials_of(each)
         if credentials is not None:
             by_credentials.setdefault(credentials, []).append(each)
@@ -94,26 +114,31 @@ def moments(pid: int | None) -> Moments:
     deadline = time.monotonic() + _MOST_SECONDS
     processes: dict[int, Moment] = {}
     left_out: list[str] = []
+    are_some_early = False
     for answer in answers:
         try:
-            reports, lines = answer.read(deadline)
+            reports, lines, is_early = answer.read(deadline)
         except CommandError as error:
             left_out.append(str(error))
             continue
         now = time.monotonic()
         processes |= {each["pid"]: Moment(now, each) for each in reports}
         left_out += lines
-    return Moments(processes, left_out)
+        are_some_early |= is_early
+    return Moments(processes, left_out, are_some_early)
 
 
-def _look_at(pids: Sequence[int]) -> tuple[list[Report], list[str]]:
+def _look_at(pids: Sequence[int]) -> tuple[list[Report], list[str], bool]:
     reports: list[Report] = []
     left_out: list[str] = []
+    is_early = False
     for folder in folders_of(pids):
         found = running(folder)
-        reports += [report for report in found.reports if report["pid"] in pids]
+        of_these = [report for report in found.reports if report["pid"] in pids]
+        reports += of_these
         left_out += found.left_out
-    return reports, left_out
+        is_early |= not of_these and not found.left_out and os.access(folder, os.R_OK)
+    return reports, left_out, is_early
 
 
 def _counters(report: Mapping[str, Any]) -> Mapping[str, int]:
@@ -172,6 +197,8 @@ def picture(now: Moments, before: Mapping[int, Moment]) -> RenderableType:
             parts += _process_picture(pid, moment, before.get(pid))
         except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
             left_out.append(f"figures of process {pid}: a value has another type: {error}")
+    if not parts and now.are_some_early:
+        parts.append(Text("no program has used its device yet"))
     parts += [Text(f"left out: {_line(line)}", style="yellow") for line in left_out]
     return Group(*parts)
 
@@ -188,23 +215,47 @@ def _line(text: str) -> str:
 def show(pid: int | None, interval: float, count: int | None, console: Console) -> None:
     """Draws pictures until the processes have ended, `count` are drawn, or the user interrupts."""
     now = moments(pid)
-    if not now.processes:
+    if not now.processes and not now.are_some_early:
         which = f"process {pid}" if pid is not None else "a process"
         why = "".join(f"; left out: {_line(line)}" for line in now.left_out)
         raise CommandError(
             f"{which} under `uvmalloc run` or `uvmalloc sim` is not running (without --no-report)"
             f"{why}"
         )
-    with Live(picture(now, {}), console=console, auto_refresh=False) as live:
-        drawn = 1
-        while count is None or drawn < count:
-            before = now.processes
-            time.sleep(interval)
-            now = moments(pid)
-            if not now.processes and not now.left_out:
-                return
-            live.update(picture(now, before), refresh=True)
-            drawn += 1
+    pictures = _pictures(pid, interval, count, now)
+    if not console.is_terminal:
+        for each in pictures:
+            console.print(each)
+        return
+    with Live(next(pictures), console=console, auto_refresh=False) as live:
+        for each in pictures:
+            live.update(each, refresh=True)
+
+
+def _pictures(
+    pid: int | None, interval: float, count: int | None, now: Moments
+) -> Iterator[RenderableType]:
+    yield picture(now, {})
+    drawn = 1
+    while count is None or drawn < count:
+        before = now.processes
+        time.sleep(interval)
+        now = moments(pid)
+        running = {
+            each: moment
+            for each, moment in now.processes.items()
+            if not has_ended(before.get(each), moment)
+        }
+        now = replace(now, processes=running)
+        if not now.processes and not now.left_out and not now.are_some_early:
+            return
+        yield picture(now, before)
+        drawn += 1
+
+
+def has_ended(before: Moment | None, now: Moment) -> bool:
+    """At its end a process takes its own figures away before the simulated device does."""
+    return before is not None and "facades" in before.report and "facades" not in now.report
 
 
 def interval_of(text: str) -> float:
@@ -225,9 +276,9 @@ def count_of(text: str | None) -> int | None:
     return int(text)
 
 
-def pid_of(words: Sequence[str]) -> int | None:
-    if not words:
+def pid_of(text: str | None) -> int | None:
+    if text is None:
         return None
-    if len(words) == 1 and words[0].isascii() and words[0].isdigit():
-        return int(words[0])
-    raise OptionError("PID", " ".join(words), "the number of a process")
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise OptionError("PID", text, "the number of a process")
