@@ -28,8 +28,9 @@ hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDevi
 // calls for managed memory.
 inline constexpr hipDeviceAttribute_t kMigratesOnFault = hipDeviceAttributePageableMemoryAccess;
 inline constexpr const char* kWhyPagesStay =
-    "its pages do not migrate on a fault: XNACK is off (HSA_XNACK=1 switches it on from MI200 on; "
-    "RDNA has none)";
+    "its pages do not migrate on a fault: XNACK is off, or the device has none (HSA_XNACK=1 "
+    "switches "
+    "it on from MI200 on; RDNA has none)";
 // HIP's call of a prefetch returns only after the copy.
 inline constexpr bool kPrefetchBlocks = true;
 inline constexpr int kCoarseGrainAdvice = hipMemAdviseSetCoarseGrain;

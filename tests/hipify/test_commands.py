@@ -46,6 +46,11 @@ def test_a_card_without_xnack_is_not_used(profile: str) -> None:
     assert "XNACK is off" in json.dumps(found)
 
 
+def test_xnack_is_as_the_user_sets_it() -> None:
+    assert doctor("sim", "--no-report", "--hip", "--", HSA_XNACK="0")["usable"] is False
+    assert doctor("sim", "--no-report", "--hip", "--", HSA_XNACK="1")["usable"] is True
+
+
 def test_the_example_in_cpp_does_the_same_on_cuda_and_on_hip() -> None:
     demo = Path(__file__).resolve().parents[2] / "scripts" / "demo_hip.py"
     done = subprocess.run(

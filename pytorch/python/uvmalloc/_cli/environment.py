@@ -137,6 +137,8 @@ def on_simulated_device(
         libraries.require_hip_stand_ins()
         _redirect(result, libraries, libraries.hip_stand_ins)
         result.update(_HIP_MACHINE)
+        if "HSA_XNACK" in environment:
+            result["HSA_XNACK"] = environment["HSA_XNACK"]
     else:
         libraries.require_stand_ins()
         _redirect(result, libraries, libraries.stand_ins)
