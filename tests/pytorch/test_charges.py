@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import Checked, Simulate
 
 # A block counts on the device that uses it: on the one that it moved to last if several do, and on
 # the host if none does. Storages over one block share its charge until they are written.
@@ -236,3 +236,76 @@ check(0, 0)
 """,
         devices=2,
     ).check()
+
+
+UNDER_A_LIMIT = """
+import torch
+
+MIB = 1 << 20
+total = torch.cuda.get_device_properties(0).total_memory
+
+def limit(mib):
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(mib * MIB / total)
+"""
+
+
+def test_a_step_that_keeps_its_activations_on_the_host_fits_a_limit(checked: Checked) -> None:
+    checked(
+        UNDER_A_LIMIT
+        + """
+import contextlib
+graph = torch.autograd.graph
+def step(hook):
+    limit(80)
+    x = torch.ones(2048, 1024, device="cuda", requires_grad=True)  # 8 MiB
+    with hook:
+        y = x
+        for _ in range(24):
+            y = torch.sigmoid(y)
+    y.sum().backward()
+    return x.grad.sum().item()
+try:
+    step(contextlib.nullcontext())
+except torch.OutOfMemoryError:
+    pass
+else:
+    raise SystemExit("the limit does not hold")
+there = lambda t: t.to("cpu", non_blocking=True)
+back = lambda t: t.to("cuda", non_blocking=True)
+found = {
+    step(graph.save_on_cpu()),
+    step(graph.save_on_cpu(pin_memory=True)),
+    step(graph.saved_tensors_hooks(there, back)),
+}
+limit(400)
+assert len(found) == 1, found
+"""
+    )
+
+
+def test_two_models_take_turns_under_a_limit_for_one(checked: Checked) -> None:
+    checked(
+        UNDER_A_LIMIT
+        + """
+make = lambda: torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(6)))  # 24 MiB
+trainer, sampler = make(), make()
+x = torch.ones(4, 1024, device="cuda")
+limit(40)
+for _ in range(4):
+    for model in (trainer, sampler):
+        model.to("cuda")
+        with torch.no_grad():
+            model(x)
+        model.to("cpu")
+# A program that unloads until enough is free unloads no more than it needs.
+loaded = [make().to("cuda")]
+limit(64)
+loaded.append(make().to("cuda"))
+unloaded = 0
+while limit(64) or torch.cuda.memory_allocated() > 30 * MIB:
+    loaded.pop().to("cpu")
+    unloaded += 1
+assert unloaded == 1, unloaded
+"""
+    )

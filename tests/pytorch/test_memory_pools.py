@@ -258,3 +258,26 @@ thread = threading.Thread(target=restore)
 thread.start(); thread.join()
 os._exit(0)
 """)
+
+
+def test_a_tensor_that_leaves_a_pool_is_no_longer_counted_there(same_output: Checked) -> None:
+    same_output("""
+import torch
+MIB = 1 << 20
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    inside = torch.ones(4 * MIB, dtype=torch.uint8, device='cuda')
+live = lambda segments: sum(
+    b['requested_size'] for s in segments for b in s['blocks'] if b['state'] == 'active_allocated')
+print(torch.cuda.memory_allocated() // MIB, live(pool.snapshot()) // MIB)
+on_host = inside.to('cpu')
+del inside
+torch.cuda.synchronize()
+print(torch.cuda.memory_allocated() // MIB, live(pool.snapshot()) // MIB)
+back = on_host.to('cuda')
+print(torch.cuda.memory_allocated() // MIB, int(back.sum()) // MIB)
+with torch.cuda.use_mem_pool(pool):
+    again = torch.ones(4 * MIB, dtype=torch.uint8, device='cuda')
+del back, on_host
+print(torch.cuda.memory_allocated() // MIB, live(torch.cuda.memory_snapshot()) // MIB)
+""")

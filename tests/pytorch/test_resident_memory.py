@@ -56,25 +56,93 @@ import torch
 from bench.programs.random_loops import resident_bytes
 
 weight = torch.ones(8, device="cuda")
-for step in range(201):
-    batch = torch.full((8 << 20,), float(step))
+for step in range(LAST + 1):
+    batch = torch.full((4 << 20,), float(step))
     moved = batch.to("cuda", non_blocking=NON_BLOCKING)
     total = moved[:8] @ weight
     del batch, moved
     if step % 10 == 0:
         torch.cuda.synchronize()
-    if step in (10, 200):
+    if step in (10, LAST):
         print(resident_bytes())
 """
 
 
-@pytest.mark.parametrize("policy", ["auto", "driver", "lru", "off"])
+@pytest.mark.parametrize("policy", ["auto", "planned", "driver", "lru", "off"])
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_memory_of_a_loop_over_batches_is_flat(
     simulate: Simulate, policy: str, non_blocking: bool
 ) -> None:
-    program = LOOP.replace("NON_BLOCKING", str(non_blocking))
+    last = 1000 if policy == "auto" else 200
+    program = LOOP.replace("NON_BLOCKING", str(non_blocking)).replace("LAST", str(last))
     run = simulate(program, policy=policy, environment=FIXED_HEAP | {"PYTHONPATH": str(ROOT)})
     run.check()
     early, late = map(int, run.stdout.split())
     assert late < early + (32 << 20)
+
+
+@pytest.mark.parametrize("profile", ["integrated", "hmm", "coherent"])
+def test_memory_of_the_loop_is_flat_on_each_kind_of_machine(
+    simulate: Simulate, profile: str
+) -> None:
+    environment = FIXED_HEAP | {"PYTHONPATH": str(ROOT), "UVMSIM_PROFILE": profile}
+    program = LOOP.replace("NON_BLOCKING", "True").replace("LAST", "200")
+    run = simulate(program, environment=environment)
+    run.check()
+    early, late = map(int, run.stdout.split())
+    assert late < early + (32 << 20)
+
+
+LOADER = """
+import torch
+from bench.programs.random_loops import resident_bytes
+
+class Batches(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, number):
+        return torch.full((1 << 20,), float(number))
+
+weight = torch.ones(1 << 20, device="cuda")
+loader = torch.utils.data.DataLoader(Batches(), batch_size=4, pin_memory=True)
+for step, batch in enumerate(loader):
+    loss = (batch.to("cuda", non_blocking=True) @ weight).sum()
+    if step % 10 == 0:
+        loss.item()
+    if step in (10, 90):
+        print(resident_bytes())
+"""
+
+
+def test_memory_of_a_loop_over_a_pinning_loader_is_flat(simulate: Simulate) -> None:
+    run = simulate(LOADER, environment=FIXED_HEAP | {"PYTHONPATH": str(ROOT)})
+    run.check()
+    early, late = map(int, run.stdout.split())
+    assert late < early + (32 << 20)
+
+
+STREAM = """
+import sys, torch, uvmalloc
+from safetensors.torch import save_file
+from bench.programs.random_loops import resident_bytes
+
+file = sys.argv[1]
+names = [f"layer{number:02}" for number in range(64)]
+save_file({name: torch.ones(1 << 20) for name in names}, file)  # 256 MiB
+torch.ones(1, device="cuda").item()
+before = most = resident_bytes()
+with uvmalloc.stream_safetensors(file, "cuda", window="16MiB") as stream:
+    for tensors in stream:
+        for tensor in tensors.values():
+            assert tensor.sum().item() == 1 << 20
+        del tensor
+        most = max(most, resident_bytes())
+print(most - before)
+"""
+
+
+def test_a_stream_keeps_a_few_windows_and_not_the_file(simulate: Simulate, tmp_path: Path) -> None:
+    environment = FIXED_HEAP | {"PYTHONPATH": str(ROOT)}
+    run = simulate(STREAM, str(tmp_path / "model.safetensors"), environment=environment)
+    run.check()
+    assert int(run.stdout) < 4 * (16 << 20)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from uvmalloc._cli.main import main
 from uvmalloc._trace.pages import memory_chart
 from uvmalloc._trace.reader import read_trace
 
@@ -65,6 +67,9 @@ def test_the_page_holds_charts_steps_and_allocations_and_fetches_nothing(
                       "--capacity", "96MiB", "--hints", "none")  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     page = page_file.read_text()
+    heading = re.search(r"<h1>(.*?)</h1>", page)
+    assert heading is not None
+    assert "python" in heading.group(1), "the program's name"
     for chart in CHARTS:
         assert f'id="{chart}"' in page
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
@@ -75,6 +80,17 @@ def test_the_page_holds_charts_steps_and_allocations_and_fetches_nothing(
     assert steps[3][5] == "128 MiB"  # to the device in the second step
     blocks = cells(page, "blocks")
     assert [row[1] for row in blocks[1:5]] == ["32 MiB"] * 4
+
+
+def test_a_page_without_its_packages_is_refused_in_one_line(
+    trace_file, tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]
+):
+    installed = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "plotly" else installed(name)
+    )
+    assert main(["report", str(trace_file), "--html", str(tmp_path / "page.html")]) != 0
+    assert "--html needs plotly: pip install plotly" in capsys.readouterr().err
 
 
 def test_without_an_option_the_page_lies_beside_the_trace(report, trace_file):
