@@ -55,6 +55,10 @@ TEST_F(RegisteredMemoryTest, WhatIsNoLiveHostBlockOfThisProcessIsTheDrivers) {
   int foreign = 0;
   EXPECT_EQ(memory.add(&foreign, 4), std::nullopt);
   EXPECT_EQ(memory.add(allocator->allocate(Facade::kDevice, 0, kMiB), kMiB), std::nullopt);
+}
+
+TEST_F(RegisteredMemoryTest, AForkedChildLeavesItToTheDriver) {
+  start();
   EXPECT_EXIT(std::_Exit(memory.add(block, kMiB) == std::nullopt ? 0 : 1),
               ::testing::ExitedWithCode(0), "");
 }
