@@ -97,16 +97,16 @@ std::size_t ThreadCache::empty(Bin* bin, std::uint32_t keep, BlockChain* out) no
   return bytes;
 }
 
-void ThreadCache::flush(PoolIndex first, CachedKind kept, BlockChain* out) noexcept {
+void ThreadCache::flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept {
   Stream* of = stream_of(first);
   if (of == nullptr) return;
-  if (kept == CachedKind::kSmall) {
+  if (kind == CachedKind::kSmall) {
     for (std::size_t i = 0; i < kSmallBins; ++i) {
       of->other_bytes -= empty(&of->direct[i], 0, out);
     }
     return;
   }
-  if (kept != CachedKind::kLarge) {
+  if (kind != CachedKind::kLarge) {
     for (std::size_t word = 0; word < of->filled_medium.size(); ++word) {
       for (std::uint64_t bits = std::exchange(of->filled_medium[word], 0); bits != 0;
            bits &= bits - 1) {
@@ -115,7 +115,7 @@ void ThreadCache::flush(PoolIndex first, CachedKind kept, BlockChain* out) noexc
       }
     }
   }
-  if (kept != CachedKind::kMedium) {
+  if (kind != CachedKind::kMedium) {
     for (std::uint64_t sets = std::exchange(of->filled_sets, 0); sets != 0; sets &= sets - 1) {
       for (Bin& bin : of->runs[static_cast<std::size_t>(std::countr_zero(sets))].bins) {
         of->other_bytes -= empty(&bin, 0, out);

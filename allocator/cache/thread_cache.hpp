@@ -1,9 +1,9 @@
 // Blocks that one thread has freed and will likely request again: by stream and rounded size, last
 // in, first out. A hit takes no lock that another thread takes in normal operation
-// (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only plain
-// blocks are cached (Block::plain, invariant 11). Flushed blocks go to the pools.
+// (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only
+// blocks without side state are cached (invariant 11). Flushed blocks go to the pools.
 //
-// A cache belongs to its thread; others may flush it and read its thread_counts while they hold its
+// A cache belongs to its thread; others may flush it and read its counters while they hold its
 // lock. It shares no pair of cache lines with data of other threads.
 #pragma once
 
@@ -46,8 +46,7 @@ class alignas(kCacheLinePair) ThreadCache {
   enum class Outcome : std::uint8_t {
     kMiss,  // nothing was done
     kDone,
-    kDoneAtLimit,  // done; a peak may have been passed (PeakTracker::aggregate), or the clock is
-                   // due
+    kDoneAtLimit,  // done; a peak may have been passed, or the clock is due
   };
 
   // ---- called by the owner, with the lock
@@ -68,15 +67,15 @@ class alignas(kCacheLinePair) ThreadCache {
   // (flush_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome, PoolIndex* pools);
-  // Caches a live, plain block, which its caller frees. Returns its stream; nullptr if there is no
-  // room.
+  // Caches a live block without side state, which its caller frees. Returns its stream; nullptr if
+  // there is no room.
   const StreamKey* put(Block* block);
   // Counts the free of a block that put() has refused; the caller returns the block to its pool.
   // Returns its stream; nullptr if the stream is not open.
   const StreamKey* pass_on(const Block& block);
 
   // Lets blocks of a stream's pools be cached. `first` is the index of its first pool, `counter`
-  // the index of its facade and device among the thread_counts.
+  // the index of its facade and device among the counters.
   void open(const StreamKey& key, PoolIndex first, std::size_t counter);
   bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
   // Whether large blocks of these pools are cached from now on.
@@ -115,7 +114,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // Moves the cached blocks of the stream with the first pool `first` to `*out`: small objects,
   // medium blocks, large blocks (from kLargeBytes on), or both of the latter.
   enum class CachedKind : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
-  void flush(PoolIndex first, CachedKind kept, BlockChain* out) noexcept;
+  void flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
   // Moves some small objects of a block's size to `*out`, if their bin is full.
   void flush_some(const Block& like, BlockChain* out) noexcept;

@@ -39,11 +39,11 @@ struct ThreadExitHook {
   pid_t process = 0;  // in which the caches were made
 
   ThreadExitHook() = default;
-  ~ThreadExitHook() { come(); }
+  ~ThreadExitHook() { run(); }
   ThreadExitHook(const ThreadExitHook&) = delete;
   ThreadExitHook& operator=(const ThreadExitHook&) = delete;
 
-  void come() noexcept {
+  void run() noexcept {
     ThreadCaches::slot_ = {};
     const auto left = std::exchange(caches, {});
     // In a forked child the inherited blocks belong to the parent, and threads that do not exist
@@ -92,7 +92,7 @@ ThreadExitHook& thread_end() {
 // round.
 class LateExitHook {
  public:
-  LateExitHook() : exists_(pthread_key_create(&key_, come) == 0) {}
+  LateExitHook() : exists_(pthread_key_create(&key_, run) == 0) {}
   ~LateExitHook() {
     if (exists_) pthread_key_delete(key_);
   }
@@ -104,9 +104,9 @@ class LateExitHook {
   }
 
  private:
-  static void come(void* end) noexcept {
+  static void run(void* end) noexcept {
     if (std::exchange(thread_is_exiting, true)) return;
-    static_cast<ThreadExitHook*>(end)->come();
+    static_cast<ThreadExitHook*>(end)->run();
   }
 
   pthread_key_t key_ = 0;
@@ -243,8 +243,8 @@ ThreadCaches::StopTheWorld::~StopTheWorld() {
   caches_.taken_.clear();
 }
 
-void ThreadCaches::flush(PoolIndex first, ThreadCache::CachedKind kept, BlockChain* out) noexcept {
-  for (const auto& cache : caches_) cache->flush(first, kept, out);
+void ThreadCaches::flush(PoolIndex first, ThreadCache::CachedKind kind, BlockChain* out) noexcept {
+  for (const auto& cache : caches_) cache->flush(first, kind, out);
 }
 
 void ThreadCaches::close(PoolIndex first, BlockChain* out) noexcept {

@@ -56,7 +56,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
 
   // These move the cached blocks of the stream with the first pool `first`, or of all, to `*out`.
   // close() also ends their caching.
-  void flush(PoolIndex first, ThreadCache::CachedKind kept, BlockChain* out) noexcept
+  void flush(PoolIndex first, ThreadCache::CachedKind kind, BlockChain* out) noexcept
       UVM_REQUIRES(this);
   void flush_all(BlockChain* out) noexcept UVM_REQUIRES(this);
   void close(PoolIndex first, BlockChain* out) noexcept UVM_REQUIRES(this);

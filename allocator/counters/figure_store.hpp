@@ -59,7 +59,7 @@ struct Figures {
   CountingRuntime::Calls calls;
   std::uint64_t unmanaged_host_allocations = 0;
   std::uint64_t unmanaged_host_bytes = 0;
-  std::uint64_t threads_left_out = 0;  // threads whose thread_counts found no room in the store
+  std::uint64_t threads_left_out = 0;  // threads whose counters found no room in the store
 };
 
 class FigureStore {
@@ -92,9 +92,8 @@ class FigureStore {
   // Stores the text of Figures::about; false if the text is too long.
   bool describe(std::string_view text) noexcept;
 
-  // One thread's thread_counts, one for each facade and device, all zero at first. If the store has
-  // no room left, the thread_counts lie in ordinary memory, and a reader of the file does not see
-  // them.
+  // One thread's counters, one for each facade and device, all zero at first. If the store has no
+  // room left, they lie in ordinary memory, and a reader of the file does not see them.
   class ThreadCounts {
    public:
     ThreadCounts(ThreadCounts&& other) noexcept;
@@ -107,12 +106,12 @@ class FigureStore {
     friend class FigureStore;
     ThreadCounts() = default;
     std::span<ThreadCounters> thread_counts_;
-    std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the thread_counts
+    std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the counters
     std::unique_ptr<ThreadCounters[]> own_;
   };
   ThreadCounts take_thread_counts();
 
-  // Called while no figure changes. `sum` returns the sum of all threads' thread_counts at an
+  // Called while no figure changes. `sum` returns the sum of all threads' counters at an
   // index.
   using SumOfCounter = std::function<ThreadCounters(std::size_t counter)>;
   Figures read(const SumOfCounter& sum) const;

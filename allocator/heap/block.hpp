@@ -125,7 +125,7 @@ struct OwnPages {
 // it lies in. A block that moved may be free, and used, in another pool; it is displaced then.
 struct PageBlock : Block {
   PoolIndex owning_pool = 0;
-  std::uint32_t id = 0;  // its number in the store of run blocks; never 0 in use
+  std::uint32_t id = 0;  // its number in the store of page blocks; never 0 in use
   // `kind` decides which member of the union is in use.
   struct Neighbours {
     std::uint32_t previous;  // by address, in the same run of pages; 0: none

@@ -2,7 +2,7 @@
 // way to cut memory. Blocks of a packed pool lie one after another in runs of pages; arenas of
 // small objects take some of them. A page-granular block has its pages for itself.
 //
-// A displaced block is free in another pool than its owning pool, which owns its pages. This class
+// A displaced block is free in another pool than the one that owns its pages. This class
 // knows no order of streams, no driver and no budgets. It requests no memory: callers add pages.
 //
 // Guarded by the state lock. A block that was taken is in no index.
@@ -64,7 +64,7 @@ class BlockPools {
   // Puts a block into `pool` as a free one, joined with free neighbours of the same kind. Allocates
   // nothing: add_pages() or prepare_for_displaced() has made the tables of the pool's index.
   void put(PageBlock* block, Pool& pool) noexcept;
-  // Called before blocks of other homes are put into the pool.
+  // Called before blocks of other owning pools are put into the pool.
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
   // Takes a displaced free block out of the indexes of both its pools.
   void take_displaced(PageBlock* block) { unlink(block); }

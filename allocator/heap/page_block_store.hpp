@@ -1,4 +1,4 @@
-// Records of run blocks, named by numbers of four bytes. Each record fills a cache line. They lie
+// Records of page blocks, named by numbers of four bytes. Each record fills a cache line. They lie
 // in one piece of address space; only the records that were made take memory. Records are used
 // again and never freed before the store.
 //

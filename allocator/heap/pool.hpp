@@ -46,8 +46,8 @@ struct Pool {
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kPacked;
-  std::size_t run_bytes = 0;  // of all run blocks that this pool owns, also of displaced ones
-  FreeIndex own;              // the free blocks that this pool owns that are not displaced
+  std::size_t run_bytes = 0;  // of all page blocks that this pool owns, displaced ones too
+  FreeIndex own;              // the free blocks that this pool owns, without displaced ones
   // In a stream's first pool: the stream is destroyed and its work is over. A later request with
   // its handle comes from another stream.
   bool stream_is_over = false;
@@ -75,8 +75,8 @@ struct Pool {
   void drop_unused_tables() {
     if (run_bytes == 0) own.drop_empty_tables();
   }
-  // Page-granular pools only. displaced_here: free blocks of other homes that are free here.
-  // displaced_away: blocks that this pool owns that are free in other pools.
+  // Page-granular pools only. displaced_here: blocks of other owning pools that are free here.
+  // displaced_away: blocks of this owning pool that are free in others.
   FreeIndex displaced_here;
   std::set<PageBlock*, SmallestThenOldest> displaced_away;
 };

@@ -51,11 +51,11 @@ void BlockReturner::give_back_plain(Block* block) noexcept {
   cache->flush_some(*block, &back.blocks);
 }
 
-bool BlockReturner::flush(PoolIndex pools, ThreadCache::CachedKind kept, bool* any_large) {
+bool BlockReturner::flush(PoolIndex pools, ThreadCache::CachedKind kind, bool* any_large) {
   Later back(*this);
   {
     ThreadCaches::StopTheWorld stopped(caches_);
-    caches_.flush(pools, kept, &back.blocks);
+    caches_.flush(pools, kind, &back.blocks);
   }
   *any_large = false;
   back.blocks.each(

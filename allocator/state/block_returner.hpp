@@ -26,7 +26,7 @@ class BlockReturner {
 
   // Returns the blocks of a stream that threads cache. False: there were none. `*any_large`: large
   // blocks were among them.
-  bool flush(PoolIndex pools, ThreadCache::CachedKind kept, bool* any_large);
+  bool flush(PoolIndex pools, ThreadCache::CachedKind kind, bool* any_large);
   // Returns all blocks that threads cache.
   void flush_all();
 
