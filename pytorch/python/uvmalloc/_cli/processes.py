@@ -181,12 +181,20 @@ def _how_left(report: Report, went_on: bool) -> str:
 
 
 def _is_alive(pid: int, start_ticks: int | None) -> bool:
+    fields = stat_fields(pid)
+    return fields != [] and fields[0] not in "ZX" and int(fields[19]) == start_ticks
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on: the state, the parent and so on.
+
+    Empty if there is no such process.
+    """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name may hold any bytes
     except OSError:
-        return False
-    state, *fields = text.rpartition(")")[2].split()
-    return state not in "ZX" and int(fields[18]) == start_ticks
+        return []
+    return text.rpartition(")")[2].split()
 
 
 def _add_counters(folder: Path, found: Found, reason: str) -> None:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from uvmalloc._cli.credentials import Answer, Credentials, credentials_of
 from uvmalloc._cli.library_calls import figures_reader
-from uvmalloc._cli.processes import running
+from uvmalloc._cli.processes import running, stat_fields
 from uvmalloc._cli.report import MEMORY_KINDS, Report
 from uvmalloc._cli.tables import one_line
 from uvmalloc.errors import CommandError, OptionError
@@ -80,19 +80,12 @@ def _processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def _parent_of(pid: int) -> int:
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
-        return int(after_name.split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def with_descendants(pid: int) -> list[int]:
     """A launcher is the parent of the program that it runs."""
     children: dict[int, list[int]] = {}
     for each in _processes():
-        children.setdefault(_parent_of(each), []).append(each)
+        if fields := stat_fields(each):
+            children.setdefault(int(fields[1]), []).append(each)
     found = [pid]
     for each in found:
         found += children.get(each, [])
