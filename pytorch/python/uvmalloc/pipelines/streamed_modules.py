@@ -48,11 +48,7 @@ class StreamedModules:
 
     def close(self) -> None:
         self._undo.close()
-        on_meta = [
-            unit
-            for unit in self._units
-            if any(tensor.is_meta for _, tensor in _own_tensors(unit.module))
-        ]
+        on_meta = [unit for unit in self._units if _names_on_meta(unit.module)]
         for unit in on_meta:
             _AfterStream.watch(unit.path, unit.module)
         if on_meta:
@@ -215,7 +211,7 @@ class _AfterStream:
     def __call__(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         import torch
 
-        on_meta = [name for name, tensor in _own_tensors(module) if tensor.is_meta]
+        on_meta = _names_on_meta(module)
         if on_meta and any(
             isinstance(value, torch.Tensor) and not value.is_meta for value in inputs
         ):
@@ -224,7 +220,7 @@ class _AfterStream:
                 f"'{name}' has no values, because the model's stream has ended; call the model "
                 "inside stream.into(model), or load its tensors"
             )
-        if not any(tensor.is_meta for each in module.modules() for _, tensor in _own_tensors(each)):
+        if not any(map(_names_on_meta, module.modules())):
             self.end(module)
 
 
@@ -439,6 +435,10 @@ class _Sources:
 def _own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for store in (module._parameters, module._buffers):
         yield from ((name, tensor) for name, tensor in store.items() if tensor is not None)
+
+
+def _names_on_meta(module: torch.nn.Module) -> list[str]:
+    return [name for name, tensor in _own_tensors(module) if tensor.is_meta]
 
 
 def _storage(tensor: torch.Tensor) -> Any:
