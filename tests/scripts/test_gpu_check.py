@@ -69,6 +69,7 @@ def test_every_section_is_there_in_order(trial: tuple[dict[str, Any], str], gpu_
     titles = [line[3:] for line in page.splitlines() if line.startswith("## ")]
     assert titles == [title for title, _ in gpu_check.document.SECTIONS.values()]
     assert "Failed:" not in page
+    assert results["served_training"]["calls_served"] > 0
 
 
 def test_the_limit_is_a_quarter_of_what_is_free(trial: tuple[dict[str, Any], str]) -> None:

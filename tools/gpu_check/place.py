@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,9 +55,19 @@ class Place:
             result["LD_LIBRARY_PATH"] = str(self.libraries / "sim")
         return result
 
-    def python(self, *arguments: str, native: bool, report: Path | None = None) -> list[str]:
-        """The command that runs a Python program on this machine's device."""
-        program = [sys.executable, *arguments]
+    def python(
+        self,
+        *arguments: str,
+        native: bool,
+        report: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """The command that runs a Python program on this machine's device.
+
+        `variables` are set for the program alone, not for what launches it.
+        """
+        settings = [f"{name}={value}" for name, value in (variables or {}).items()]
+        program = [*(("env", *settings) if settings else ()), sys.executable, *arguments]
         if native and not self.simulated:
             return program
         command = [sys.executable, "-m", "uvmalloc", "sim" if self.simulated else "run"]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from uvmalloc._cli.environment import with_cuda_calls_served
+from uvmalloc._cli.environment import REPORT_DIR, with_cuda_calls_served
 
 from gpu_check.measurements import Json
 from gpu_check.place import MIB, ROOT, Place
@@ -36,19 +36,28 @@ def random_moves(place: Place, clock: Clock, programs: int) -> Json:
 def served_training(place: Place, clock: Clock, folder: Path, training: Training) -> Json:
     """torch keeps its own allocator, whose calls of cudaMalloc uvmalloc serves."""
     native = train_once(place, clock, folder, training, native=True)
-    environment = with_cuda_calls_served(
-        place.driver_environment(), place.libraries / "libuvmalloc.so"
-    )
-    files = {name: folder / f"served_{name}.json" for name in ("losses", "times")}
-    script = [str(ROOT / "examples" / "train_gpt.py"), *training.options()]
-    script += [word for name, file in files.items() for word in (f"--{name}", str(file))]
-    command = place.python(*script, native=True)
-    run(command, environment, clock.left(120), "train_gpt.py")
-    losses = [float.fromhex(loss) for loss in json.loads(files["losses"].read_text())]
-    outcome, difference = compare_losses(native.losses, losses)
+    reports = folder / "served"
+    reports.mkdir()
+    settings = with_cuda_calls_served({}, place.libraries / "libuvmalloc.so")
+    settings[REPORT_DIR] = str(reports)
+    served = train_once(place, clock, folder, training, native=True, settings=settings)
+    calls = [
+        call["served"]
+        for file in reports.glob("report.*.json")
+        for call in json.loads(file.read_text()).get("cuda_calls", {}).values()
+    ]
+    if sum(calls) == 0:
+        raise CheckError("no call was served")
+    outcome, difference = compare_losses(native.losses, served.losses)
     if outcome == "different":
         raise CheckError(f"the losses differ by {difference:.2g}")
-    return {"losses": outcome, "largest_relative_difference": difference}
+    return {
+        "calls_served": sum(calls),
+        "native_step_ms": native.step_ms,
+        "served_step_ms": served.step_ms,
+        "losses": outcome,
+        "largest_relative_difference": difference,
+    }
 
 
 def evictions(

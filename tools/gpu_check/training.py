@@ -80,15 +80,15 @@ def train_once(
     native: bool,
     settings: Mapping[str, str] | None = None,
 ) -> Trained:
-    """`settings` are variables of uvmalloc."""
+    """`settings` are variables of the program."""
     files = {name: folder / f"{name}.json" for name in ("losses", "times", "report")}
     for file in files.values():
         file.unlink(missing_ok=True)
     script = [str(ROOT / "examples" / "train_gpt.py"), *training.options()]
     script += ["--losses", str(files["losses"]), "--times", str(files["times"])]
-    command = place.python(*script, native=native, report=None if native else files["report"])
-    environment = {**place.environment(), **(settings or {})}
-    run(command, environment, clock.left(120), "train_gpt.py")
+    report = None if native else files["report"]
+    command = place.python(*script, native=native, report=report, variables=settings)
+    run(command, place.environment(), clock.left(120), "train_gpt.py")
     times = json.loads(files["times"].read_text())
     return Trained(
         [float.fromhex(loss) for loss in json.loads(files["losses"].read_text())],
