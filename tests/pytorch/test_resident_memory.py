@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytorch.conftest import Simulate
+from tests.pytorch.conftest import Simulate, SimulatedRun
 
 ROOT = Path(__file__).parents[2]
 LOOPS = ROOT / "bench" / "programs" / "random_loops.py"
 # Without it glibc's heap grows by holes, with any allocator.
 FIXED_HEAP = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+ENVIRONMENT = FIXED_HEAP | {"PYTHONPATH": str(ROOT)}
 MOST_OVER_STOCK = 1.25
 
 
@@ -51,6 +52,12 @@ def test_many_random_loops_take_no_more_memory_than_with_torchs_allocators(
     compare(simulate, 8, 500)
 
 
+def check_flat(run: SimulatedRun) -> None:
+    """The program prints its resident memory early and late."""
+    early, late = map(int, run.check().stdout.split())
+    assert late < early + (32 << 20)
+
+
 LOOP = """
 import torch
 from bench.programs.random_loops import resident_bytes
@@ -75,22 +82,15 @@ def test_memory_of_a_loop_over_batches_is_flat(
 ) -> None:
     last = 1000 if policy == "auto" else 200
     program = LOOP.replace("NON_BLOCKING", str(non_blocking)).replace("LAST", str(last))
-    run = simulate(program, policy=policy, environment=FIXED_HEAP | {"PYTHONPATH": str(ROOT)})
-    run.check()
-    early, late = map(int, run.stdout.split())
-    assert late < early + (32 << 20)
+    check_flat(simulate(program, policy=policy, environment=ENVIRONMENT))
 
 
 @pytest.mark.parametrize("profile", ["integrated", "hmm", "coherent"])
 def test_memory_of_the_loop_is_flat_on_each_kind_of_machine(
     simulate: Simulate, profile: str
 ) -> None:
-    environment = FIXED_HEAP | {"PYTHONPATH": str(ROOT), "UVMSIM_PROFILE": profile}
     program = LOOP.replace("NON_BLOCKING", "True").replace("LAST", "200")
-    run = simulate(program, environment=environment)
-    run.check()
-    early, late = map(int, run.stdout.split())
-    assert late < early + (32 << 20)
+    check_flat(simulate(program, environment=ENVIRONMENT | {"UVMSIM_PROFILE": profile}))
 
 
 LOADER = """
@@ -115,10 +115,7 @@ for step, batch in enumerate(loader):
 
 
 def test_memory_of_a_loop_over_a_pinning_loader_is_flat(simulate: Simulate) -> None:
-    run = simulate(LOADER, environment=FIXED_HEAP | {"PYTHONPATH": str(ROOT)})
-    run.check()
-    early, late = map(int, run.stdout.split())
-    assert late < early + (32 << 20)
+    check_flat(simulate(LOADER, environment=ENVIRONMENT))
 
 
 STREAM = """
@@ -142,7 +139,6 @@ print(most - before)
 
 
 def test_a_stream_keeps_a_few_windows_and_not_the_file(simulate: Simulate, tmp_path: Path) -> None:
-    environment = FIXED_HEAP | {"PYTHONPATH": str(ROOT)}
-    run = simulate(STREAM, str(tmp_path / "model.safetensors"), environment=environment)
-    run.check()
+    file = str(tmp_path / "model.safetensors")
+    run = simulate(STREAM, file, environment=ENVIRONMENT).check()
     assert int(run.stdout) < 4 * (16 << 20)
