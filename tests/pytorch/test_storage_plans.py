@@ -159,6 +159,11 @@ for options in ({}, {"upper_bounds": {"zz": 4}}, {"beyond_bound": "explode"}):
         uvmalloc.plan_storage(program, **options)
     except ValueError as error:
         print(str(error).replace(name, "SIZE"))
+for options in ((Model(),), (program, 64), (program, {name: "8"})):
+    try:
+        uvmalloc.plan_storage(options[0], upper_bounds=dict(enumerate(options)).get(1))
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, str(error).replace(name, "SIZE"))
 planned = uvmalloc.plan_storage(program, upper_bounds={name: 8})
 assert torch.equal(planned(torch.ones(8)), torch.full((8,), 2.0))
 try:
@@ -170,7 +175,14 @@ except ValueError as error:
     assert lines[0].startswith("plan_storage: the symbolic size 'SIZE' has no upper bound.")
     assert lines[1] == "plan_storage: the program has no symbolic size 'zz'; it has: SIZE"
     assert lines[2] == "plan_storage: beyond_bound is 'explode'; accepted: refuse, fall back"
-    assert lines[3].startswith("Trying to flatten user inputs")
+    assert lines[3:6] == [
+        "TypeError plan_storage: the program is a Model; accepted: what torch.export.export(model, "
+        "inputs) returns",
+        "TypeError plan_storage: upper_bounds is 64; accepted: sizes by name, for example "
+        '{"s0": 64}',
+        "ValueError plan_storage: the upper bound of 'SIZE' is '8'; accepted: a whole number",
+    ]
+    assert lines[6].startswith("Trying to flatten user inputs")
 
 
 def test_a_part_without_gradients_runs_in_its_place(checked: Checked) -> None:

@@ -742,6 +742,8 @@ with contextlib.ExitStack() as stack:
     closed(lambda: empty[2](x.to(device)))
     closed(lambda: list(stream))
     closed(lambda: list(pieces))
+closed(lambda: stream.into(empty).__enter__())
+closed(lambda: uvmalloc.stream_safetensors(file, 'cuda:7', window='1MiB'))
 for each in files:
     each.close()
 assert all(parameter.is_meta for parameter in empty.parameters())
@@ -833,7 +835,8 @@ def test_an_end_in_the_middle_leaves_the_model_and_other_files_alone(
         )
     ]
     assert run.stdout.splitlines() == [
-        *[line] * 3,
+        *[line] * 4,
+        "the device is 'cuda:7'; accepted: cpu, or a CUDA device below 1",
         "a model cannot be copied or saved while its tensors are streamed into it",
         *(graphs if device == "cuda" else []),
     ]

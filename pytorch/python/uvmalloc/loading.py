@@ -102,7 +102,7 @@ def load_safetensors(
     Raises:
         ValueError: the file is damaged or is no safetensors file, or the index does not fit its
             files. The message names the file and the fault. All headers are checked before any
-            tensor is read.
+            tensor is read. Or there is no such device.
         OSError: a file is missing or cannot be read.
         torch.OutOfMemoryError: there is not enough memory. No tensor is kept then.
     """
@@ -113,9 +113,12 @@ def load_safetensors(
 def as_device(device: torch.device | str | int) -> torch.device:
     import torch
 
-    if isinstance(device, int) and not isinstance(device, bool):
-        return torch.device("cuda", device)
-    return torch.device(device)
+    is_number = isinstance(device, int) and not isinstance(device, bool)
+    named = torch.device("cuda", device) if is_number else torch.device(device)
+    if named.type == "cuda" and (named.index or 0) >= (count := torch.cuda.device_count()):
+        others = f", or a CUDA device below {count}" if count else "; there is no CUDA device"
+        raise ValueError(f"the device is '{named}'; accepted: cpu{others}")
+    return named
 
 
 class LoadEndedError(Exception):
@@ -180,12 +183,16 @@ class Checkpoint:
             if self._loads == 0:
                 self._files.close()
 
+    def check_open(self) -> None:
+        """Raises ValueError after close()."""
+        if self._is_closed:
+            raise ValueError(f"{self.path}: the checkpoint is closed; open it again to read it")
+
     @contextlib.contextmanager
     def _open_files(self) -> Iterator[None]:
         """Keeps the descriptors open: the number of a closed one may become another file's."""
         with self._lock:
-            if self._is_closed:
-                raise ValueError(f"{self.path}: the checkpoint is closed; open it again to read it")
+            self.check_open()
             self._loads += 1
         try:
             yield

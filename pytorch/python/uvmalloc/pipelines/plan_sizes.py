@@ -85,6 +85,11 @@ class Symbols:
     def _bound(self, symbol: Any, upper: int) -> None:
         from torch.utils._sympy.value_ranges import ValueRanges
 
+        if isinstance(upper, bool) or not isinstance(upper, int):
+            raise ValueError(
+                f"plan_storage: the upper bound of '{symbol}' is {upper!r}; "
+                "accepted: a whole number"
+            )
         known = self._ranges.get(symbol, ValueRanges.unknown_int())
         if upper < known.lower:
             raise ValueError(

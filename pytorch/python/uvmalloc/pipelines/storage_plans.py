@@ -70,12 +70,25 @@ def plan_storage(
         effort: a factor on the time that the search for places may take.
 
     Raises:
+        TypeError: `exported_program` is not a program of torch.export.
         ValueError: a symbolic size has no upper bound; the program has a branch or a loop; an
             unknown name or policy. The message names it.
 
     A run raises what `program.module()` raises, before anything is computed: AssertionError for a
     guard, ValueError for arguments of another structure.
     """
+    import torch
+
+    if not isinstance(exported_program, torch.export.ExportedProgram):
+        raise TypeError(
+            f"plan_storage: the program is a {type(exported_program).__name__}; accepted: what "
+            "torch.export.export(model, inputs) returns"
+        )
+    if not isinstance(upper_bounds, Mapping | None):
+        raise TypeError(
+            f"plan_storage: upper_bounds is {upper_bounds!r}; accepted: sizes by name, for example "
+            '{"s0": 64}'
+        )
     if beyond_bound not in _POLICIES:
         raise ValueError(
             f"plan_storage: beyond_bound is {beyond_bound!r}; accepted: {', '.join(_POLICIES)}"

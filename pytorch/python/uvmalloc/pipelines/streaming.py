@@ -142,8 +142,9 @@ class StreamedCheckpoint:
 
         Raises ValueError if the files have no tensor of the model, or a tensor of another shape; if
         a parameter or buffer would stay on "meta"; if the window does not hold a module's tensors
-        twice, or not together with those of the modules around it.
+        twice, or not together with those of the modules around it; if the stream is closed.
         """
+        self._checkpoint.check_open()
         modules = StreamedModules(self._window, model, prefix)
         with contextlib.closing(modules):
             yield
