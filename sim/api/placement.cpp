@@ -2,9 +2,11 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "sim/engine/initialization.hpp"
 #include "sim/engine/thread_context.hpp"
@@ -17,6 +19,8 @@ struct NativeLocation {
   int id;
 };
 static_assert(sizeof(NativeLocation) == sizeof(CUmemLocation));
+
+constexpr std::size_t kDefaultSampleBytes = 64 << 10;  // assumed: documented as system dependent
 
 constexpr int kHostId = -1;     // cudaCpuDeviceId
 constexpr int kInvalidId = -2;  // cudaInvalidDeviceId
@@ -188,6 +192,33 @@ Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryR
       break;
     default:
       return Status::kInvalidValue;
+  }
+  return Status::kOk;
+}
+
+Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t sample_bytes,
+                     void* out) {
+  if (!Machine::instance().has_concurrent_access()) return Status::kNotSupported;
+  if (out == nullptr || summary_bytes == 0 || summary_bytes > range.size_bytes ||
+      sample_bytes > summary_bytes) {
+    return Status::kInvalidValue;
+  }
+  const std::size_t step =
+      sample_bytes != 0 ? sample_bytes : std::min(kDefaultSampleBytes, summary_bytes);
+  auto* next = static_cast<NativeLocation*>(out);
+  std::vector<int> found;
+  for (std::size_t begin = 0; begin < range.size_bytes; begin += summary_bytes) {
+    const std::size_t size = std::min(summary_bytes, range.size_bytes - begin);
+    found.clear();
+    const Status status = Machine::instance().sample_locations(
+        {static_cast<const char*>(range.address) + begin, size}, step, &found);
+    if (status != Status::kOk) return status;
+    const auto count = [&](int location) {
+      return std::count(found.begin(), found.end(), location);
+    };
+    const int most = *std::max_element(found.begin(), found.end(),
+                                       [&](int a, int b) { return count(a) < count(b); });
+    *next++ = {type_of(most), most < 0 ? 0 : most};
   }
   return Status::kOk;
 }

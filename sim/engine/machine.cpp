@@ -248,7 +248,7 @@ Allocation Machine::describe(MemoryKind kind, const void* address, std::size_t b
                     .device = device,
                     .flags = flags,
                     .id = next_allocation_id_++,
-                    .context = context_for(device)};
+                    .context = memory_context_for(device)};
 }
 
 Status Machine::allocate_managed(int device, std::size_t bytes, unsigned flags, void** out) {

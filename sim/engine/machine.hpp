@@ -137,6 +137,9 @@ class UVMSIM_EXPORT Machine {
   bool has_placement(MemoryRange range);
   Status policy_at(const void* address, Policy* out);
   Status residency(MemoryRange range, int location, std::size_t* out_bytes);
+  // Writes the location of the page at every `step_bytes` of the range: a device, kHost or
+  // kNoLocation. A page with copies at several places counts at the first device.
+  Status sample_locations(MemoryRange range, std::size_t step_bytes, std::vector<int>* out);
 
   // ---- work: run at once, or recorded if the stream is being captured. If a capture forbids a
   // call, here and below, the status names the broken rule. A kernel whose work the caller does

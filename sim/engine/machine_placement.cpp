@@ -190,4 +190,20 @@ Status Machine::residency(MemoryRange range, int location, std::size_t* out_byte
   return Status::kOk;
 }
 
+Status Machine::sample_locations(MemoryRange range, std::size_t step_bytes, std::vector<int>* out) {
+  const std::lock_guard lock(mutex_);
+  const AllocationRecord* record = placed_record(range);
+  if (record == nullptr || step_bytes == 0) return Status::kInvalidValue;
+  for (std::size_t offset = 0; offset < range.size_bytes; offset += step_bytes) {
+    const std::size_t page =
+        pages_of(*record, {static_cast<const char*>(range.address) + offset, 1}).first;
+    int location = 0;
+    while (location < device_count() && !residency_.is_resident(location, page)) ++location;
+    if (location == device_count())
+      location = residency_.is_resident(kHost, page) ? kHost : kNoLocation;
+    out->push_back(location);
+  }
+  return Status::kOk;
+}
+
 }  // namespace uvmsim

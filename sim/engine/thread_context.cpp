@@ -3,6 +3,7 @@
 #include <atomic>
 #include <type_traits>
 
+#include "sim/engine/contexts.hpp"
 #include "sim/engine/machine.hpp"
 
 namespace uvmsim {
@@ -25,6 +26,11 @@ Activity& activity(int device) {
 int context_for(int device) {
   const ThreadContext& thread = ThreadContext::current();
   return thread.context() == device ? thread.context_number() : device;
+}
+
+int memory_context_for(int device) {
+  const int number = context_for(device);
+  return Contexts::is_green(number) ? device : number;
 }
 
 ThreadContext::ThreadContext()

@@ -21,6 +21,9 @@ inline constexpr int kMostDevices = 64;
 // The context in which the calling thread creates objects of the device: the current context if it
 // belongs to the device, else the primary one.
 int context_for(int device);
+// The context that owns the memory and the events that the calling thread creates on the device: a
+// green context has none of its own.
+int memory_context_for(int device);
 
 struct KernelCall;
 

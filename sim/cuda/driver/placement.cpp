@@ -85,3 +85,9 @@ CU_API cuMemRangeGetAttributes(void** outs, size_t* out_bytes, CUmem_range_attri
   CU_ENTER;
   return finish(range_attributes(outs, out_bytes, attributes, count, {as_pointer(address), bytes}));
 }
+
+CU_API cuMemGetLocationInfo(CUdeviceptr address, size_t bytes, size_t summary_bytes,
+                            size_t sample_bytes, CUmemLocation* out) {
+  CU_ENTER;
+  return finish(location_info({as_pointer(address), bytes}, summary_bytes, sample_bytes, out));
+}

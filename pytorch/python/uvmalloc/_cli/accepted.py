@@ -6,7 +6,7 @@ from __future__ import annotations
 POLICIES = ("auto", "planned", "lru", "driver", "off")
 MOVES = ("cow", "alias", "copy")
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")
-DRIVER_VERSIONS = ("12.2", "12.8", "13.0")
+DRIVER_VERSIONS = ("12.2", "12.8", "13.0", "13.5")
 
 # The simulator accepts the same.
 HINTS = ("none", "recorded")  # that a replay of a trace sends

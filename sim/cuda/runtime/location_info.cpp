@@ -1,0 +1,12 @@
+// Where pages are: a call of CUDA 13.4, which HIP lacks.
+#include "sim/api/placement.hpp"
+#include "sim/cuda/runtime/entry.hpp"
+
+using namespace uvmsim;
+using namespace uvmsim::cuda;
+
+RT_API cudaMemGetLocationInfo(void* address, size_t bytes, size_t summary_bytes,
+                              size_t sample_bytes, cudaMemLocation* out) {
+  RT_ENTER_DEVICE;
+  return finish(location_info({address, bytes}, summary_bytes, sample_bytes, out));
+}
