@@ -5,6 +5,7 @@
 
 #include "allocator/process/process_allocator.hpp"
 #include "preload/cuda/driver.hpp"
+#include "preload/cuda/green_contexts.hpp"
 #include "preload/device_answers.hpp"
 
 namespace uvm::preload::cuda {
@@ -28,18 +29,38 @@ int Driver::device_of_context(CUcontext context) noexcept {
   return found;
 }
 
+namespace {
+
+// Forgets the device's noted streams for which `belongs` returns true.
+void note_streams_gone_if(const CachingManagedAllocator& ours, int device, auto belongs) {
+  for (const DeviceStream& stream : ours.streams().of(device)) {
+    auto* const handle = static_cast<CUstream>(stream.handle);
+    if (!is_default_stream(handle) && belongs(handle)) note_stream_gone(handle);
+  }
+}
+
+}  // namespace
+
 void note_streams_gone(CUcontext context) {
   const CachingManagedAllocator* ours = process_allocator();
-  const int device = ours != nullptr && !ours->inspection().in_forked_child()
-                         ? Driver::device_of_context(context)
-                         : -1;
+  if (ours == nullptr || ours->inspection().in_forked_child()) return;
+  const int device = Driver::device_of_context(context);
   if (device < 0) return;
-  for (const DeviceStream& stream : ours->streams().of(device)) {
+  note_streams_gone_if(*ours, device, [&](CUstream stream) {
     CUcontext of = nullptr;
-    auto* const handle = static_cast<CUstream>(stream.handle);
-    if (is_default_stream(handle)) continue;
-    if (pass_on(NEXT_OF_DRIVER(cuStreamGetCtx), handle, &of) == CUDA_SUCCESS && of == context)
-      note_stream_gone(handle);
+    return pass_on(NEXT_OF_DRIVER(cuStreamGetCtx), stream, &of) == CUDA_SUCCESS && of == context;
+  });
+}
+
+void note_streams_of_green_gone(const void* context) {
+  const CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || context == nullptr || ours->inspection().in_forked_child()) return;
+  for (int device = 0; device < ours->inspection().runtime().device_count(); ++device) {
+    note_streams_gone_if(*ours, device, [&](CUstream stream) {
+      CUgreenCtx of = nullptr;
+      return pass_on(NEXT_OF_DRIVER(cuStreamGetGreenCtx), stream, &of) == CUDA_SUCCESS &&
+             of == context;
+    });
   }
 }
 

@@ -94,34 +94,36 @@ def add_introductions(came: dict[str, int]) -> None:
     INTRODUCTIONS.write_text("\n".join([*comment, *sorted(rows)]) + "\n")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--add", action="store_true", help="add the new names to the lists")
-    arguments = parser.parse_args()
+def compare(folder: Path, add: bool) -> int:
+    """Prints the differences between the lists and the release, and returns their number."""
     differences = 0
-    came = introductions(arguments.folder)
-    for file, there in (
-        (DRIVER_NAMES, driver_names(arguments.folder)),
-        (RUNTIME_NAMES, runtime_names(arguments.folder)),
-    ):
+    came = introductions(folder)
+    there_by_file = {DRIVER_NAMES: driver_names(folder), RUNTIME_NAMES: runtime_names(folder)}
+    for file, there in there_by_file.items():
         listed = set(file.read_text().split())
         new = there - listed
-        gone = {
+        unknown = {
             name
             for name in listed - there
             if not is_form_of(name, there) and not DECLARED_ELSEWHERE.search(name)
         }
         for name in sorted(new):
             print(f"{file.name}: new: {name}")
-        for name in sorted(gone):
+        for name in sorted(unknown):
             print(f"{file.name}: in no header or library: {name}")
-        differences += len(new) + len(gone)
-        if arguments.add:
+        differences += len(new) + len(unknown)
+        if add:
             file.write_text("\n".join(sorted(listed | new)) + "\n")
-            if file == DRIVER_NAMES:
-                add_introductions({name: came[name] for name in new if name in came})
-    return 1 if differences and not arguments.add else 0
+            add_introductions({name: came[name] for name in new if name in came})
+    return differences
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--add", action="store_true", help="add the new names to the lists")
+    arguments = parser.parse_args()
+    return 1 if compare(arguments.folder, arguments.add) and not arguments.add else 0
 
 
 if __name__ == "__main__":

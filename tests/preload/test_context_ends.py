@@ -129,3 +129,51 @@ assert runtime.cudaDeviceSynchronize() == 0
     assert facades["device"]["live_bytes"] == facades["pinned"]["live_bytes"] == 0
     # Its streams took the pools of the streams that were gone.
     assert run.report["peak_touched_bytes"] < 256 << 20
+
+
+GREEN = """
+class Part(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("bytes", ctypes.c_char * 140)]
+def green_context(by_runtime):
+    part, description, context = Part(), pointer(), pointer()
+    library = runtime if by_runtime else driver
+    prefix = "cuda" if by_runtime else "cu"
+    assert getattr(library, prefix + "DeviceGetDevResource")(0, byref(part), 1) == 0
+    make = getattr(library, prefix + "DevResourceGenerateDesc")
+    assert make(byref(description), byref(part), 1) == 0
+    flags = 0 if by_runtime else 1
+    create = getattr(library, prefix + "GreenCtxCreate")
+    assert create(byref(context), description, 0, flags) == 0
+    return context
+def stream_of(context, by_runtime):
+    stream = pointer()
+    create = runtime.cudaExecutionCtxStreamCreate if by_runtime else driver.cuGreenCtxStreamCreate
+    assert create(byref(stream), context, 1, 0) == 0
+    return stream
+"""
+
+
+@pytest.mark.parametrize("by_runtime", [True, False])
+def test_streams_end_with_a_green_context_and_memory_does_not(
+    python: Program, by_runtime: bool
+) -> None:
+    run = python(f"""
+{GREEN}
+by_runtime = {by_runtime}
+primary = malloc(3 * MIB)
+for i in range(50):
+    context = green_context(by_runtime)
+    stream = stream_of(context, by_runtime)
+    status, ordered = allocate(runtime.cudaMallocAsync, size(3 * MIB), stream)
+    assert status == 0 and works(ordered)
+    assert runtime.cudaFreeAsync(ordered, stream) == 0
+    destroy = runtime.cudaExecutionCtxDestroy if by_runtime else driver.cuGreenCtxDestroy
+    assert destroy(context) == 0
+assert works(primary) and runtime.cudaFree(primary) == 0
+assert runtime.cudaDeviceSynchronize() == 0
+""")
+    assert run.reached == 0
+    assert run.stderr == ""
+    assert run.report["facades"]["device"]["live_bytes"] == 0
+    # Its streams took the pools of the streams that were gone.
+    assert run.report["peak_touched_bytes"] < 64 << 20

@@ -102,6 +102,17 @@ NOT_READY = 600
 new(driver.cuCtxCreate_v4, None, 0, 0)
 assert driver.cuStreamQuery(None) == NOT_READY
 """,
+    "detached-streams": """
+class Part(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("bytes", ctypes.c_char * 140)]
+part, stream = Part(), pointer()
+ok(driver.cuDeviceGetDevResource(0, byref(part), 1))
+description = new(driver.cuDevResourceGenerateDesc, byref(part), 1)
+context = new(driver.cuGreenCtxCreate, description, 0, 1)
+ok(driver.cuGreenCtxStreamCreate(byref(stream), context, 1, 0))
+ok(driver.cuGreenCtxDestroy(context))
+assert driver.cuStreamQuery(stream) == driver.cuStreamDestroy_v2(stream) == 400
+""",
     "hip-resets": HIP
     + """
 block = pointer()

@@ -1,8 +1,10 @@
-"""Every form of an intercepted call is intercepted: its versions, and those for a default stream
-per thread. The names are those that CUDA's and HIP's libraries export."""
+"""Every function that CUDA's and HIP's libraries export is intercepted, or a table says why not.
+Every form of an intercepted call is intercepted: its versions, and those for a default stream per
+thread."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shutil
 import subprocess
@@ -61,6 +63,44 @@ def test_the_reasons_are_sentences_about_names_that_exist() -> None:
 def test_a_form_that_is_forgotten_is_found() -> None:
     forgotten = {"cudaFreeAsync_ptsz", "cuStreamBeginCapture_v2_ptsz", "hipStreamEndCapture_spt"}
     assert forgotten <= forms_left_out(intercepted() - forgotten)
+
+
+# A function with such a name may have to be intercepted, so no wildcard covers it.
+TAKES_OR_ENDS = re.compile(
+    "Alloc|Malloc|Free|Destroy|(?<!Persisting)Reset|Release|Unmap|Unload|Capture|Launch"
+)
+
+
+def other_patterns() -> list[str]:
+    table = (ROOT / "preload" / "other_calls.md").read_text()
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert all(len(row) == 3 and len(row[2].split()) > 2 for row in rows)
+    return [pattern for row in rows for pattern in re.findall("`([^`]+)`", row[1])]
+
+
+def covers(pattern: str, name: str) -> bool:
+    if TAKES_OR_ENDS.search(name):
+        return pattern == name
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def unlisted(ours: set[str]) -> tuple[set[str], set[str]]:
+    """Functions that neither calls.def nor other_calls.md has, and patterns without a function."""
+    others = {base_of(name) for name in exported_by_libraries() - ours - set(left())}
+    patterns = other_patterns()
+    return (
+        {name for name in others if not any(covers(each, name) for each in patterns)},
+        {each for each in patterns if not any(covers(each, name) for name in others)},
+    )
+
+
+def test_every_exported_function_is_intercepted_or_a_table_says_why_not() -> None:
+    assert unlisted(intercepted()) == (set(), set())
+
+
+def test_a_function_that_ends_something_needs_a_row_of_its_own() -> None:
+    forgotten = {"cudaExecutionCtxDestroy", "cuGreenCtxDestroy", "hipStreamDestroy"}
+    assert unlisted(intercepted() - forgotten)[0] == forgotten
 
 
 DRIVER_BY_NAME = r"""

@@ -501,7 +501,9 @@ def test_a_size_of_static_storage_that_the_user_chose_stays(libraries):
     assert made["GLIBC_TUNABLES"] == expected
 
 
-@pytest.mark.parametrize(("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000), ("13.5", 13050)])
+@pytest.mark.parametrize(
+    ("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000), ("13.5", 13050)]
+)
 def test_the_simulated_driver_has_the_version_asked_for(uvmalloc, option, version):
     ask = "import ctypes\nv = ctypes.c_int()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
     ask += "driver.cuDriverGetVersion(ctypes.byref(v))\n"

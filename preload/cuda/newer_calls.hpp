@@ -1,0 +1,18 @@
+// Declarations of intercepted calls that are newer than the headers this library is compiled with.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+extern "C" {
+#if CUDART_VERSION < 13010
+cudaError_t cudaExecutionCtxDestroy(struct cudaExecutionContext_st* context);
+#endif
+#if CUDA_VERSION < 13030
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                       void (*callback)(), void* data);
+cudaError_t cudaStreamBeginRecaptureToGraph(cudaStream_t stream, cudaStreamCaptureMode mode,
+                                            cudaGraph_t graph,
+                                            struct cudaGraphRecaptureCallbackData* callback);
+#endif
+}
