@@ -15,21 +15,21 @@
 namespace uvm {
 namespace {
 
-// ThreadSanitizer does not see the barrier.
+// ThreadSanitizer does not see membarrier and would report races.
 constexpr bool kMayBeAsymmetric = !UVMALLOC_THREAD_SANITIZER;
 
 bool barrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Makes every thread of the process pass a full barrier. The call may fail although earlier calls
-// worked: memory is short, or a filter of system calls (seccomp) was installed. Then the process
-// must end: without the barrier the owner and another thread could hold a lock together, and the
-// kind of a lock in use cannot change.
+// Makes every thread of the process pass a full barrier. membarrier may fail although earlier calls
+// worked: if memory is short, or if a system-call filter (seccomp) was installed. The process is
+// then aborted: without the barrier the owner and another thread could hold a lock together, and a
+// lock in use cannot become symmetric.
 void pass_barrier() {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
     return;
-  // Slower: a barrier on the threads of all processes.
+  // Slower: this command covers the threads of all processes.
   if (barrier(MEMBARRIER_CMD_GLOBAL)) return;
   log(LogLevel::kError,
       "membarrier, which worked when the process began, fails now ({}): threads cannot be stopped "

@@ -1,12 +1,12 @@
-// A lock for data that one thread, its owner, uses all the time and others hardly ever (Note
-// "Asymmetric lock"). The owner locks it without an atomic read-modify-write or a fence. Others pay
-// for both sides with the membarrier system call (asymmetric Dekker, membarrier(2)). If the system
-// has no membarrier, and under ThreadSanitizer, which does not see that call, the owner locks by an
-// exchange.
+// A lock for data that one thread, the owner, uses all the time and other threads rarely use (Note
+// "Asymmetric lock"). The owner locks without an atomic read-modify-write or a fence. Other threads
+// make up for both with the membarrier system call (asymmetric Dekker, membarrier(2)). If the
+// system has no membarrier, or under ThreadSanitizer, which does not see that call, the owner locks
+// by an atomic exchange.
 //
-// The owner must not block while it holds the lock, because others spin until it unlocks. Another
-// thread may hold the lock for long, for example around a fork that copies memory; the owner then
-// sleeps. The callers of lock_all() exclude each other by a mutex of their own.
+// The owner must not block while it holds the lock, because other threads spin until the owner
+// unlocks. Another thread may hold the lock for long, for example around a fork that copies memory;
+// the owner then sleeps. The callers of lock_all() must exclude each other by a mutex of their own.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ class AsymmetricLock {
   [[gnu::always_inline]] void lock_owner() {
     if (asymmetric_) [[likely]] {
       busy_.store(true, std::memory_order_relaxed);
-      // Orders the store before the load in the instruction stream; the other side's membarrier
-      // does it in the processor.
+      // Keeps the compiler from moving the load before the store. The other thread's membarrier
+      // does the same in the processor.
       std::atomic_signal_fence(std::memory_order_seq_cst);
       if (!taken_.load(std::memory_order_acquire)) [[likely]]
         return;
@@ -32,8 +32,8 @@ class AsymmetricLock {
   }
   void unlock_owner() { busy_.store(false, std::memory_order_release); }
 
-  // Takes all these locks with one barrier. Called by any thread except their owners. Logs a line
-  // and aborts the process if the barrier fails although earlier ones worked.
+  // Takes all these locks with one barrier. Any thread except the locks' owners may call this. Logs
+  // a line and aborts the process if the barrier fails although earlier ones worked.
   static void lock_all(std::span<AsymmetricLock* const> locks);
   static void unlock_all(std::span<AsymmetricLock* const> locks);
 
@@ -47,7 +47,8 @@ class AsymmetricLock {
   static void prepare();
 
   enum class Kind : unsigned char { kSymmetric, kAsymmetric };
-  // Sets the kind of all locks, while none is in use. False if this system or build lacks the kind.
+  // Sets the kind of all locks. No lock may be in use. Returns false if this system or build lacks
+  // the kind.
   static bool use(Kind kind);
 
  private:
@@ -55,7 +56,7 @@ class AsymmetricLock {
   void lock_symmetric();
 
   static bool asymmetric_;
-  std::atomic<bool> busy_{false};   // held by the owner; symmetric kind: by any thread
+  std::atomic<bool> busy_{false};   // the owner holds the lock; symmetric kind: any thread does
   std::atomic<bool> taken_{false};  // another thread holds the lock, or waits for the owner
 };
 

@@ -2,7 +2,7 @@
 
 namespace uvm {
 
-// Called with shared_ locked.
+// Ends the bias. The caller must hold shared_.
 void BiasedMutex::take_from_owner() {
   if (owner_.load(std::memory_order_relaxed) == nullptr) return;
   const std::array<AsymmetricLock*, 1> own = {&own_};
@@ -18,7 +18,7 @@ void BiasedMutex::lock_for_fork() {
 }
 
 void BiasedMutex::after_fork_in_child() {
-  // The child lacks the threads that were locking the mutex, and the thread that may hold the bias.
+  // The threads that were locking the mutex, or that may hold the bias, do not exist in the child.
   own_.reset();
   bias_holder_ever_ = last_ = nullptr;
   turns_ = 0;

@@ -1,7 +1,7 @@
 // A mutex for data that one thread uses most of the time. Once a thread has locked the mutex 64
 // times in a row, the mutex is biased to that thread, which then locks it without an atomic
-// read-modify-write (AsymmetricLock). The next thread that locks it pays for a barrier, and ends
-// the bias.
+// read-modify-write (AsymmetricLock). The next other thread that locks the mutex pays for a barrier
+// and ends the bias.
 //
 // Only the first thread that qualifies may ever hold the bias. A thread can be pre-empted between
 // reading `owner_` and entering `own_`, and resume arbitrarily later. If the bias could pass to
@@ -44,9 +44,9 @@ class BiasedMutex {
     }
   }
 
-  // Like lock(), before a fork. Other threads then wait in a state that after_fork_in_child() can
-  // undo in the child, where those threads do not exist. The child calls after_fork_in_child()
-  // before it unlocks the mutex.
+  // Locks the mutex before a fork. Other threads then wait in a state that after_fork_in_child()
+  // can undo in the child, where these threads do not exist. The child must call
+  // after_fork_in_child() before it unlocks the mutex.
   void lock_for_fork();
   void after_fork_in_child();
 
@@ -61,10 +61,11 @@ class BiasedMutex {
   void lock_slow(const void* self);
   void take_from_owner();
 
-  std::atomic<const void*> owner_{nullptr};  // changed under shared_ with nobody inside own_
+  // The thread with the bias. Changed under shared_, while no thread holds own_.
+  std::atomic<const void*> owner_{nullptr};
   AsymmetricLock own_;
   std::mutex shared_;
-  // Guarded by the lock itself.
+  // Guarded by this mutex itself.
   bool by_owner_ = false;
   const void* bias_holder_ever_ = nullptr;  // the only thread that may be the owner
   const void* last_ = nullptr;

@@ -1,4 +1,4 @@
-// A file descriptor that is closed at the end of its scope. errno stays as it was.
+// Closes a file descriptor at the end of its scope, and leaves errno unchanged.
 #pragma once
 
 #include <unistd.h>

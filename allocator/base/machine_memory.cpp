@@ -20,7 +20,7 @@ std::optional<std::size_t> read_number(const std::string& path) {
   return std::nullopt;
 }
 
-// The number after `name` in a file of lines "name number" or "name: number unit".
+// Returns the number after `name` in a file of lines "name number" or "name: number unit".
 std::optional<std::size_t> named_number(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -38,7 +38,7 @@ std::size_t unused_host_bytes() {
   return (machine.freeram + machine.bufferram) * machine.mem_unit;
 }
 
-// The file names of a version of control groups.
+// Names of a control group's files; each version of control groups has its own.
 struct GroupFiles {
   const char* folder;
   const char* limit;

@@ -1,5 +1,5 @@
-// Makes records with stable addresses. A dropped record is made again, the last dropped first.
-// Guarded by its owner's lock.
+// Makes records with stable addresses. make() reuses dropped records, the last dropped first.
+// Guarded by the lock of the pool's owner.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class ObjectPool {
  public:
   Record* make(const Record& like) {
     if (dropped_.empty()) {
-      // Reserved now, so that drop() allocates nothing.
+      // Reserve now, so that drop() allocates nothing.
       if (dropped_.capacity() <= all_.size()) dropped_.reserve(2 * all_.size() + 1);
       return &all_.emplace_back(like);
     }
@@ -22,7 +22,7 @@ class ObjectPool {
     *record = like;
     return record;
   }
-  // The record's contents stay readable until the record is made again.
+  // The record's contents stay readable until make() reuses the record.
   void drop(Record* record) { dropped_.push_back(record); }
 
   std::size_t bytes() const { return all_.size() * sizeof(Record); }

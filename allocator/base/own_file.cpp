@@ -24,14 +24,14 @@ constexpr int kMostLinks = 40;  // the kernel's own limit
 constexpr int kMostNames = 100;
 constexpr mode_t kOwnOnly = 0600;
 
-// Whether this user trusts a link in the open folder.
+// Returns whether this user may follow `link`, which is in the open `folder` (OwnFile::OwnFile).
 bool is_trusted(const struct stat& link, int folder) {
   struct stat found {};
   if (fstat(folder, &found) != 0) return false;
   return (found.st_mode & S_IWOTH) == 0 || link.st_uid == geteuid() || link.st_uid == found.st_uid;
 }
 
-// Removes the first part of a path and returns it.
+// Removes the first part of a path and returns this part.
 std::string next_part(std::string* path) {
   const std::size_t begin = std::min(path->find_first_not_of('/'), path->size());
   const std::size_t end = std::min(path->find('/', begin), path->size());
@@ -40,7 +40,7 @@ std::string next_part(std::string* path) {
   return part;
 }
 
-// Returns -1 if the folder cannot be opened.
+// Returns a descriptor of the folder, or -1 if the folder cannot be opened.
 int open_folder(std::string path) {
   constexpr int kFlags = O_PATH | O_CLOEXEC;
   Descriptor folder(open(path.starts_with('/') ? "/" : ".", kFlags | O_DIRECTORY));

@@ -11,7 +11,7 @@ namespace uvm {
 
 class OwnFile {
  public:
-  // Opens the folder of `path`. Links on the way are followed by the rule of the kernel's
+  // Opens the folder of `path`. Follows links on the way by the rule of the kernel's
   // protected_symlinks: in a folder that everybody may write to, a link must belong to this user or
   // to the folder's owner. If the folder cannot be opened, every function fails with that error.
   explicit OwnFile(const std::string& path);
@@ -19,14 +19,14 @@ class OwnFile {
   OwnFile(const OwnFile&) = delete;
   OwnFile& operator=(const OwnFile&) = delete;
 
-  // Creates a file that only this user may read and write, and opens it for both. EEXIST if a file
-  // or a link has the name.
+  // Creates a file that only this user may read and write, and opens the file for reading and
+  // writing. EEXIST if a file or a link has the name.
   int create() const;
-  // Opens the existing file for writing, without waiting if it is a pipe or a device. ELOOP if it
-  // is a link.
+  // Opens the existing file for writing, without waiting if the file is a pipe or a device. ELOOP
+  // if the file is a link.
   int open_existing() const;
   bool remove() const;
-  // Writes `text` to a new file and renames that file over the present one, if any.
+  // Writes `text` to a new file and renames the new file over the present one, if any.
   bool replace(const std::string& text) const;
 
  private:

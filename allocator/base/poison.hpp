@@ -1,5 +1,5 @@
 // Marks freed memory as inaccessible in builds with AddressSanitizer, so that a use after free is
-// reported where it happens. Does nothing in other builds. Sees only accesses by the host.
+// reported at the access. Does nothing in other builds. Accesses by devices are not reported.
 #pragma once
 
 #include <cstddef>

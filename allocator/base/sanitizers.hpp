@@ -1,5 +1,5 @@
-// Which sanitizer this is built with: UVMALLOC_ADDRESS_SANITIZER and UVMALLOC_THREAD_SANITIZER,
-// each 1 or 0. GCC has macros for them, clang has features.
+// Defines UVMALLOC_ADDRESS_SANITIZER and UVMALLOC_THREAD_SANITIZER as 1 if this build has the
+// sanitizer, else as 0. GCC has a macro for each sanitizer; clang has __has_feature().
 #pragma once
 
 #if defined(__has_feature)

@@ -1,4 +1,5 @@
-// Counts the work of a thread, for tests that bound it. Does nothing in builds with NDEBUG.
+// Counts a thread's searches and look-ups, so that tests can limit them. Does nothing in builds
+// with NDEBUG.
 #pragma once
 
 #include <cstdint>

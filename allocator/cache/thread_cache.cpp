@@ -27,7 +27,7 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t counte
   } else if (streams_[index]->key != key) {
     rename(first, key);
   }
-  // recent_ is searched by handle, which the per-thread streams of all threads share.
+  // recent_ is searched by handle. A handle that names another thread's stream must not match.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }
@@ -73,7 +73,7 @@ void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
   if (of == nullptr) return;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
   of->key = key;
-  // Blocks of private pools are counted here and never cached.
+  // Blocks of private pools are counted here but never cached.
   of->largest_cached = key.private_pool != 0 ? 0 : kLargeBytes - 1;
   of->on_miss = first;
   of->blocks_at_miss = of->counts.blocks;

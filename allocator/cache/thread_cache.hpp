@@ -1,10 +1,10 @@
-// Blocks that one thread has freed and will likely request again: by stream and rounded size, last
-// in, first out. A hit takes no lock that another thread takes in normal operation
+// Caches the blocks that one thread has freed and will likely request again: by stream and rounded
+// size, last in, first out. A hit takes no lock that another thread takes in normal operation
 // (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only
 // blocks without side state are cached (invariant 11). Flushed blocks go to the pools.
 //
-// A cache belongs to its thread; others may flush it and read its counters while they hold its
-// lock. It shares no pair of cache lines with data of other threads.
+// A cache belongs to its thread; other threads may flush the cache and read its counters while they
+// hold its lock. The cache shares no pair of cache lines with data of other threads.
 #pragma once
 
 #include <algorithm>
@@ -29,9 +29,9 @@ namespace uvm {
 
 class alignas(kCacheLinePair) ThreadCache {
  public:
-  // `most_bytes`: limit on the cached bytes of one stream. `requests_per_look`, a power of two: one
-  // in this many allocations of a stream returns kDoneAtLimit if it is a hit, so that the caller
-  // reads the clock. 0: none does for that reason.
+  // `most_bytes` limits the cached bytes of one stream. `requests_per_look` is 0 or a power of two.
+  // In a stream, one in `requests_per_look` allocations returns kDoneAtLimit if it is a hit, so
+  // that the caller reads the clock.
   ThreadCache(FigureStore::ThreadCounts thread_counts, std::size_t most_bytes,
               std::uint64_t requests_per_look)
       : most_bytes_(most_bytes),
@@ -42,56 +42,57 @@ class alignas(kCacheLinePair) ThreadCache {
 
   AsymmetricLock lock;
 
-  // The outcome of a request.
+  // What allocate() has done.
   enum class Outcome : std::uint8_t {
-    kMiss,  // nothing was done
+    kMiss,  // no block was taken
     kDone,
     kDoneAtLimit,  // done; a peak may have been passed, or the clock is due
   };
 
   // ---- called by the owner, with the lock
 
-  // In place of a stream's first pool: the caller must take the slow path.
+  // Value of `*pools` after a miss if the caller must take the slow path.
   static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
 
-  // The record of the block that this thread last got at `address`; nullptr if another entry has
-  // replaced it. May be called without the lock.
+  // Returns the block that this thread last got at `address`, or nullptr if the cache no longer has
+  // a valid entry for the address. May be called without the lock.
   Block* known_at(const void* address) const {
     Block* block = known_[known_slot(address)];
     return block != nullptr && block->starts_at(address) ? block : nullptr;
   }
 
-  // A block of that size; nullptr on a miss. Then `*pools` is the stream's first pool, so that the
-  // caller can go straight there. It is kUnknownPools if the caller must take the slow path: the
-  // stream is not among the 16 recently used, or its cached large blocks have to be flushed first
-  // (flush_large()).
+  // Returns a cached block for `size_bytes`, or nullptr on a miss. A miss sets `*pools` to the
+  // stream's first pool, so that the caller can go straight there. `*pools` is kUnknownPools if the
+  // caller must take the slow path: if the stream is not among the 16 recently used, or if its
+  // cached large blocks have to be flushed first (flush_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome, PoolIndex* pools);
-  // Caches a live block without side state, which its caller frees. Returns its stream; nullptr if
-  // there is no room.
+  // Caches a block that the program frees. The block must be live and have no side state. Returns
+  // the block's stream, or nullptr if the cache refuses the block, for example for lack of room.
   const StreamKey* put(Block* block);
   // Counts the free of a block that put() has refused; the caller returns the block to its pool.
-  // Returns its stream; nullptr if the stream is not open.
+  // Returns the block's stream, or nullptr if the stream is not open.
   const StreamKey* pass_on(const Block& block);
 
-  // Lets blocks of a stream's pools be cached. `first` is the index of its first pool, `counter`
-  // the index of its facade and device among the counters.
+  // Starts to cache the blocks of a stream's pools. `first` is the index of the stream's first
+  // pool, `counter` the index of the counters for its memory kind and device.
   void open(const StreamKey& key, PoolIndex first, std::size_t counter);
   bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
-  // Whether large blocks of these pools are cached from now on.
+  // Sets whether large blocks of these pools are cached from now on.
   void set_may_cache_large(PoolIndex first, bool keep);
-  // On a miss of a large request: moves the stream's cached large blocks to `*out`. In their pool
-  // they may serve the request. False if such misses are so frequent that the stream should cache
-  // no large blocks.
+  // Called when a large request misses. Moves the stream's cached large blocks to `*out`: back in
+  // their pool, these blocks may serve the request. Returns false if such misses are so frequent
+  // that the stream should cache no large blocks.
   bool flush_large(PoolIndex first, BlockChain* out) noexcept;
-  // Moves the stream's cached large blocks to `*out`; its medium blocks too, if they have more than
-  // `most_medium_bytes`. Cached blocks cannot be joined with free neighbours.
+  // Moves the stream's cached large blocks to `*out`, because cached blocks cannot be joined with
+  // free neighbours. Moves the medium blocks too if these hold more than `most_medium_bytes`.
   void trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
-  // Moves the cached blocks of these pools to `*out`, and caches no more of them.
+  // Moves the cached blocks of these pools to `*out`, and stops caching blocks of these pools.
   void close(PoolIndex first, BlockChain* out) noexcept;
-  // Drops the stream's bins and counts. None of its blocks may be cached.
+  // Drops the stream's bins and counts. No block of the stream may be cached.
   void drop(PoolIndex first) noexcept;
-  // Gives the pools to another stream, whose requests get the cached blocks after open().
+  // Assigns the pools to another stream. After open(), requests of that stream get the cached
+  // blocks.
   void rename(PoolIndex first, const StreamKey& key);
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
@@ -99,8 +100,8 @@ class alignas(kCacheLinePair) ThreadCache {
   ThreadCounters& counts(std::size_t counter) { return thread_counts_[counter]; }
 
   // Count a block that bypasses the cache. The stream with the first pool `first` must be open.
-  // count_allocated() also remembers the record (known_at()). It returns false if a peak may have
-  // been passed.
+  // count_allocated() also remembers the record for known_at(), and returns false if a peak may
+  // have been passed.
   [[gnu::always_inline]] bool count_allocated(PoolIndex first, Block& block, bool from_cache) {
     return allocated(streams_[first / kPoolsPerStream].get(), block, block.requested_bytes(),
                      from_cache);
@@ -112,14 +113,15 @@ class alignas(kCacheLinePair) ThreadCache {
   // ---- called by any thread that holds the lock
 
   // Moves the cached blocks of the stream with the first pool `first` to `*out`: small objects,
-  // medium blocks, large blocks (from kLargeBytes on), or both of the latter.
+  // medium blocks, large blocks (of at least kLargeBytes), or medium and large blocks (kRuns).
   enum class CachedKind : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
-  // Moves some small objects of a block's size to `*out`, if their bin is full.
+  // Makes room in the bin of small objects of a block's size: moves up to kFlushedBlocks of these
+  // objects to `*out`.
   void flush_some(const Block& like, BlockChain* out) noexcept;
 
-  // Whether the thread has allocated since the last call.
+  // Returns whether the thread has allocated since the previous call of this function.
   bool take_has_allocated();
 
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
@@ -141,13 +143,13 @@ class alignas(kCacheLinePair) ThreadCache {
  private:
   struct Bin {
     BlockChain blocks;
-    std::uint32_t granules = 0;  // of each block
+    std::uint32_t granules = 0;  // size of each block
     std::uint32_t count = 0;
   };
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
   // Small and medium blocks have a bin for each size.
   static constexpr std::size_t kDirectBins = kLargeBytes / kGranule - 1;
-  // A medium request may get a block less than kSmallestPacked larger, as it may from a pool.
+  // A medium request may get a block that is too large by less than kSmallestPacked, as pools do.
   static constexpr std::size_t kNearBins = kSmallestPacked / kGranule;
   static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
     std::array<std::uint32_t, kSmallBins> most{};
@@ -164,13 +166,13 @@ class alignas(kCacheLinePair) ThreadCache {
     StreamKey key;
     PoolIndex first_pool = 0;
     ThreadCounters* thread_counts = nullptr;
-    // Value of `*pools` on a miss: first_pool, or kUnknownPools while large blocks are cached.
+    // Value of `*pools` after a miss: first_pool, or kUnknownPools while large blocks are cached.
     PoolIndex on_miss = 0;
     std::size_t medium_bytes = 0;  // of cached medium blocks
     std::size_t other_bytes = 0;   // of all other cached blocks
-    // Largest size that is cached; 0: none. Cached large blocks cannot be joined with their
-    // neighbours, so other blocks are cut from worse places, which costs new pages in the end. They
-    // are cached only if hardly any large request misses.
+    // Largest size that is cached; 0: none. Cached large blocks cannot be joined with their free
+    // neighbours, so other blocks are cut from worse places, which costs new pages in the end.
+    // Large blocks are therefore cached only if hardly any large request misses.
     std::size_t largest_cached = 0;
     std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last flushed
     StreamCounters counts;
@@ -184,7 +186,8 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uint64_t filled_sets = 0;  // a bit for each set that may hold blocks
 
     std::size_t cached_bytes() const { return medium_bytes + other_bytes; }
-    // The first bin with blocks among the kNearBins from `index` on; nullptr if all are empty.
+    // Returns the first bin with blocks among the kNearBins bins from `index` on, or nullptr if all
+    // these bins are empty.
     Bin* find_near(std::size_t index) {
       const std::size_t word = index / 64;
       std::uint64_t near = filled_medium[word] >> index % 64;
@@ -203,7 +206,8 @@ class alignas(kCacheLinePair) ThreadCache {
       }
       return nullptr;
     }
-    // Assigns an empty bin to a size that has none; nullptr if no bin of its set is empty.
+    // Assigns an empty bin to a size that has no bin. Returns nullptr if the size's set has no
+    // empty bin.
     Bin* claim(std::uint32_t granules);
   };
 
@@ -220,12 +224,12 @@ class alignas(kCacheLinePair) ThreadCache {
                 of->key.device == device;
     return same ? of : nullptr;
   }
-  // The stream of a pool; nullptr if it is not open.
+  // Returns the stream of a pool, or nullptr if the stream is not open.
   [[gnu::always_inline]] Stream* stream_of(PoolIndex pool) const {
     const std::size_t index = pool / kPoolsPerStream;
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
-  // Moves all but `keep` blocks to `*out`; returns the bytes moved.
+  // Moves all but `keep` blocks to `*out`. Returns the bytes moved.
   static std::size_t empty(Bin* bin, std::uint32_t keep, BlockChain* out) noexcept;
   static Block* pop(Bin* bin) {
     --bin->count;
@@ -261,16 +265,16 @@ class alignas(kCacheLinePair) ThreadCache {
   const std::size_t most_bytes_;
   const std::uint64_t look_mask_;
   std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
-  // The records of the blocks that the thread got last, so that a free need not look them up. An
-  // entry may be stale: it is valid if its record still has the block's address. With 1,000 live
-  // blocks, four of five are found here when they are freed.
+  // The records of the blocks that the thread got last, so that a free needs no look-up in the page
+  // directory. An entry is valid only if its record still has the block's address. With 1,000 live
+  // blocks, four of five frees find their record here.
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
   FigureStore::ThreadCounts thread_counts_;       // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all counters
   std::int64_t most_live_bytes_ = 0;
-  std::int64_t allocated_before_ = 0;  // blocks, by take_has_allocated()
+  std::int64_t allocated_before_ = 0;  // blocks allocated until the last take_has_allocated()
 };
 
 // Holds the lock of a thread's own cache until the end of its scope.
@@ -342,8 +346,8 @@ class CacheOwnerGuard {
     of->medium_bytes += size_bytes;
     of->filled_medium[index / 64] |= std::uint64_t{1} << index % 64;
   } else {
-    // Binned by requested, not actual, size: a loop requests the same size again. The request can
-    // be below kLargeBytes although the block is large (aligned requests, near fits).
+    // The bin is chosen by the requested size, because a loop requests the same size again. The
+    // request can be below kLargeBytes although the block is large (aligned requests, near fits).
     const std::size_t for_bytes =
         block->kind == BlockKind::kPageGranular
             ? size_bytes

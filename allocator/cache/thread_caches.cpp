@@ -19,8 +19,9 @@ std::uint64_t next_serial() {
   return ++last;
 }
 
-// The existing allocators, by serial. An ending thread looks its allocators up here, because it may
-// outlive them. Never destroyed, because threads may end after static objects are destroyed.
+// Lists the existing allocators, by serial. An ending thread looks its allocators up here, because
+// the thread may outlive them. Never destroyed, because threads may end after static objects are
+// destroyed.
 struct AllocatorRegistry {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
@@ -33,10 +34,10 @@ AllocatorRegistry& registry() {
 
 }  // namespace
 
-// A thread's caches, by the allocator's serial. When the thread ends, it returns them.
+// A thread's caches, by the allocator's serial. The ending thread returns the caches.
 struct ThreadExitHook {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches;
-  pid_t process = 0;  // in which the caches were made
+  pid_t process = 0;  // the process that made the caches
 
   ThreadExitHook() = default;
   ~ThreadExitHook() { run(); }
@@ -46,8 +47,8 @@ struct ThreadExitHook {
   void run() noexcept {
     ThreadCaches::slot_ = {};
     const auto left = std::exchange(caches, {});
-    // In a forked child the inherited blocks belong to the parent, and threads that do not exist
-    // there may hold locks.
+    // In a forked child the inherited blocks belong to the parent, and threads that exist only in
+    // the parent may hold locks.
     if (process != getpid()) return;
     for (auto [serial, cache] : left) {
       ThreadCaches* const of = enter(serial);
@@ -58,7 +59,8 @@ struct ThreadExitHook {
   }
 
  private:
-  // Keeps the allocator from being destroyed until leave(). nullptr if it is destroyed already.
+  // Keeps the allocator from being destroyed until leave(). Returns nullptr if the allocator is
+  // already destroyed.
   static ThreadCaches* enter(std::uint64_t serial) {
     const RankedGuard lock(registry().mutex);
     const auto found = registry().by_serial.find(serial);
@@ -74,8 +76,8 @@ struct ThreadExitHook {
 };
 
 namespace {
-// Set at this thread's end, when ThreadExitHook is destroyed or LateExitHook runs it. A plain bool,
-// so it can be read afterwards.
+// Set at this thread's end, when ThreadExitHook is destroyed or LateExitHook runs the hook. A plain
+// bool can still be read afterwards.
 constinit thread_local bool thread_is_exiting = false;
 
 ThreadExitHook& thread_end() {
@@ -86,10 +88,10 @@ ThreadExitHook& thread_end() {
   return end;
 }
 
-// Destructors of thread-specific data run after those of thread-local objects. If one of them is
-// the first in its thread to use an allocator, the thread's ThreadExitHook is made too late to be
-// destroyed. In that case pthread runs this key's destructor, with the ThreadExitHook, in its next
-// round.
+// Destructors of thread-specific data run after those of thread-local objects. If such a destructor
+// is the first in its thread to use an allocator, the thread's ThreadExitHook is made too late to
+// be destroyed. In that case pthread passes the ThreadExitHook to this key's destructor in its next
+// round of destructors.
 class LateExitHook {
  public:
   LateExitHook() : exists_(pthread_key_create(&key_, run) == 0) {}
@@ -137,8 +139,8 @@ ThreadCaches::~ThreadCaches() {
 }
 
 void ThreadCaches::close() noexcept {
-  // In a forked child a thread that does not exist there may hold the mutex, and no thread returns
-  // its cache.
+  // In a forked child no thread returns its cache, and a thread that exists only in the parent may
+  // hold the mutex.
   if (abandoned_) return;
   std::unique_lock lock(registry().mutex);
   registry().by_serial.erase(serial_);
@@ -164,7 +166,7 @@ ThreadCache* ThreadCaches::local_slow() noexcept {
   return cache;
 }
 
-// Allocates all memory before the first change, so that a failure changes nothing.
+// Allocates all memory before the first change, so that a failed allocation changes nothing.
 ThreadCache* ThreadCaches::add_cache() {
   auto& ended = thread_end();
   auto cache =
@@ -199,14 +201,15 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
     take_out(cache, &blocks, &streams);
   }
   {
-    // With this thread's last counts, the sum may exceed a peak.
+    // With this thread's last counts, a sum may exceed its peak.
     const StopTheWorld stopped(*this);
     aggregate();
   }
   returns_.end_thread(std::move(blocks), streams);
 }
 
-// If there is no memory to list the streams that the cache knows, it stays in caches_.
+// Flushes the cache, moves its counts to those of ended threads, and removes the cache from
+// caches_. If there is no memory to list the cache's streams, only flushes the cache.
 void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<PoolIndex>* streams) noexcept {
   bool has_all = true;
@@ -228,8 +231,8 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
 
 ThreadCaches::StopTheWorld::StopTheWorld(ThreadCaches& caches)
     : caches_(caches), lock_(caches.mutex_) {
-  // In a forked child no other thread is inside its cache, although a lock may say so: at the fork
-  // its owner may have been about to notice that the lock was taken.
+  // A forked child has no other threads. Their locks may still look held: at the fork an owner may
+  // have been about to notice that another thread had taken the lock.
   if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
@@ -365,7 +368,7 @@ void ThreadCaches::unlock_list_after_fork() {
 void ThreadCaches::abandon() noexcept {
   abandoned_ = true;
   slot_ = {};
-  // This thread's end must take no locks, because other threads may have held them at the fork.
+  // This thread must take no locks when it ends: other threads may have held these at the fork.
   if (!thread_is_exiting) thread_end().caches.clear();
 }
 

@@ -20,7 +20,7 @@
 namespace uvm {
 namespace {
 
-constexpr std::size_t kPage = 4096;                // unit of a mapping's size, and its alignment
+constexpr std::size_t kPage = 4096;                // alignment of a mapping and unit of its size
 constexpr off_t kMostFileBytes = off_t{64} << 20;  // a store for 500 devices is smaller
 constexpr std::string_view kFormat = "uvmalloc-fig-1";
 
@@ -47,15 +47,15 @@ Figures::OfHints copy_of(const HintCounters::Kind& kind) {
   return out;
 }
 
-// Reserves all of the file now: a later write to a mapped page without room in the file system, or
-// beyond a limit on the size of files, would kill the process.
+// Reserves the whole file and returns whether that worked. Otherwise a later write to a mapped page
+// would kill the process if the file system is full, or beyond the process's limit on file sizes.
 bool has_room(int descriptor, std::size_t size_bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
   return posix_fallocate(descriptor, 0, static_cast<off_t>(size_bytes)) == 0;
 }
 
-// A copy of a file, with the alignment of a store.
+// A copy of a file in memory, with the alignment of a store.
 struct FileContent {
   struct Free {
     void operator()(char* bytes) const { ::operator delete(bytes, std::align_val_t(kPage)); }
@@ -64,9 +64,9 @@ struct FileContent {
   std::size_t size_bytes = 0;
 };
 
-// Reads a regular file up to its size when opened, and pads it with zeros to `least_bytes`. Other
-// files are not read: another user may have put anything there, for example a pipe without a
-// writer.
+// Reads a regular file up to the size that the file has when opened, and pads the copy with zeros
+// to `least_bytes`. Other kinds of file are not read: another user may have put anything there, for
+// example a pipe without a writer.
 FileContent content_of(const std::string& file, std::size_t least_bytes) {
   FileContent content;
   const Descriptor descriptor(open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -130,8 +130,8 @@ bool FigureStore::map_file(const std::string& file) {
   if (has_room(descriptor, layout_.size_bytes)) {
     mapped = mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   }
-  // The mapping stays without the descriptor. A program that closes descriptors that it does not
-  // know could close this one, and then use its number for another file.
+  // The mapping does not need the descriptor. A program that closes unknown descriptors could close
+  // this one and reuse its number for another file.
   ::close(descriptor);
   if (mapped == MAP_FAILED) {
     remove_file();
@@ -151,7 +151,7 @@ void FigureStore::make_parts() {
   header.fixed_bytes = sizeof(Fixed);
   header.counters = counters_;
   copy_text(UVMALLOC_VERSION, &header.version);
-  copy_text(kFormat, &header.format);  // last, because readers accept the file from then on
+  copy_text(kFormat, &header.format);  // last, because readers accept the file once this is set
 }
 
 void FigureStore::remove_file() noexcept {
@@ -164,7 +164,7 @@ void FigureStore::leave_to_parent() noexcept {
   file_.clear();
   void* copy =
       mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return;  // the child counts in the parent's figures rather than dying
+  if (copy == MAP_FAILED) return;  // better that the child counts in the parent's figures than dies
   std::memcpy(copy, mapped_, layout_.size_bytes);
   mremap(copy, layout_.size_bytes, layout_.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, mapped_);
 }
@@ -212,7 +212,7 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakTracker::Peaks* pe
   for (std::size_t counter = 0; counter < devices * kFacades; ++counter) {
     const ThreadCounters counts = sum(counter);
     Amounts live = counts.live(ThreadCounters::kAll);
-    live.bytes = std::max<std::int64_t>(live.bytes, 0);  // below zero if threads were left out
+    live.bytes = std::max<std::int64_t>(live.bytes, 0);  // negative if threads were left out
     const Amounts total = counts.total(ThreadCounters::kAll);
     Figures::OfFacade& facade = out.facades[counter / devices];
     facade.allocations += static_cast<std::uint64_t>(total.blocks);

@@ -1,9 +1,10 @@
-// The figures that an allocator's report needs, in one piece of memory without pointers. The memory
-// may be a shared mapping of a file. Then the file has every figure after the process has ended,
-// however it ended. Without a file it is ordinary memory.
+// Holds the figures that an allocator's report needs, in one piece of memory without pointers. If
+// the memory is a shared mapping of a file, the file keeps every figure after the process has
+// ended, even after a crash. Without a file, the figures are in ordinary memory.
 //
-// Made before the parts of the allocator that count in it, and destroyed after them. Each part
-// guards its own figures; take_thread_counts() and the destructor of ThreadCounts are thread-safe.
+// Made before the parts of the allocator that count in the store, and destroyed after these parts.
+// Each part guards its own figures; take_thread_counts() and the destructor of ThreadCounts are
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -42,7 +43,7 @@ struct Figures {
     std::uint64_t allocations = 0;
     std::uint64_t allocated_bytes = 0;
     std::uint64_t live_bytes = 0;
-    std::uint64_t peak_bytes = 0;  // over devices, the sum of their peaks
+    std::uint64_t peak_bytes = 0;  // the sum of the devices' peaks
     std::uint64_t cache_hits = 0;
   };
   struct OfHints {
@@ -51,7 +52,7 @@ struct Figures {
     std::uint64_t failed = 0;
     std::array<std::uint64_t, kSkipReasons> skipped{};
   };
-  std::string about;  // the text of describe()
+  std::string about;  // the text passed to describe()
   std::array<OfFacade, kFacades> facades{};
   std::uint64_t peak_bytes = 0;  // of all facades together
   Totals totals;
@@ -59,24 +60,24 @@ struct Figures {
   CountingRuntime::Calls calls;
   std::uint64_t unmanaged_host_allocations = 0;
   std::uint64_t unmanaged_host_bytes = 0;
-  std::uint64_t threads_left_out = 0;  // threads whose counters found no room in the store
+  std::uint64_t threads_left_out = 0;  // threads with counters outside the store, for lack of room
 };
 
 class FigureStore {
  public:
-  // In ordinary memory. `counters` is the number of facades times that of devices. Throws
-  // std::bad_alloc.
+  // Keeps the figures in ordinary memory. `counters` is the number of memory kinds times the number
+  // of devices. Throws std::bad_alloc.
   explicit FigureStore(std::size_t counters);
-  // In `file`, which must not exist; in ordinary memory if the file cannot be created.
+  // Keeps the figures in `file`, or in ordinary memory if the file exists or cannot be created.
   FigureStore(std::size_t counters, const std::string& file);
   ~FigureStore();
   FigureStore(const FigureStore&) = delete;
   FigureStore& operator=(const FigureStore&) = delete;
 
   bool is_in_file() const { return !file_.empty(); }
-  // Removes the file's name.
+  // Unlinks the file. The figures stay in the mapping.
   void remove_file() noexcept;
-  // In a forked child: later counts do not reach the parent's figures.
+  // Called in a forked child. Keeps later counts out of the parent's figures.
   void leave_to_parent() noexcept;
 
   std::size_t counters() const { return counters_; }
@@ -86,14 +87,14 @@ class FigureStore {
   CountingRuntime::Counters& calls() { return fixed_->calls; }
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
   std::span<PeakTracker::Peaks> peaks() { return {peaks_, counters_}; }
-  // The sums of threads that have ended, by index.
+  // The sums over ended threads, by index of the counter.
   std::span<ThreadCounters> ended() { return {thread_counts_, counters_}; }
 
-  // Stores the text of Figures::about; false if the text is too long.
+  // Stores the text of Figures::about. Returns false if the text is too long.
   bool describe(std::string_view text) noexcept;
 
-  // One thread's counters, one for each facade and device, all zero at first. If the store has no
-  // room left, they lie in ordinary memory, and a reader of the file does not see them.
+  // One thread's counters, one for each memory kind and device, all zero at first. If the store is
+  // full, the counters are in ordinary memory, and a reader of the file does not see them.
   class ThreadCounts {
    public:
     ThreadCounts(ThreadCounts&& other) noexcept;
@@ -106,17 +107,17 @@ class FigureStore {
     friend class FigureStore;
     ThreadCounts() = default;
     std::span<ThreadCounters> thread_counts_;
-    std::atomic<bool>* taken_ = nullptr;  // nullptr if `own_` has the counters
+    std::atomic<bool>* taken_ = nullptr;  // nullptr if the counters are in `own_`
     std::unique_ptr<ThreadCounters[]> own_;
   };
   ThreadCounts take_thread_counts();
 
-  // Called while no figure changes. `sum` returns the sum of all threads' counters at an
-  // index.
+  // Returns all figures. No figure may change meanwhile. `sum` returns the sum of all threads'
+  // counters at an index.
   using SumOfCounter = std::function<ThreadCounters(std::size_t counter)>;
   Figures read(const SumOfCounter& sum) const;
-  // The figures that a process has left in a file. If the file is none of these, returns nullopt
-  // and sets `*why_not` to the reason in one line.
+  // Returns the figures that a process has left in a file. If the file cannot be read or is not a
+  // store of this version, returns nullopt and sets `*why_not` to the reason in one line.
   static std::optional<Figures> read_file(const std::string& file, std::string* why_not);
 
  private:
@@ -139,11 +140,11 @@ class FigureStore {
     CountingRuntime::Counters calls;
     UnmanagedHost unmanaged_host;
   };
-  // Offsets of the parts behind `Fixed`.
+  // Offsets of the parts that follow `Fixed`.
   struct Layout {
     explicit Layout(std::size_t counters);
     std::size_t peaks = 0;
-    std::size_t thread_counts = 0;  // those of ended threads, then those of kThreads threads
+    std::size_t thread_counts = 0;  // counters of ended threads, then of kThreads threads
     std::size_t size_bytes = 0;
   };
 

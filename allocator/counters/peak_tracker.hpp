@@ -1,5 +1,5 @@
-// Peaks of the sums over all threads of what each counts (ThreadCounters). Guarded by the stopped
-// world of the thread caches.
+// Tracks the peaks of sums over all threads' counters (ThreadCounters). Used only while the world
+// is stopped (ThreadCaches::StopTheWorld).
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@
 
 namespace uvm {
 
-// Divides the headroom between a sum and its peak among the threads. About half goes to the calling
-// thread, the rest evenly to other threads that have allocated since the last division. Idle
-// threads get none.
+// Divides the headroom between a sum and its peak among the threads. At least half goes to the
+// calling thread, the rest evenly to other threads that have allocated since the last division.
+// Idle threads get none, unless all are idle: then all get the same.
 class HeadroomShares {
  public:
   // Adds the next thread.
@@ -42,23 +42,23 @@ class PeakTracker {
     std::array<Amounts, kSums> decreased_before;
   };
 
-  // `counters` outlive the book.
+  // `counters` must outlive the tracker.
   explicit PeakTracker(std::span<Peaks> counters) : counters_(counters) {}
 
-  // Sums `thread_counts` and `ended`, which are those of one index, updates the peaks, and divides
-  // the headroom below them.
+  // Sums `thread_counts` and `ended`, all at the same index, updates the peaks, and divides the
+  // headroom below the peaks among the threads.
   void aggregate(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
                  const ThreadCounters& ended, const HeadroomShares& shares);
 
   // Restart the peaks from the present sum, and the totals from zero. The caller must call
-  // aggregate() afterwards, because the threads' headroom is too large then.
+  // aggregate() afterwards, because the threads' headroom is too large until then.
   void reset_peaks(std::size_t counter) { counters_[counter].peaks = {}; }
   void reset_totals(std::size_t counter, const ThreadCounters& sum);
 
   const Amounts& peak(std::size_t counter, std::size_t of) const {
     return counters_[counter].peaks[of];
   }
-  // Allocated and freed since the start or the last reset.
+  // Return what was allocated, or freed, since the start or the last reset.
   Amounts increased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const;
   Amounts decreased(std::size_t counter, std::size_t of, const ThreadCounters& sum) const;
 

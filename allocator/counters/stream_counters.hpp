@@ -1,5 +1,6 @@
-// The blocks that one thread has allocated from one stream's pools and freed into them. Belongs to
-// the thread whose cache it is in; others may read it while they hold that cache's lock.
+// Counts the blocks that one thread has allocated from one stream's pools and freed into them.
+// Belongs to the thread that owns the cache with the counters; other threads may read the counters
+// while they hold that cache's lock.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace uvm {
 
 struct StreamCounters {
-  std::int64_t live_bytes = 0;  // below zero if the thread frees blocks of other threads
+  std::int64_t live_bytes = 0;  // negative if the thread frees blocks of other threads
   std::int64_t peak_bytes = 0;
   std::uint64_t blocks = 0;  // allocated since the start
   std::uint64_t bytes = 0;
@@ -21,14 +22,14 @@ struct StreamCounters {
     ++blocks;
   }
   void freed(std::size_t size_bytes) { live_bytes -= static_cast<std::int64_t>(size_bytes); }
-  // Adds the counts of another thread, as if both peaks were at the same time.
+  // Adds the counts of another thread, as if both threads had their peaks at the same time.
   void absorb(const StreamCounters& other) {
     live_bytes += other.live_bytes;
     peak_bytes += other.peak_bytes;
     blocks += other.blocks;
     bytes += other.bytes;
   }
-  // Adds counts that begin where these end.
+  // Adds the counts of a later period, which starts when the period of these counts ends.
   void append(const StreamCounters& later) {
     peak_bytes = std::max(peak_bytes, live_bytes + later.peak_bytes);
     live_bytes += later.live_bytes;

@@ -1,11 +1,11 @@
-// The blocks that one thread has allocated and freed of one facade on one device, and how much more
-// it may allocate before a peak might be passed. Each thread counts for itself; a figure of the
+// Counts the blocks of one memory kind on one device that one thread has allocated and freed, and
+// limits how much more the thread may allocate before a peak might be passed. A figure of the
 // process is the sum over threads. The peak of that sum is exact nevertheless: the headroom between
 // the present sum and the peak is divided among the threads. A thread that has used up its part
-// sums the counts again (PeakTracker).
+// sums all threads' counts again (PeakTracker).
 //
-// A counts belongs to the thread whose cache it is in; others may read it while they hold that
-// cache's lock.
+// The counters belong to the thread that owns the cache with them; other threads may read the
+// counters while they hold that cache's lock.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ namespace uvm {
 // Counts of blocks.
 struct Amounts {
   std::int64_t blocks = 0;
-  std::int64_t bytes = 0;            // as rounded
-  std::int64_t requested_bytes = 0;  // as requested
+  std::int64_t bytes = 0;            // of the blocks, which have rounded sizes
+  std::int64_t requested_bytes = 0;  // of the requests
 
   Amounts& operator+=(const Amounts& other) {
     blocks += other.blocks;
@@ -45,7 +45,7 @@ struct Amounts {
 
 class alignas(kCacheLinePair) ThreadCounters {
  public:
-  // False if a peak may have been passed. `from_cache`: the block needed no new memory.
+  // Returns false if a peak may have been passed. `from_cache`: the block needed no new memory.
   [[gnu::always_inline]] bool allocated(SizeClass size_class, std::size_t bytes,
                                         std::size_t requested_bytes, bool from_cache) {
     auto of = static_cast<std::size_t>(size_class);
@@ -70,7 +70,7 @@ class alignas(kCacheLinePair) ThreadCounters {
   }
   void set_limit(std::size_t of, const Amounts& limit) { limits_[of] = limit; }
 
-  // Adds the counts of another thread. Limits stay.
+  // Adds the counts of another thread. The limits stay.
   void absorb(const ThreadCounters& other) {
     for (std::size_t of = 0; of < kSizeClasses; ++of) {
       live_[of] += other.live_[of];
@@ -80,7 +80,7 @@ class alignas(kCacheLinePair) ThreadCounters {
   }
 
  private:
-  std::array<Amounts, kSizeClasses> live_;   // below zero if the thread frees blocks of others
+  std::array<Amounts, kSizeClasses> live_;   // negative if the thread frees blocks of others
   std::array<Amounts, kSizeClasses> total_;  // allocated since the start
   std::array<std::uint64_t, kSizeClasses> misses_{};
   std::array<Amounts, kSizeClasses + 1> limits_;
