@@ -4,8 +4,8 @@
 
 namespace uvm {
 
-// Takes a block displaced to the stream with those pools. From now on its pages count for the
-// caller.
+// Takes a block that is displaced to the stream with these pools. The limit is checked first,
+// because the block's pages count for the request's pool from now on.
 PageBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
                                             PoolIndex pools) {
   if (request.requested_bytes < kPageGranularBytes ||
@@ -19,7 +19,8 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
   PageBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
-    // The fences guarded the block against its owning pool; this caller is ordered by its stream.
+    // The fences protect the block from its owning pool. The order of this caller's stream is
+    // enough here.
     fenced_.drop_fences(heap, block);
   }
   const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();
@@ -42,8 +43,8 @@ Found BlockFinder::find(const Request& request, Searched searched) {
   return displaced_.recall(request);
 }
 
-// Turns pages that left one pool into a block of another, in no index. std::bad_alloc: the pages
-// are free in their span.
+// Turns pages that left one pool into a block of another pool, in no index. After std::bad_alloc
+// the pages are free in their span.
 PageBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
                                  Pool& pool) {
   heap->book.pages_removed(lender, pages.base, pages.size_bytes);
@@ -70,8 +71,8 @@ PageBlock* BlockFinder::borrow(const Request& request) {
   return transfer(heap, lender, pages, heap->pools.at(request.pool()));
 }
 
-// `take(heap, pool)` returns a block. A private pool neither lends nor borrows: its memory stays
-// its own until it is released.
+// `take(heap, pool)` returns a block. A private pool neither lends nor borrows: it keeps its memory
+// until it is released.
 template <class Take>
 PageBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
   if (request.facade != Facade::kDevice || state_.is_capturing()) return nullptr;

@@ -1,4 +1,4 @@
-// Finds a block that is free already: in the request's pool, displaced by a move, in the other
+// Finds a block that is already free: in the request's pool, displaced by a move, in the other
 // class of a host pool, or on another stream. Thread-safe; functions without a LockedHeap take the
 // state lock themselves.
 #pragma once
@@ -15,30 +15,32 @@ class BlockFinder {
   BlockFinder(const BlockFinder&) = delete;
   BlockFinder& operator=(const BlockFinder&) = delete;
 
-  // The places that were searched for a request, and the block that was found.
+  // The block that was found for a request, and the places that were searched.
   enum class Searched : unsigned char { kNothing, kPool, kAll };
   struct Taken {
     PageBlock* block = nullptr;
     Searched searched = Searched::kNothing;
   };
-  // Takes a block of another pool whose pages are here. For a pool without free blocks of its own.
+  // Takes a block of another pool that is displaced to the request's stream. Called if the
+  // request's pool has no free block of its own.
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
-  // Searches the pool's own blocks, then blocks displaced to it, then its blocks that are displaced
-  // elsewhere and have no pending work there (DisplacedBlocks). Skips what `searched` names.
+  // Searches the pool's own blocks, then blocks displaced to the pool, then the pool's blocks that
+  // are displaced elsewhere and have no pending work there (DisplacedBlocks). Skips the places that
+  // `searched` names.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
-  // Turns whole free pages of the other pool of a host stream into a block of the request's pool,
-  // in no index. nullptr: there are none.
+  // Turns whole free pages of a host stream's other pool into a block of the request's pool, in no
+  // index. Returns nullptr if that pool has no such pages.
   PageBlock* borrow(const Request& request);
 
-  // steal() and steal_page() wait for the device. They take the block before that, because a block
-  // freed meanwhile may have pending work.
+  // steal() and steal_page() take a block and then wait for the device. Taken after the wait, a
+  // block could have pending work, because it may have been freed meanwhile.
   //
   // Takes a block of another stream.
   Found steal(const Request& request);
-  // For a small object: frees a page of another stream into the request's pool. False: there is
-  // none.
+  // For a small object: moves a free page of another stream to the request's pool. Returns false if
+  // there is no such page.
   bool steal_page(const Request& request);
 
  private:

@@ -4,7 +4,7 @@
 
 namespace uvm {
 
-// The live blocks of all spans that the device's context owned, of any memory kind.
+// Returns the live blocks in all spans that the device's context owned, of any memory kind.
 std::vector<void*> DeviceReset::live_blocks_of(int device) const {
   std::vector<void*> found;
   const HeapGuard heap(state_);
@@ -22,8 +22,8 @@ std::vector<void*> DeviceReset::forget(int device) {
   machine_.check_device(device);
   if (machine_.in_forked_child()) return {};
   const std::lock_guard lock(mutex_);
-  // From here on calls to the device report that nothing runs there: fences are over, waits return,
-  // and freed memory is gone.
+  // From here on, calls to the device report that nothing runs there: fences have finished, waits
+  // return at once, and memory counts as given back.
   machine_.runtime.lose_context(device);
   struct Renewal {
     ~Renewal() { machine.runtime.renew_context(device); }

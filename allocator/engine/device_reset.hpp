@@ -1,6 +1,6 @@
-// Handles a device whose context a program has destroyed. cudaDeviceReset and similar calls end all
-// memory, streams and events of the device, those of the allocator too. Forgets them without a call
-// to the device. Thread-safe; one thread at a time.
+// Forgets the allocator's memory, streams and events of a device after the program has destroyed
+// the device's context: cudaDeviceReset and similar calls have ended all of these. Makes no call to
+// the device. Thread-safe; one thread at a time.
 #pragma once
 
 #include <mutex>
@@ -31,8 +31,8 @@ class DeviceReset {
   DeviceReset(const DeviceReset&) = delete;
   DeviceReset& operator=(const DeviceReset&) = delete;
 
-  // Ends the blocks in memory of the device's context, and returns their addresses. Takes the state
-  // lock itself. std::out_of_range: no such device.
+  // Ends the live blocks in memory of the device's context, and returns their addresses. Takes the
+  // state lock itself. Throws std::out_of_range if the device does not exist.
   std::vector<void*> forget(int device);
 
  private:

@@ -44,8 +44,8 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
     const std::string why = start_trace(configuration.trace_file);
     if (!why.empty()) log_line(LogLevel::kWarning, why);
   }
-  // Last, because its thread uses the other members: if a later step threw, they would be destroyed
-  // first.
+  // Started last, because its thread uses the other members: if a later step threw, the members
+  // would be destroyed under the thread.
   device_sharing.start({.held_bytes =
                             [this](int device) {
                               const HeapGuard heap(state);
@@ -96,7 +96,7 @@ std::string Engine::start_trace(const std::string& file) {
   for (const auto& device : machine.devices) devices.push_back({device.name, device.total_bytes});
   return machine.trace.start(
       file, devices, [&](const TraceRecorder::BlockSink& sink, const TraceRecorder::Begin& begin) {
-        // No thread allocates or frees a block while the live ones are listed.
+        // No thread may allocate or free a block while the live blocks are listed.
         ThreadCaches::StopTheWorld stopped(caches);
         const HeapGuard heap(state);
         for (const auto& span : heap->spans.spans()) {

@@ -1,13 +1,13 @@
-// The parts of an allocator and their wiring. Each part gets the parts that it uses.
+// Owns the parts of an allocator and connects them: each part gets the parts that it uses.
 //
 // Locks, in the order in which they may be taken (ARCHITECTURE.md has all of them). The first three
 // serialise slow work and may be held across driver calls, so that a second thread short of memory
-// waits for the result of the first instead of repeating its work. The others are never held across
-// a driver call (invariant 13).
+// waits for the result of the first thread instead of repeating its work. The other locks are never
+// held across a driver call (invariant 13).
 //   Reclaimer      one thread at a time gives cached memory back
-//   FencedBlocks   one thread at a time takes blocks whose fences are over
+//   FencedBlocks   one thread at a time collects blocks with finished fences
 //   HintDispatcher one thread at a time sends pending hints
-//   SmallArenas    one thread at a time is inside
+//   SmallArenas    one thread at a time uses the arenas
 //   ThreadCaches   the list of caches, then the caches' own locks (a stopped world)
 //   HeapState      pools, spans, records of blocks without an owner, ledger, statistics
 #pragma once
@@ -59,36 +59,37 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
                                                StreamHandle stream);
   [[gnu::always_inline]] inline FreeResult free(void* address) noexcept;
 
-  // Begins a trace with all live blocks, with the world stopped. Returns why not, or an empty
-  // string.
+  // Starts a trace, which begins with all live blocks, and stops the world meanwhile. Returns an
+  // empty string, or the reason why no trace was started.
   std::string start_trace(const std::string& file);
 
-  // ---- slow_path.cpp, which continues after the fast path
+  // ---- slow_path.cpp: what the fast path cannot serve
 
-  // For a stream that the thread's cache does not know, or a request with an alignment.
+  // Allocates for a stream that the thread's cache does not know, or with an alignment.
   void* allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                       std::size_t alignment_bytes = 0);
-  // The stream's pools are known, and the thread's cache has no block.
+  // Allocate if the stream's pools are known and the thread's cache has no block.
   void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
   void* allocate_small(const Request& request);
-  // `block`: the block that starts at the address; nullptr: not looked up yet.
+  // `block` is the block that starts at the address, or nullptr if it was not looked up yet.
   FreeResult free_slow(void* address, Block* block) noexcept;
-  // Reads the driver's figures of a device that fills up. Begins to plan moves if a prefetch has
-  // found no credit.
+  // Reads the driver's free memory of devices that fill up. Starts to plan moves for devices where
+  // a prefetch did not fit in the soft budget.
   void follow_placement();
-  // Called before a kernel that uses the ranges: waits for the program's turn on the device, and
-  // plans moves.
+  // Called before the launch of a kernel that uses the ranges. Waits for the program's turn on the
+  // device, and plans moves.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
                  live::Launch launch) noexcept;
-  // allocate() while moves are planned.
+  // Replaces allocate() while moves are planned.
   void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
-  // Reports an allocated block to the plan of moves. Throws OutOfMemoryError, with the block freed,
-  // if the program has to fail because it thrashes.
+  // Reports an allocated block to the plan of moves. If the program has to fail because it
+  // thrashes, frees the block and throws OutOfMemoryError.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
-  // Called after every few large requests: gives back memory that is not likely to be used soon.
+  // Gives back memory that is unlikely to be used soon. Called after every few large requests.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
-  // Called if a peak may have been passed, or if it is time to read the clock.
+  // Settles the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
+  // is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
 
   Machine machine;
@@ -120,7 +121,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   Introspection introspection;
   OutOfMemoryReport out_of_memory;
   ForkGuard fork_guard;
-  std::function<void()> places_source;  // called before figures are read
+  std::function<void()> places_source;  // called before figures are read; notes where blocks are
 
  private:
   void free_block(void* address) noexcept override { free_slow(address, nullptr); }

@@ -44,7 +44,7 @@ bool Escalation::climb(Demand* demand) {
   return false;
 }
 
-// Continues with the step that has `action`. The table has the action once.
+// Continues with the step that has `action`, which must be in the table only once.
 void Escalation::go_on_with(Action action, Demand* demand) {
   const auto step = std::find_if(kSteps.begin(), kSteps.end(),
                                  [&](const Step& other) { return other.run == action; });
@@ -64,7 +64,7 @@ void Escalation::retry(const Step& step, Demand* demand) {
   }
 }
 
-// For a small object: makes a page that its arena may take. Other requests call grow(), which takes
+// For a small object: makes a page that the arena may take. Other requests call grow(), which takes
 // the pages itself.
 bool Escalation::make_page(Demand* demand) {
   return !demand->is_small ||
@@ -96,12 +96,12 @@ bool Escalation::drain_finished(Demand*) {
   return fenced_.drain_finished();
 }
 
-// A small object takes no displaced block.
+// Small objects never use displaced blocks.
 bool Escalation::hold_lead(Demand* demand) {
   return !demand->is_small && displaced_.hold_lead(demand->request);
 }
 
-// Waits for fences before pages in the host's memory are used.
+// Waits for all fences if the request would otherwise use the host's memory.
 bool Escalation::stay_on_device(Demand* demand) {
   if (!fenced_.any()) return false;
   {
@@ -129,8 +129,8 @@ bool Escalation::decay(Demand* demand) {
   return true;
 }
 
-// If a callback has freed too little for the request even with all cached memory, the next one is
-// called at once.
+// If a callback has freed too little for the request, even with all cached memory, calls the next
+// callback at once.
 bool Escalation::call_back(Demand* demand) {
   if (!demand->callbacks) demand->callbacks.emplace(callbacks_.rounds(demand->request));
   bool has_any_freed = false;
@@ -162,7 +162,7 @@ bool Escalation::release(Demand* demand) {
   return true;
 }
 
-// Whether a span of any memory kind has a page.
+// For a small object: returns whether a span of any memory kind has a page.
 bool Escalation::find_page(Demand* demand) {
   return !demand->is_small || grower_.has_page(demand->request, demand->allowed_growth, true);
 }
@@ -173,7 +173,7 @@ bool Escalation::repeat_callbacks(Demand* demand) {
   return false;
 }
 
-// A limited number of times, in case the page cannot be taken for another reason.
+// Retries a limited number of times, in case the page cannot be taken for another reason.
 bool Escalation::again(Demand* demand) {
   const bool may_help = demand->retries++ < policy::kSmallRetries && find_page(demand);
   if (may_help) go_on_with(&Escalation::again, demand);

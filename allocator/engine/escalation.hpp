@@ -1,26 +1,26 @@
-// The steps for a request that finds nothing: one table for small and large requests, cheapest
-// first. After each step that may have helped, the request is retried.
+// The steps for a request that finds no free block: one table for small and large requests,
+// cheapest first. After each step that may have helped, the request is retried.
 //
-//   a step           what it does                                              retried in
-//   other threads    all threads return what they cache of the stream          free memory
-//   other class      whole pages of a host stream's other pool                 free memory
-//   over fences      blocks whose streams have finished                        free memory
-//   lead             waits if the host is too far ahead of a device            free memory
-//   own memory       waits for fences before a device's own memory is exceeded free memory
-//   new pages        pages of spans, under the budget                          new pages
-//   all fences       all threads return what they cache; waits for all fences  free memory
+//   step             what the step does                                         retried in
+//   other threads    all threads return their cached blocks of the stream       free memory
+//   other class      takes whole pages from the host stream's other pool        free memory
+//   over fences      collects blocks if the streams that used them are done     free memory
+//   lead             waits if the host is too far ahead of a device             free memory
+//   own memory       waits for fences if the device's own memory would not do   free memory
+//   new pages        takes pages of spans, within the budget                    new pages
+//   all fences       all threads return their caches; waits for all fences      free memory
 //   other class      as above
-//   other streams    a block, or for a small object a page, of another stream  free memory
-//   idle             memory that is due goes back (UVMALLOC_DECAY)             new pages
-//   callbacks        the next pressure callback (pressure_rounds.hpp)          free memory
-//   other class, other streams: as above, if a callback has freed something
-//   release          all free pages go back to spans, empty spans to the driver new pages
-//   any facade       pages of spans of other memory kinds                      new pages
-//   next callback    from "callbacks" on again, if one has freed something
-//   reserve          small objects: a few pages beyond the budget              new pages
-//   again            small objects, if other threads took the page; a few times
+//   other streams    takes a block (a small object: a page) of another stream   free memory
+//   idle             gives back memory that was idle for long (UVMALLOC_DECAY)  new pages
+//   callbacks        calls the next pressure callback (pressure_rounds.hpp)     free memory
+//   other class, other streams: as above, if a callback has freed memory
+//   release          gives free pages back to spans, empty spans to the driver  new pages
+//   any facade       takes pages of spans of other memory kinds                 new pages
+//   next callback    repeats from "callbacks" if a callback has freed memory
+//   reserve          small objects: takes a few pages beyond the budget         new pages
+//   again            small objects: retries, a few times, if other threads took the page
 //
-// During a capture nothing waits; the table says which steps are left out.
+// During a capture no step may wait; kSteps says which steps are skipped.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct Demand {
   Demand(const Request& wanted, bool is_of_small) : request(wanted), is_small(is_of_small) {}
 
   const Request& request;
-  const bool is_small;  // an arena serves it; the caller retries there after each step
+  const bool is_small;  // an arena serves the request; the caller retries there after each step
   Found found = {};     // for other requests: the block that a step has found
   SmallArenas::Growth allowed_growth = SmallArenas::Growth::kFreeMemory;
   Refusal refusal = {};  // why new pages were refused
@@ -72,21 +72,23 @@ class Escalation {
   Escalation(const Escalation&) = delete;
   Escalation& operator=(const Escalation&) = delete;
 
-  // Takes steps until one may have helped a small request, or has found a block for another. False:
-  // no step is left. std::runtime_error if the driver is broken. Called without locks.
+  // Runs steps until one may have helped a small request, or has found a block for a larger one.
+  // Returns false if no step is left. Throws std::runtime_error if the driver is broken. The caller
+  // must hold no lock.
   bool climb(Demand* demand);
 
  private:
   enum class Retry : unsigned char { kInFreeMemory, kWithNewPages };
   enum class Of : unsigned char { kAll, kSmall };
-  using Action = bool (Escalation::*)(Demand*);  // returns whether it may have helped
+  using Action = bool (Escalation::*)(Demand*);  // returns whether the step may have helped
   struct Step {
     const char* name;
     bool may_run_in_capture;
     Of of;
     Action run;
     Retry retry;
-    SmallArenas::Growth grows_into = SmallArenas::Growth::kFreeMemory;  // from this step on
+    // From this step on, arenas may grow this far.
+    SmallArenas::Growth grows_into = SmallArenas::Growth::kFreeMemory;
   };
   static constexpr auto kNewPages = SmallArenas::Growth::kNewPages;
   static constexpr auto kAnyFacade = SmallArenas::Growth::kNewPagesOfAnyFacade;

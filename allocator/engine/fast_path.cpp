@@ -1,10 +1,10 @@
-// The hot paths, in one translation unit so that they are inlined.
+// The hot paths, in one translation unit so that the compiler can inline them.
 #include <uvmalloc/allocator.hpp>
 #include "allocator/engine/engine.hpp"
 
 namespace uvm {
 
-// Takes a block of the stream's pool, in one turn of the state lock and without a driver call.
+// Takes a block of the stream's pool. Takes the state lock once and calls no driver.
 [[gnu::always_inline]] inline void* Engine::allocate_from_pool(ThreadCache* cache,
                                                                const Request& request) {
   PageBlock* block = nullptr;
@@ -43,7 +43,7 @@ namespace uvm {
 
 [[gnu::always_inline]] inline void* Engine::allocate(Facade facade, int device,
                                                      std::size_t size_bytes, StreamHandle stream) {
-  // Private pools hold device memory alone.
+  // Private pools hold only device memory.
   const bool may_be_private = facade == Facade::kDevice && state.has_open_private_pools();
   if (ThreadCache* cache = caches.local(); cache != nullptr && !may_be_private) [[likely]] {
     ThreadCache::Outcome outcome{};
@@ -51,7 +51,7 @@ namespace uvm {
     const StreamHandle of = is_stream_ordered(facade) ? stream : nullptr;
     cache->lock.lock_owner();
     Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
-    // Read inside the lock: a trace begins with the world stopped, and lists the live blocks.
+    // Read under the lock: a trace begins with the world stopped, and lists the live blocks.
     const bool is_traced = machine.trace.enabled();
     cache->lock.unlock_owner();
     if (block != nullptr) [[likely]] {
@@ -79,7 +79,7 @@ namespace uvm {
   if (ThreadCache* cache = caches.local()) [[likely]] {
     block = cache->known_at(address);
     if (block == nullptr) block = state.block_at(address);
-    // Read inside the lock: a thread that stops the world may mark blocks, or begin a trace.
+    // Read under the lock: a thread that stops the world may mark blocks, or begin a trace.
     cache->lock.lock_owner();
     if (block != nullptr && block->now() == BlockState::kLive && block->has_no_side_state)
         [[likely]] {
@@ -126,7 +126,7 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (engine_->live.is_watching()) [[unlikely]] {
     engine_->live.freed(address);
-    // Past the thread's cache, so that the block is free in its pool and can be discarded.
+    // Bypasses the thread's cache, so that the block is free in its pool and can be discarded.
     return engine_->free_slow(address, nullptr);
   }
   return engine_->free(address);

@@ -7,8 +7,8 @@
 
 namespace uvm {
 
-// Finds the place where the fewest new pages are touched. In a packed pool this is often beside a
-// free block, which lacks only a part.
+// Finds the place where the request touches the fewest new pages. In a packed pool this is often
+// beside a free block, which needs only a few more pages.
 PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request& request,
                                            bool any_facade) const {
   Growth best;
@@ -32,7 +32,7 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
         char* end = base + size_bytes;
         const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
         const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
-        // A block that fits was freed after the search.
+        // The free block beside the gap fits by itself: it was freed after the caller's search.
         if (std::max(before, after) >= request.size_bytes) return;
         if (before != 0) consider(span, base, missing_bytes(before));
         if (after != 0) {
@@ -53,8 +53,8 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
   return false;
 }
 
-// Turns pages of a span into a block of the pool, in no index, and adds their hints to the plan.
-// std::bad_alloc: the pages are free in their span.
+// Turns pages of a span into a block of the pool, in no index, and sets `*plan` to the hints for
+// these pages. After std::bad_alloc the pages are free in their span.
 PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
                                std::size_t size_bytes, Pool& pool, HintPlan* plan) {
   heap->spans.take(run, size_bytes);
@@ -68,7 +68,7 @@ PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
-      // The previous block here was moved; its advice is no longer on record.
+      // The previous block here was moved; the record of its advice is lost.
       SegmentPlacement of_the_block = placement;
       of_the_block.preferred = Place::nowhere();
       *plan = heap->planner.plan_move(run.base(), size_bytes, &of_the_block, wanted);
@@ -91,7 +91,7 @@ Found PageGrower::take(const LockedHeap& heap, const Request& request, const Gro
   Pool& pool = heap->pools.at(request.pool());
   PageBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
   if (growth.size_bytes < request.size_bytes) {
-    // The pages join the free block beside them, which is then long enough.
+    // The pages join the free block beside them; together they are large enough.
     heap->pools.put(block, pool);
     block = heap->pools.take(pool, request.size_bytes);
   }
@@ -117,7 +117,7 @@ bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
     trace.call_failed(trace.now(), request.device, nullptr, span->size_bytes, status);
     return false;
   }
-  // Before other threads see the span, because its pages must be populated under this advice.
+  // Sent before other threads see the span, because its pages must be populated under this advice.
   const HintPlan plan = state_.plan_span(span.get());
   const HintStatuses statuses = hints_.send(plan, request.device);
   for (std::size_t index = 0; index < plan.size(); ++index) {
@@ -179,7 +179,7 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
   return found;
 }
 
-// Returns the first segment of the page. The rest is free.
+// Returns the first segment of the page. The rest of the page is free.
 PageBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
                                           SmallArenas::Growth most) {
   const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;

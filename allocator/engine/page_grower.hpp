@@ -1,6 +1,6 @@
 // Takes new pages for a pool from a span that has room, or from a new span. The budget, a device's
-// limit or the driver may refuse them. Thread-safe; functions without a LockedHeap take the state
-// lock themselves, and may call the driver.
+// limit or the driver may refuse the pages. Thread-safe; functions without a LockedHeap take the
+// state lock themselves, and may call the driver.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +25,18 @@ class PageGrower {
   PageGrower(const PageGrower&) = delete;
   PageGrower& operator=(const PageGrower&) = delete;
 
-  // Returns a block for the request in new pages; none if they are refused. `any_facade`: may also
-  // take pages of spans made for other memory kinds.
+  // Returns a block for the request in new pages, or no block if the pages are refused.
+  // `any_facade`: may also take pages of spans that were made for other memory kinds.
   Found grow(const Request& request, bool any_facade, Refusal* refusal);
 
-  // For small objects, under the arenas' locks: returns a page, as a block in no index, with its
-  // hints pending. nullptr: no span has a free page, or a limit refuses it.
+  // Called for small objects, under the arenas' locks. Returns a segment of a new page, as a block
+  // in no index, and adds the page's hints to the pending ones. Returns nullptr if no span has a
+  // free page, or if a limit refuses the page.
   PageBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
-  // Whether add_page_for_small() would find a page now.
+  // Returns whether add_page_for_small() would find a page now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
-  // As has_page(), for spans of the request's own memory kind. Makes a new span if none has a page.
+  // Makes a new span unless a span of the request's own memory kind has a page. Returns whether
+  // there is a page now.
   bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
 
  private:
@@ -47,8 +49,8 @@ class PageGrower {
   PageBlock* add_run(const LockedHeap& heap, const SpanStore::Run& run, std::size_t size_bytes,
                      Pool& pool, HintPlan* plan);
   bool is_on_a_device(const LockedHeap& heap, const void* address, std::size_t size_bytes) const;
-  // Makes a span for the request, and calls `then` in the turn of the lock that adds it. False: it
-  // is refused.
+  // Makes a span for the request, adds it under the state lock, and calls `then` under the same
+  // lock. Returns false if the driver refuses the span.
   template <class Then>
   bool add_span(const Request& request, Refusal* refusal, Then then);
 

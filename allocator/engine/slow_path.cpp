@@ -1,5 +1,5 @@
 // The slow paths: requests that find no block in the thread's cache and the stream's pool, and
-// frees of blocks that are not plain.
+// frees that the thread's cache does not take.
 #include <exception>
 #include <stdexcept>
 
@@ -54,8 +54,8 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   return request.size_bytes <= kSmallBytes ? allocate_small(request) : allocate_pages(request, {});
 }
 
-// Takes a block from the thread's cache for a stream that was not among its recent ones, and makes
-// it one of them.
+// Makes the stream one of the recent ones of the thread's cache, and takes a block from that cache.
+// Returns nullptr if the cache has no block.
 void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                                   bool may_be_cached, bool may_cache_large) {
   ThreadCache::Outcome outcome{};
@@ -109,7 +109,7 @@ void Engine::trim_large(ThreadCache* cache, const Request& request) noexcept {
   try {
     reclaimer.release_surplus_spans(request);
   } catch (const std::bad_alloc&) {
-    // The surplus stays.
+    // The surplus spans stay.
   }
 }
 
@@ -139,7 +139,7 @@ void* Engine::finish_allocation(const Request& request, Found found) {
     }
     address = mark_live(heap, request, found.block, found.block->owning_pool);
     at = machine.trace.now();
-    // A captured stream cannot wait for the lane, so first use populates its pages.
+    // A captured stream cannot wait for a prefetch, so the first use populates the pages.
     if (found.populate != nullptr && !state.is_capturing()) {
       plan = heap->planner.plan_use(found.populate, found.populate_bytes,
                                     place_of_use(request.facade, request.device));
@@ -194,7 +194,7 @@ void Engine::follow_placement() {
   }
   for (const int device : events.devices_to_measure) {
     MemoryFigures figures;
-    // While moves are planned the figures mislead, because pages may be evicted.
+    // While moves are planned, the driver's figures mislead, because pages may be evicted.
     if (live.is_watching() || !machine.runtime.memory_figures(device, &figures).ok()) continue;
     const HeapGuard heap(state);
     heap->planner.set_free_bytes(device, figures.free_bytes);
@@ -249,7 +249,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   Charges::Change charged;
   {
     const HeapGuard heap(state);
-    // The block was looked up without the lock, and may be a part of an arena by now.
+    // The block was looked up without the lock, and may have become a segment of an arena.
     if (block == nullptr || block->now() != BlockState::kLive)
       block = heap->pools.directory().find(address);
     if (block == nullptr && !heap->pools.directory().is_ours(address)) return FreeResult::kNotOurs;
@@ -264,7 +264,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
           const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
           fence = fenced.needs_fence(heap, *block, target);
         } catch (const std::bad_alloc&) {
-          fence = true;  // its pools could not be made, and may fail again below
+          fence = true;  // the block's pools could not be made, and may fail again below
         }
       }
       charged = Charges::end(heap, *block);
@@ -283,7 +283,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
       block->pool = fenced.pool_for(heap, *block);
       heap->pools.side_states().drop(block);
     } catch (const std::bad_alloc&) {
-      fence = true;  // its pools could not be made
+      fence = true;  // the block's pools could not be made
     }
   }
   if (fence && fenced.add(block)) return FreeResult::kFreed;
@@ -291,7 +291,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   return FreeResult::kFreed;
 }
 
-// Called for an address in the allocator's memory that is not the start of a live block.
+// Logs the free of an address in the allocator's memory that is not the start of a live block.
 FreeResult Engine::report_misuse(const void* address) const noexcept {
   void* base = nullptr;
   std::size_t size_bytes = 0;
@@ -299,7 +299,7 @@ FreeResult Engine::report_misuse(const void* address) const noexcept {
   bool is_live = false;
   {
     const HeapGuard heap(state);
-    // A free block may have been joined with its neighbour in front.
+    // The block found may start before `address`: free blocks are joined with free neighbours.
     if (const Block* block = heap->pools.directory().find(address)) {
       base = block->address();
       size_bytes = block->size_bytes();

@@ -18,13 +18,13 @@ class SmallAllocator {
   struct Refill {
     Block* block = nullptr;  // for the caller; the thread's cache gets the rest of the batch
     bool took_page = false;
-    bool thread_is_exiting = false;  // the thread ends: no arena serves it any more
+    bool thread_is_exiting = false;  // no arena serves a thread that is ending
   };
-  // Gets a batch from the arena, which may grow as far as `most`.
+  // Gets a batch of objects from the arena, which may grow as far as `most`.
   Refill refill(const Request& request, SmallArenas::Growth most);
 
-  // Called by arenas under their locks: takes a segment of the stream's free memory, else of a free
-  // page of a span, under the budget.
+  // Called by arenas under their locks. Takes a segment from the stream's free memory, or else from
+  // a free page of a span, within the budget.
   SmallArenas::Segment take_segment(PoolIndex pool, SmallArenas::Growth most) noexcept;
   void return_segment(void* base) noexcept;
 

@@ -1,5 +1,5 @@
-// Memory for a forked child, which can use neither the driver nor its parent's allocator: ordinary
-// memory for the host and pinned facades. Guarded by the state lock.
+// Serves host and pinned requests of a forked child from ordinary memory, because the child can use
+// neither the driver nor the memory of the parent's allocator. Guarded by the state lock.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace uvm {
 
 class ChildMemory {
  public:
-  // Aligned to 512 bytes; nullptr for 0 bytes. Throws OutOfMemoryError, and std::runtime_error for
-  // the device facade.
+  // Returns memory aligned to 512 bytes, or nullptr for 0 bytes. Throws OutOfMemoryError, or
+  // std::runtime_error if device memory is requested.
   void* allocate(Facade facade, std::size_t size_bytes);
-  // False if the block was not allocated here.
+  // Returns false if the block was not allocated here.
   bool free(void* address);
 
  private:

@@ -9,7 +9,7 @@
 
 namespace uvm {
 
-// Work that may take long, or reads folders, comes before the locks.
+// Work that may take long, or that reads folders, is done before the locks are taken.
 void ForkGuard::before_fork() noexcept {
   if (machine_.in_forked_child()) {
     state_.lock_for_fork().lock_for_fork();
@@ -21,9 +21,9 @@ void ForkGuard::before_fork() noexcept {
     available_bytes = host_less_reserve(available_host_bytes(), machine_.configuration) / ranks;
     snapshot_.find_files();
   } catch (const std::exception&) {
-    // Copies of earlier forks that are not found are written again.
+    // take() writes the copies of earlier forks again if their files were not found.
   }
-  // No thread is inside an arena or a cache while the process is copied.
+  // No thread may be inside an arena or a cache while the process is copied.
   arenas_.lock();
   stopped_.emplace(caches_);
   state_.lock_for_fork().lock_for_fork();
@@ -35,7 +35,7 @@ void ForkGuard::before_fork() noexcept {
   }
 }
 
-// Called with all locks held.
+// Copies the live host blocks for the child. Called with all locks held.
 void ForkGuard::copy_for_child(const LockedHeap& heap, std::size_t available_bytes) {
   for (const auto& span : heap->spans.spans()) {
     if (span->ordinary) continue;
@@ -46,7 +46,7 @@ void ForkGuard::copy_for_child(const LockedHeap& heap, std::size_t available_byt
         snapshot_.add(block.address(), block.requested_bytes());
         return;
       }
-      // A page of small objects is copied once.
+      // Several small objects share a page, which is copied once.
       char* own = reinterpret_cast<char*>(address_of(block.address()) & ~(kPageBytes - 1));
       if (own != page) snapshot_.add(own, kPageBytes);
       page = own;
@@ -87,7 +87,7 @@ void* ForkGuard::allocate_in_child(Facade facade, std::size_t size_bytes) {
 
 FreeResult ForkGuard::free_in_child(void* address) noexcept {
   const HeapGuard heap(state_);
-  // The child does not free blocks of the parent: their copy goes with the process.
+  // The child does not free blocks of the parent: the copies disappear when the child ends.
   if (heap->pools.directory().find(address) != nullptr) return FreeResult::kFreed;
   return child_memory_.free(address) ? FreeResult::kFreed : FreeResult::kNotOurs;
 }

@@ -1,4 +1,4 @@
-// What an allocator does around a fork, and what it serves in a forked child (Note "Fork copies").
+// Prepares an allocator for a fork, and serves requests in a forked child (Note "Fork copies").
 // forks.hpp has the order of all locks.
 #pragma once
 
@@ -21,13 +21,13 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  // before_fork() takes locks that the other two release.
+  // before_fork() takes locks; the function called after the fork releases them.
   void before_fork() noexcept UVM_NOT_ANALYSED;
   void after_fork_in_parent() noexcept UVM_NOT_ANALYSED;
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
-  // For a forked child: ordinary memory of the host. Throws as ChildMemory::allocate(). Both take
-  // the state lock themselves.
+  // Serve a forked child from ordinary memory of the host. allocate_in_child() throws the same
+  // exceptions as ChildMemory::allocate(). Both functions take the state lock themselves.
   void* allocate_in_child(Facade facade, std::size_t size_bytes);
   FreeResult free_in_child(void* address) noexcept;
 

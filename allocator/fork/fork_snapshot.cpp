@@ -36,8 +36,8 @@ const char* way_out(const ForkSnapshot::Limits& limits) {
 
 bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t offset) {
   while (size_bytes != 0) {
-    // A raw system call: AddressSanitizer's pwrite() refuses the bytes of free blocks, which lie in
-    // the same pages as live blocks.
+    // A raw system call: AddressSanitizer's pwrite() refuses the bytes of free blocks, which share
+    // pages with live blocks.
     long written = syscall(SYS_pwrite64, file, from, size_bytes, offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
@@ -48,7 +48,7 @@ bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t o
   return true;
 }
 
-// Compares whole pages, unseen by sanitizers: AddressSanitizer would refuse the bytes of free
+// Compares whole pages, hidden from sanitizers: AddressSanitizer would refuse the bytes of free
 // blocks, in memcmp() too, and ThreadSanitizer would report other threads' writes to live blocks.
 __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a, const char* b,
                                                                   std::size_t size_bytes) {
@@ -64,7 +64,7 @@ __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a,
   return true;
 }
 
-// The ids of the child processes that have not ended.
+// Returns the ids of the child processes that have not ended.
 std::vector<std::string> children() {
   std::vector<std::string> out;
   std::error_code error;
@@ -84,8 +84,8 @@ void ForkSnapshot::add(void* address, std::size_t size_bytes) {
   noted_.push_back({reinterpret_cast<char*>(begin), size});
 }
 
-// The noted ranges by address, without overlaps, cut at 2 MiB boundaries. Each part is compared and
-// copied as a whole.
+// Returns the noted ranges, sorted by address, without overlaps, and cut at 2 MiB boundaries. Each
+// part is compared and copied as a whole.
 std::vector<ForkSnapshot::Range> ForkSnapshot::merge_noted() {
   std::sort(noted_.begin(), noted_.end(),
             [](const Range& a, const Range& b) { return a.address < b.address; });
@@ -177,8 +177,7 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
                        way_out(limits))};
 }
 
-// Opens the files of the last fork that some child still has open. Files are sealed, so their
-// contents have not changed.
+// Files are sealed, so a file that a child has open has its old contents.
 void ForkSnapshot::find_files() {
   if (files_.empty()) return;
   std::error_code error;
@@ -188,7 +187,7 @@ void ForkSnapshot::find_files() {
     const std::filesystem::path folder = "/proc/" + child + "/fd";
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       struct stat found {};
-      // Compared before it is opened: opening an unrelated file can have side effects.
+      // Compare the file's number first: opening an unrelated file can have side effects.
       if (stat(entry.path().c_str(), &found) != 0) continue;
       for (File& file : files_) {
         if (file.descriptor >= 0 || file.device != found.st_dev || file.number != found.st_ino) {
@@ -220,7 +219,7 @@ void ForkSnapshot::unmap_files() noexcept {
   }
 }
 
-// The earlier copy of the whole range in a mapped file; nullopt if there is none.
+// Returns the earlier copy of the whole range in a mapped file, or nullopt if no file has one.
 std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) const {
   auto after = std::upper_bound(
       pieces_.begin(), pieces_.end(), range.address,
@@ -250,8 +249,8 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
     }
   }
   unmap_files();
-  // A child that maps part of a file keeps the memory of all of it, so most of the file must be in
-  // use.
+  // A child that maps part of a file keeps the whole file in memory. So a file with few used bytes
+  // is not used again.
   std::vector<Piece> kept;
   for (const Piece& piece : same) {
     if (same_bytes_of[piece.file] >= files_[piece.file].size_bytes / policy::kReusedFileParts) {
@@ -263,7 +262,7 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
   return kept;
 }
 
-// Writes the ranges to a new file and seals it.
+// Writes the ranges to a new file and seals the file. On failure returns false and sets errno.
 bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* pieces) {
   if (changed.empty()) return true;
   File file;
@@ -289,8 +288,7 @@ bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* 
   return true;
 }
 
-// Joins neighbouring pieces, so that a child maps few ranges, and closes the files that have no
-// piece.
+// Joins neighbouring pieces, so that a child maps few ranges, and closes the files without a piece.
 void ForkSnapshot::keep(std::vector<Piece> pieces) {
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.range.address < b.range.address; });
@@ -328,8 +326,8 @@ void ForkSnapshot::restore() noexcept {
 }
 
 void ForkSnapshot::release() noexcept {
-  // Files that no piece uses were closed by keep(). They leave the list, which renumbers the
-  // others.
+  // keep() has closed the files that no piece uses. Removing these from the list renumbers the
+  // other files.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i].descriptor < 0) continue;

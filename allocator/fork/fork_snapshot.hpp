@@ -1,16 +1,16 @@
-// Copies of live host blocks for a forked child, at the addresses that they have in the parent
-// (Note "Fork copies"). A child does not inherit the driver's mappings. So before a fork the bytes
-// are written to an anonymous file, and the child maps the file privately at the same addresses.
+// Copies live host blocks for a forked child, to the same addresses as in the parent (Note "Fork
+// copies"). A child does not inherit the driver's mappings. So before a fork the bytes are written
+// to an anonymous file, and the child maps the file privately at the same addresses.
 //
-// A file is sealed once it is written, so the bytes that a child maps never change. Only children
-// hold the files: the kernel drops a file when the last child that maps it has ended. At the next
-// fork the parent finds the earlier files among its children's descriptors, compares them with the
-// live blocks, and writes only the differences. So children that are forked one after another share
-// one copy. A file is used again only if at least half of it equals the live bytes.
+// A written file is sealed, so the bytes that a child maps never change. Only children hold the
+// files: the kernel drops a file when the last child that maps it has ended. At the next fork the
+// parent finds the earlier files among its children's descriptors, compares them with the live
+// blocks, and writes only the differences. So children that are forked one after another share one
+// copy. A file is used again only if at least half of it equals the live bytes.
 //
 // Used by one fork at a time (Forks). take(), give_up(), restore() and release() are called with
-// the state lock, find_files() and say() without it. Only take() and find_files() allocate. If they
-// throw, earlier copies stay as they were.
+// the state lock, find_files() and say() without it. Only add(), take() and find_files() allocate.
+// If take() or find_files() throws, earlier copies stay as they were.
 #pragma once
 
 #include <sys/types.h>
@@ -27,27 +27,27 @@ namespace uvm {
 class ForkSnapshot {
  public:
   struct Limits {
-    std::optional<std::size_t> live_bytes;  // of the noted ranges: UVMALLOC_FORK_LIMIT
-    std::size_t available_bytes = 0;        // without that limit: of the bytes to be written
+    std::optional<std::size_t> live_bytes;  // limit on all noted ranges: UVMALLOC_FORK_LIMIT
+    std::size_t available_bytes = 0;        // limit on the bytes written, if live_bytes is not set
     bool can_be_ordinary = false;           // UVMALLOC_HOST_MEMORY=ordinary would work here
   };
 
   // Notes a range for take(), widened to whole pages of the host.
   void add(void* address, std::size_t size_bytes);
 
-  // Before take(): opens the files of the last fork that some child still has open.
+  // Opens the files of the last fork that a child still has open. Called before take().
   void find_files();
 
-  // Makes the child's copy of all noted ranges. If they exceed a limit or cannot be copied, it
-  // copies none and prepares a log line that says so. The first large copy prepares a line as well.
+  // Makes the child's copy of all noted ranges. If the ranges exceed a limit or cannot be copied,
+  // copies none and prepares a log line about that. Prepares a line for the first large copy, too.
   void take(const Limits& limits, ForkStatistics* statistics);
-  // After add() or take() has thrown: makes no copy, and prepares a log line that says so.
+  // Called after add() or take() has thrown: makes no copy, and prepares a log line about that.
   void give_up(ForkStatistics* statistics) noexcept;
 
-  // In the child: maps the copy.
+  // Maps the copy. Called in the child.
   void restore() noexcept;
 
-  // In the parent: closes the files, so that only the child holds them.
+  // Closes the files, so that only the child holds them. Called in the parent.
   void release() noexcept;
 
   // Logs the line that take() or give_up() has prepared.
@@ -65,7 +65,7 @@ class ForkSnapshot {
     int descriptor = -1;          // open from take() to release()
     const char* bytes = nullptr;  // mapped while take() compares
   };
-  // A range and the place of its copy.
+  // A range and where its copy is.
   struct Piece {
     Range range;
     std::size_t file = 0;  // in files_
@@ -87,7 +87,7 @@ class ForkSnapshot {
   void keep(std::vector<Piece> pieces);
 
   std::vector<Range> noted_;
-  // Of the last fork: the pieces by address, and their files.
+  // The pieces of the last fork, sorted by address, and the files with these pieces.
   std::vector<Piece> pieces_;
   std::vector<File> files_;
   std::optional<Line> line_;

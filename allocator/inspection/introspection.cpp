@@ -54,8 +54,8 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // The driver counts discarded pages as used, and pages on the device that no block there uses,
-    // until it needs their memory.
+    // Until the driver needs the memory, it also counts discarded pages as used, and pages on the
+    // device that no block there uses.
     const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
     const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) +
                                     heap->ledger.discarded_bytes_at(Place::device(device));
@@ -74,11 +74,12 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
                           allowed_bytes);
 }
 
-// The most bytes that the driver may count on the device while they count elsewhere, or nowhere.
+// Returns the most bytes that the driver may count on the device although this allocator counts
+// them elsewhere, or nowhere.
 std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
   const Place place = Place::device(device);
   std::size_t bytes = heap->ledger.most_bytes_at(place);
-  // Blocks cover all pages of pools. A page counts where the block counts that has its first byte.
+  // Blocks cover all pages of pools. A page counts in the pool of the block with its first byte.
   const auto visit = [&](const Block& block, PoolIndex counts_in, PlaceSet used_at) {
     const std::uintptr_t begin = round_up(address_of(block.address()), kPageBytes);
     const std::uintptr_t end = round_up(address_of(block.end()), kPageBytes);
@@ -89,7 +90,7 @@ std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
     if (key.facade == Facade::kDevice && key.device == device) {
       bytes -= there_bytes;
     } else if (used_at.has(place)) {
-      bytes += end - begin - there_bytes;  // a kernel there can have read all of it
+      bytes += end - begin - there_bytes;  // a kernel there may have read the whole block
     }
   };
   for (const auto& span : heap->spans.spans()) {
@@ -103,7 +104,7 @@ std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
             visit(block, heap->pools.directory().owning_pool_of(block), {});
           }
         },
-        // Small blocks have no record of who uses them.
+        // Nothing records who uses small blocks.
         [&](const PageBlock& run) { visit(run, run.owning_pool, PlaceSet(place)); });
   }
   return bytes;

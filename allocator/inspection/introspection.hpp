@@ -1,6 +1,5 @@
-// Answers questions about blocks and the allocator.
-// Thread-safe. Functions without a LockedHeap take the state lock themselves; those that add up or
-// list all blocks stop the world first.
+// Answers questions about blocks and the allocator. Thread-safe. Functions without a LockedHeap
+// take the state lock themselves; functions that add up or list all blocks stop the world first.
 #pragma once
 
 #include <cstddef>
@@ -23,25 +22,25 @@ class Introspection {
 
   // Describes the block that holds `address`. Works in a forked child too.
   std::optional<BlockDescription> find(const void* address) const;
-  // Whether `address` lies in a span, used or not.
+  // Returns whether `address` is in a span, in use or not.
   bool has_taken(const void* address) const;
-  // Bytes by place of the pages that the range touches, as the ledger believes them.
+  // Returns how many bytes of the range are at each place, in whole pages, as the ledger believes.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
-  // All figures at one moment. Stops the world.
+  // Returns all figures at one moment. Stops the world.
   Statistics statistics() const;
-  // The figures of the report. Stops the world.
+  // Returns the figures of the report. Stops the world.
   Figures figures() const;
   // Describes the spans and their blocks. Stops the world.
   std::vector<SegmentDescription> segments() const;
-  // The most bytes that the process may use now.
+  // Returns the most bytes that the process may use now.
   std::size_t budget_bytes() const;
-  // Bytes of the device that the process can still get under the budgets, given the driver's
-  // figures. std::out_of_range: no such device.
+  // Returns the bytes of the device that the process can still get under the budgets, given the
+  // driver's figures. Throws std::out_of_range if the device does not exist.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
-  // Ends the process if one of the invariants 1 to 9 is broken. Stops the world.
+  // Aborts the process if one of the invariants 1 to 9 is broken. Stops the world.
   void check_invariants() const;
 
-  // Whether the block is live and some use of it is on the host.
+  // Returns whether the block is live and used on the host.
   static bool is_used_by_host(const LockedHeap& heap, const Block& block);
 
  private:

@@ -26,7 +26,7 @@ void OutOfMemoryReport::throw_if_broken(const Request& request, const Refusal& r
   }
 }
 
-// Advice for a span that the driver, or for ordinary memory the kernel, has refused.
+// Returns advice after the driver, or for ordinary memory the kernel, has refused a span.
 std::string OutOfMemoryReport::advice_on_driver(const RuntimeStatus& status) const {
   if (status.error != RuntimeError::kOutOfMemory) return "";
   const Statistics now = introspection_.statistics();

@@ -1,5 +1,5 @@
-// The error of a request that cannot be served: who holds how much, and which setting changes it.
-// Thread-safe; called without locks.
+// Raises the error of a request that cannot be served. The text says who holds how much memory, and
+// which setting allows more. Thread-safe; called without locks.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ class OutOfMemoryReport {
         introspection_(introspection),
         spill_limit_(spill_limit) {}
 
-  // Throws std::runtime_error if the driver refuses memory for another reason than a lack of it.
-  // Giving memory back does not help then.
+  // Throws std::runtime_error if the driver refuses memory for a reason other than a lack of
+  // memory: giving memory back would not help.
   static void throw_if_broken(const Request& request, const Refusal& refusal);
   // Counts and traces the failure, and throws OutOfMemoryError.
   [[noreturn]] void raise(const Request& request, const Refusal& refusal);

@@ -30,7 +30,7 @@ std::string slowdown_text(double slowdown) {
 
 }  // namespace
 
-// The plan of one device, with the services that it uses.
+// The plan of one device, with the parts that the plan needs.
 class LivePlanner::DevicePlan final : public live::MoveSink {
  public:
   DevicePlan(LivePlanner& owner, int device)
@@ -55,7 +55,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void freed(std::uintptr_t address) {
     BlockExtent block = log_.freed(address);
-    // The block's size is unknown: it may end in the next page.
+    // The log does not have the block: it is small, but may reach into the next page.
     if (block.size_bytes == 0) block = {address, UseLog::kLeastBlockBytes};
     plan_.block_freed(block);
   }
@@ -76,7 +76,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void step_boundary() { learner_.step_boundary(); }
 
-  // The peers' own needs come first: pages without room there any more go to the host.
+  // The peers' own needs come first: pages that no longer fit on a peer go to the host.
   void look_at_peers() {
     peers_.each([this](int peer, std::size_t pages) {
       plan_.set_peer_room(peer, owner_.plan_of(peer) == nullptr ? pages : 0);
@@ -92,12 +92,12 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     lanes_.wait_until_left();
   }
 
-  // Whether nothing has moved for long and everything fits again. Counts all device memory that the
-  // program may still use or get again, because the next use of a page on the host would not be
-  // reported.
+  // Returns whether nothing has moved for long and all device memory of the program, used or
+  // cached, fits again. All of it has to fit: after the plan, nothing reports the use of a page
+  // that is on the host.
   bool is_over() {
     if (calm_kernels_ < kCalmKernels) return false;
-    calm_kernels_ = 0;  // checked again after as many kernels
+    calm_kernels_ = 0;  // the next check comes after another kCalmKernels
     const HeapGuard heap(owner_.state_);
     return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
   }
@@ -137,7 +137,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
 
-  // The page leaves its pool during the discard, so that nobody allocates it.
+  // Takes the page out of its pool during the discard, so that no request gets the page.
   live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
     using live::Discarded;
     if (!owner_.machine_.device(device_).capabilities.discard) return Discarded::kRefused;
@@ -153,7 +153,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
       block = heap->pools.take_at(address, kPageBytes);
     }
     if (block == nullptr) return Discarded::kInUse;
-    // Puts the block back even if there is no memory to discard it.
+    // Puts the block back even if the discard throws for lack of memory.
     struct PutBack {
       ~PutBack() {
         const HeapGuard heap(state);
@@ -169,11 +169,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   // The plan may end after this many kernels without a move.
   static constexpr std::uint64_t kCalmKernels = 8192;
   // Kernels between two reads of the device's limit and the peers' budgets, and between two reads
-  // of the driver's figures of peers.
+  // of the peers' free memory from the driver.
   static constexpr std::uint64_t kLookKernels = 64;
   static constexpr std::uint64_t kMeasureKernels = 1024;
 
-  // Read again and again, because a program may lower its limit while it runs.
+  // Returns the pages that fit on the device. Read often: the program may change its limit.
   std::size_t chunks() const {
     const HeapGuard heap(owner_.state_);
     const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
@@ -235,7 +235,7 @@ LivePlanner::LivePlanner(Machine& machine, HeapState& state,
 LivePlanner::~LivePlanner() = default;
 
 void LivePlanner::set_listener(Listener listener) {
-  // In a child nothing is planned, and a thread that exists only in the parent may hold the lock.
+  // A forked child plans nothing, and a thread that exists only in the parent may hold the lock.
   if (machine_.in_forked_child()) return;
   const RankedGuard lock(mutex_);
   if (listener_ && is_watching()) listener_(false);
@@ -269,7 +269,7 @@ void LivePlanner::look_at_peers_with_lock() {
   }
 }
 
-// Without memory the pages stay on the peers, whose drivers evict them when they need the room.
+// If host memory runs out, the pages stay on the peers until the driver needs the room there.
 void LivePlanner::end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept {
   try {
     plan->leave_peers();
@@ -300,7 +300,7 @@ void LivePlanner::tell_listener_with_lock(bool wants_uses) noexcept {
   }
 }
 
-// If host memory runs out, planning stops.
+// Calls `act` under the lock. If `act` throws because host memory runs out, planning stops.
 template <class Act>
 void LivePlanner::act(Act act) noexcept {
   if (!is_watching() || machine_.in_forked_child()) return;
@@ -376,8 +376,8 @@ void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
   });
 }
 
-// Called without the lock. Looking for signs of a search takes the interpreter's lock, and the
-// thread that holds that lock may wait for the planner's.
+// Called without the planner's lock. ends_thrashing() takes the interpreter's lock, and the thread
+// that holds the interpreter's lock may be waiting for the planner's lock.
 void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept {
   try {
     const bool fails = verdict.is_too_slow && spill_limit_.ends_thrashing(device);
@@ -418,7 +418,7 @@ void LivePlanner::check_thrashing(int device, std::size_t requested_bytes) {
       true);
 }
 
-// A child has one thread, and its plans do not change.
+// A forked child takes no lock: it has one thread, and its plans do not change.
 LiveFigures LivePlanner::figures() const {
   std::optional<RankedGuard<decltype(mutex_)>> lock;
   if (!machine_.in_forked_child()) lock.emplace(mutex_);

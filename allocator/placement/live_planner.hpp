@@ -1,12 +1,12 @@
-// Plans placement while a program runs with less device memory than it uses
-// (docs/oversubscription.md, "A running program"). Until a prefetch to a device finds no credit
-// there is no plan, and the allocator's hot paths read one variable. After that the planner gets
+// Plans placement while a program uses more device memory than there is (docs/oversubscription.md,
+// "A running program"). There is no plan until a prefetch to a device does not fit in its soft
+// budget; until then, the allocator's hot paths only read one variable. After that the planner gets
 // all allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of
-// a device ends when nothing has moved for long and its memory fits again.
+// a device ends when no page has moved for long and the device's memory fits again.
 //
 // Thread-safe. One thread at a time plans and sends, under the planner's own lock, so that
-// decisions have the order of the calls. Moves never change contents: a program computes the same
-// whether a move comes, is wrong or is missing.
+// decisions have the order of the calls. Moves never change contents: a missing or wrong move does
+// not change what a program computes.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ struct BlockExtent;
 
 class LivePlanner {
  public:
-  // Called with true when the planner begins to need uses, and with false when it needs none any
-  // more or another listener takes its place. Called with the planner's lock alone. It must not
-  // call the allocator.
+  // Called with true when the planner starts to need the uses of kernels, and with false when the
+  // planner stops needing them or another listener replaces this one. Called under the planner's
+  // lock and no other. A listener must not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
   LivePlanner(Machine& machine, HeapState& state, const sharing::DeviceSharing& device_sharing,
@@ -46,12 +46,12 @@ class LivePlanner {
   bool is_watching() const noexcept { return watches_.load(std::memory_order_relaxed); }
   void set_listener(Listener listener);
 
-  // Begins to plan for these devices, because their memory is short.
+  // Starts to plan for these devices, which are short of memory.
   void begin(const std::vector<int>& devices) noexcept;
 
   // The functions below do nothing unless is_watching().
 
-  // Ends the plans of all devices, with their streams and events.
+  // Ends the plans of all devices, and the plans' streams and events.
   void end() noexcept;
   void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
                  StreamHandle stream) noexcept;
@@ -59,18 +59,18 @@ class LivePlanner {
   // Called before a kernel, or a graph of kernels, with these ranges is launched on the stream.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
                  live::Launch launch = live::Launch::kKernel) noexcept;
-  // Moves the program's pages away from the device. Waits until the stream's work and the moves
-  // have ended.
+  // Moves the program's pages away from the device. Waits until the work on the stream and the
+  // moves have ended.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
-  // Throws OutOfMemoryError if the program has to fail because it thrashes on that device: once,
-  // and again if it thrashes after that.
+  // Throws OutOfMemoryError once if the program has to fail because it thrashes on the device. May
+  // throw again after the program has continued and thrashed again.
   void check_thrashing(int device, std::size_t requested_bytes);
 
-  // In a forked child: the parent's figures at the fork.
+  // Returns the figures of all plans; in a forked child, the parent's figures at the fork.
   live::LiveFigures figures() const UVM_NOT_ANALYSED;
 
-  // Drops all plans without a call to the driver: at the end of a forked child.
+  // Drops all plans without a call to the driver. Called at the end of a forked child.
   void abandon() noexcept;
 
  private:

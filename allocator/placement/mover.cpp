@@ -4,8 +4,8 @@
 
 namespace uvm {
 
-// Returns the record of a move, attached to the block; nullptr if the block has the most records
-// possible.
+// Returns the record of a move, attached to the block, or nullptr if the block already has the most
+// records possible.
 MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const MoveRequest& move) {
   heap.proves(state_);
   if (!move.held) {
@@ -14,7 +14,7 @@ MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const Move
       same = same->next;
     }
     if (same != nullptr) {
-      auto* moved = static_cast<MovedStorage*>(same);  // the block's own record is held
+      auto* moved = static_cast<MovedStorage*>(same);  // not the block's own record, which is held
       moved->stream = move.stream;
       return moved;
     }
@@ -42,7 +42,7 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   machine_.check_place(move.destination);
   if (machine_.in_forked_child()) return nullptr;
   if (!move.destination.is_device()) {
-    // The producer counts as a user: it is waited for with the others, now or when the block is
+    // The producing stream counts as a user: uvmalloc waits for all users now, or when the block is
     // freed.
     if (!uses_.record_use(address, DeviceStream::named(move.stream_device, move.stream)))
       return nullptr;
@@ -68,19 +68,20 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   return moved.record;
 }
 
-// Moves in one turn of the lock. False: nothing has changed; call prepare() first. `*out` has no
-// record if there is no live block, or no room for a record.
+// Moves the block while it holds the lock once. Returns false if nothing has changed and prepare()
+// must be called first. `*out` has no record if there is no live block, or no room for a record.
 bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_prepared,
                         Moved* out) {
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr) return true;
-  // Allocations come first: nothing fails after the record is made. So the block either stays as it
-  // is, or has moved and the caller has the record.
+  // Memory is allocated first, so that nothing fails after the record is made. So the block either
+  // stays as it is, or has moved and the caller has the record.
   const bool whole = moves_whole(*block, move);
   PlaceSet places = Charges::places_of(heap, *block);
   const bool is_charged = places.has(move.destination);
-  // The host may still read a block that moved away, unless its owner says otherwise.
+  // After a move from the host, the host may still read the block until note_left() or
+  // note_places() says otherwise.
   if (whole && !move.keeps_source && move.source.is_device()) places.remove(move.source);
   if (whole || move.destination.is_host()) places.add(move.destination);
   const std::vector<PoolIndex> pools = Charges::prepare(heap, block, places);
@@ -93,7 +94,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   block->has_no_side_state = false;
   out->at = machine_.trace.now();
   const std::size_t requested_bytes = block->requested_bytes();
-  // The block's own record outlives the others, and keeps the place of the pages after the free.
+  // The block's own record outlives the others, and still says after the free where the pages are.
   out->charged =
       Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
   out->traced.address = block->address();
@@ -102,7 +103,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
     const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
     BlockSideState& side_state = heap->pools.side_states().make(block);
     if (move.source.is_device()) {
-      // The stream that used the block there: that of its last move, or of its allocation.
+      // The stream that used the block on the source: that of its last move, or of its allocation.
       const StreamKey& key = heap->pools.at(block->pool).key;
       out->producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
       if (out->producer.device != move.source.index) out->producer = {};
@@ -125,14 +126,15 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   return true;
 }
 
-// Whether the destination's limit has room for the block.
+// Returns whether the destination's limit has room for the block.
 bool Mover::has_room(const LockedHeap& heap, const Block& block, const MoveRequest& move) {
   return !move.destination.is_device() || block.kind == BlockKind::kSmall ||
          !moves_whole(block, move) ||
          limits::check(heap, {Facade::kDevice, move.destination.index}, 0, block.size_bytes()).ok();
 }
 
-// Makes room for figures in pools that will be charged, and room under the device's limit.
+// Makes room for the counters of the pools that will be charged, and for the block under the
+// device's limit.
 void Mover::prepare(const void* address, const MoveRequest& move) {
   Request request{};
   std::vector<PoolIndex> pools;
@@ -174,7 +176,7 @@ void Mover::note_place_again(const void* address, Place place) {
   {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
-    // Its side state and its pools exist since it was used at that place.
+    // The block's side state and pools exist since the block was used at that place.
     if (block == nullptr || block->has_no_side_state || block->kind == BlockKind::kSmall) return;
     PlaceSet places = Charges::places_of(heap, *block);
     places.add(place);
@@ -271,8 +273,8 @@ void* Mover::detach(MovedStorage* record) noexcept {
   return nullptr;
 }
 
-// Ends the use at a place whose record is gone. The place of the allocation itself stays while the
-// block lives.
+// Ends the block's use at a place after a record there was detached, unless another record is at
+// the place. The block stays in use at the place of its allocation while it lives.
 Charges::Change Mover::end_use(const LockedHeap& heap, Block* block, Place place) noexcept {
   const StreamKey& key = heap->pools.at(block->pool).key;
   PlaceSet places = Charges::places_of(heap, *block);

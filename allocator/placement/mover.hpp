@@ -1,6 +1,6 @@
-// Moves blocks between places, advises and prefetches. Each function plans under the state lock,
-// which it takes itself, and sends the hints without it. Thread-safe. In a forked child nothing
-// moves. Functions that name a device throw std::out_of_range if it does not exist.
+// Moves blocks between places, advises and prefetches. Each function takes the state lock to plan,
+// and sends the hints after it has released the lock. Thread-safe. In a forked child nothing moves.
+// Functions that get a device throw std::out_of_range if the device does not exist.
 #pragma once
 
 #include <cstddef>
@@ -29,30 +29,32 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Adds a record for the destination, and plans advice and a prefetch. nullptr: `address` is in no
-  // live block, or the block has the most records possible. Throws if a wait fails or there is no
-  // memory.
+  // Adds a record for the destination to the block, and sends advice and a prefetch. Returns the
+  // record, or nullptr if `address` is in no live block or the block already has the most records
+  // possible. Throws if a wait fails or if there is no memory.
   MovedStorage* move(void* address, const MoveRequest& move);
-  // Prefetches the pages that the range touches; the block is not moved. False: the range is not in
-  // one live block.
+  // Prefetches the pages that the range touches. The block gets no record at the destination.
+  // Returns false if the range is not within one live block.
   bool prefetch(const void* address, std::size_t size_bytes, Place destination, int stream_device,
                 StreamHandle stream);
-  // Advises on the whole pages of the block that holds `address`. False: there is no such page.
+  // Sends advice for the whole pages of the block that holds `address`. Returns false if there is
+  // no such page.
   bool advise(const void* address, const WantedPlacement& wanted);
 
-  // The live block that holds `address` is not used at that place any more. Does nothing if the
-  // block would have no use left.
+  // Records that the live block that holds `address` is no longer used at `place`. Does nothing if
+  // the block would then be used nowhere.
   void note_left(const void* address, Place place);
-  // The live block that holds `address` is used at these places alone. False: nothing has changed.
+  // Records that the live block that holds `address` is used at these places only. Returns false if
+  // nothing has changed.
   bool note_places(const void* address, PlaceSet places);
 
-  // Undoes a note_places() for one place.
+  // Undoes note_places() for one place.
   void note_place_again(const void* address, Place place);
 
-  // Detaches the record from its block. If the record is the last one, it stays, and the function
-  // returns the block's address: free the block.
+  // Detaches the record from its block and returns nullptr. If the record is the block's last one,
+  // leaves the record and returns the block's address: the caller must free the block.
   void* detach(MovedStorage* record) noexcept;
-  // Detaches all records of a block that is freed.
+  // Detaches all records of a block that is being freed.
   void drop_records(const LockedHeap& heap, Block* block);
 
  private:

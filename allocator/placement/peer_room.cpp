@@ -6,7 +6,7 @@ namespace uvm {
 
 PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
     : machine_(machine), state_(state) {
-  // On a shared device other programs use the rest.
+  // If devices are shared, other programs may need the peers' free memory.
   if (machine.configuration.share) return;
   for (int peer = 0; peer < machine.device_count(); ++peer) {
     const bool has_pages = !machine.budget.devices[static_cast<std::size_t>(peer)].coherent;
@@ -17,7 +17,7 @@ PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
   }
 }
 
-// 0 for a device that the process does not use: a query would make a context there.
+// Returns 0 for a device that the process does not use: a query would make a context there.
 std::size_t PeerRoom::free_pages(int peer) const {
   MemoryFigures figures;
   if (!machine_.runtime.has_context(peer) || !machine_.runtime.memory_figures(peer, &figures).ok())

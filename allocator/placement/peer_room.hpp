@@ -1,7 +1,8 @@
-// How many pages the live plan of one device may send to other devices: to those that the process
-// uses over links faster than the host's, at most half of their free memory.
+// Limits how many pages the live plan of one device may send to peers: other devices that the
+// process uses, with links faster than the host's. A peer gets pages in at most half of its free
+// memory.
 //
-// Not thread-safe: LivePlanner's lock guards it.
+// Not thread-safe: guarded by LivePlanner's lock.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +14,26 @@ namespace uvm {
 
 class PeerRoom {
  public:
-  // Reads the links from the driver.
+  // Reads the links to other devices from the driver.
   PeerRoom(Machine& machine, HeapState& state, int device);
 
-  // Reads the peers' free memory from the driver. `own_pages(device)`: pages of the plan that may
-  // have chunks there, which count as free.
+  // Reads the peers' free memory from the driver. `own_pages(device)` returns the plan's pages that
+  // may already be on a peer; these count as free.
   template <class OwnPages>
   void measure(OwnPages own_pages) {
     for (Peer& peer : peers_) peer.free_pages = free_pages(peer.device) + own_pages(peer.device);
   }
 
-  // Visits the peers with the number of pages that may be there. It is half of the peer's free
-  // pages, by the driver's last figures or by the peer's soft budget now, whichever is less. Calls
-  // no driver.
+  // Calls visit(peer, pages) with the number of pages that may be on each peer: half of the peer's
+  // free pages, by the driver's last figures or by the peer's present soft budget, whichever is
+  // less. Calls no driver.
   template <class Visit>
   void each(Visit visit) const {
     for (const Peer& peer : peers_) visit(peer.device, pages_on(peer));
   }
 
  private:
-  static constexpr std::size_t kParts = 2;  // one part of free memory is for pages of other devices
+  static constexpr std::size_t kParts = 2;  // 1/kParts of free memory is for other devices' pages
 
   struct Peer {
     int device = 0;

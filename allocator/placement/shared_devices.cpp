@@ -16,8 +16,8 @@ std::string name_of(const Machine& machine, int device) {
   return fmt::format("{}-{}", machine.runtime.name(), device);
 }
 
-// Returns an empty string, or one clause that says why kernels on the device cannot wait for turns:
-// they do only if moves are planned.
+// Returns an empty string, or one clause that says why kernels on the device cannot wait for turns.
+// Kernels wait for turns only if moves can be planned.
 std::string why_without_turns(const Machine& machine, int device) {
   const DevicePlacement& placement = machine.budget.devices[static_cast<std::size_t>(device)];
   if (placement.coherent) return "it uses the host's memory";

@@ -1,4 +1,4 @@
-// The devices that this program shares with others (UVMALLOC_SHARE).
+// Finds the devices that this program shares with other programs (UVMALLOC_SHARE).
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace uvm {
 
-// By device; empty without the setting. Logs a line for each device that cannot be shared.
+// Returns one entry for each device, or none without the setting. Logs a line for each device that
+// cannot be shared; its entry stays empty.
 std::vector<sharing::SharedDevice> shared_devices(const Machine& machine);
 
 }  // namespace uvm

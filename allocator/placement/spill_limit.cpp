@@ -21,7 +21,7 @@ void SpillLimit::set_find_sign(FindSign find_sign) {
   find_sign_ = std::move(find_sign);
 }
 
-// Called without the state lock, because the function may take an interpreter's lock.
+// Called without the state lock, because find_sign_ may take the interpreter's lock.
 SearchSign SpillLimit::find_sign() {
   FindSign find;
   {

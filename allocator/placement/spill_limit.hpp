@@ -1,13 +1,13 @@
-// How much of a device's memory may spill to the host (UVMALLOC_SPILL). By default only the budget
-// limits it. A program that searches for the largest batch would then get no out-of-memory error
-// before its steps are many times slower. So spilling is limited
-//   by the setting   at 1x nothing spills; at Nx a step may be N times slower
-//   in a search      if a function that is known to search runs, nothing spills
-//   if the program   thrashing ends in an error: the program's requests have grown
-//   seems to search  kLeastGrowths times, and it handles out-of-memory errors or has
-//                    continued after one
+// Limits how much of a device's memory may spill to the host (UVMALLOC_SPILL). By default only the
+// budget limits spilling. A program that searches for the largest batch would then get no
+// out-of-memory error before its steps are many times slower. Therefore:
+//   setting 1x   nothing spills
+//   setting Nx   thrashing that makes a step N times slower ends in an error
+//   search       nothing spills while a function that is known to search runs
+//   signs of a   thrashing ends in an error if the program's requests have grown kLeastGrowths
+//   search       times, and the program handles out-of-memory errors or has continued after one
 //
-// Thread-safe. The state lock guards all that changes.
+// Thread-safe. The state lock guards all members that change.
 #pragma once
 
 #include <cstddef>
@@ -24,41 +24,42 @@ namespace uvm {
 
 class SpillLimit {
  public:
-  // How often the largest request of a device has grown by kGrowth at least before the program
-  // seems to search. Requests below 1/kDeviceParts of the device do not count.
+  // A program seems to search after the largest request for a device has grown kLeastGrowths times,
+  // each time at least by kGrowth. Requests below 1/kDeviceParts of the device do not count.
   static constexpr unsigned kLeastGrowths = 4;
   static constexpr double kGrowth = 1.05;
   static constexpr std::size_t kDeviceParts = 256;
-  // A step that is this many times slower thrashes, unless the setting says otherwise.
+  // Without a setting, a step thrashes if it is this many times slower than with enough memory.
   static constexpr double kSlowdown = 2;
 
   SpillLimit(const Machine& machine, HeapState& state);
   SpillLimit(const SpillLimit&) = delete;
   SpillLimit& operator=(const SpillLimit&) = delete;
 
-  // Returns whether the program searches for the largest batch. Called without the lock.
+  // Returns signs that the program searches for the largest batch. Called without the state lock.
   using FindSign = std::function<SearchSign()>;
   void set_find_sign(FindSign find_sign);
 
-  // Called before a large request takes new pages: sets the limit of its device until end_growth().
-  // True: call is_search(), and call begin_limit() if the program is in a search.
+  // Called before a large request takes new pages. With the setting 1x, limits the device to its
+  // soft budget until end_growth(). If this returns true, the caller must call is_search(), and
+  // begin_limit() if that returns true.
   bool begin_growth(const LockedHeap& heap, const Request& request);
   static void begin_limit(const LockedHeap& heap, const Request& request);
-  // Called without the lock.
+  // Called without the state lock.
   bool is_search() { return find_sign() == SearchSign::kSearches; }
   static void end_growth(const LockedHeap& heap, const Request& request) {
     if (request.facade != Facade::kDevice) return;
     heap->spill_limits[static_cast<std::size_t>(request.device)] = SIZE_MAX;
   }
 
-  // The slowdown from which a step thrashes.
+  // Returns the slowdown from which a step counts as thrashing.
   double most_slowdown() const;
-  // Whether thrashing on the device ends in an out-of-memory error.
+  // Returns whether thrashing on the device ends in an out-of-memory error.
   bool ends_thrashing(int device);
-  // The program got an out-of-memory error on the device.
+  // Records that the program got an out-of-memory error on the device.
   void note_error(int device);
 
-  // One sentence about how to let more memory spill.
+  // Returns the part of an error's text that says how to let more memory spill.
   std::string way_to_spill() const;
 
  private:
