@@ -1,6 +1,6 @@
 // A list of blocks on their way between caches, fences and pools: in no index, in no cache and with
-// no caller. The list links the blocks' records, so it needs no memory and cannot fail. Last in,
-// first out. It belongs to one thread, or is guarded with the object that it is a member of.
+// no caller. The list links the blocks' records, so adding a block needs no memory and cannot fail.
+// Last in, first out. A list belongs to one thread, or is guarded with the object that contains it.
 #pragma once
 
 #include <utility>
@@ -12,13 +12,13 @@ namespace uvm {
 class BlockChain {
  public:
   BlockChain() = default;
-  // An assignment would lose the blocks of its target. The owner empties a chain before its end.
+  // An assignment would lose the target's blocks. The owner must empty a chain before its end.
   BlockChain(const BlockChain&) = delete;
   BlockChain& operator=(const BlockChain&) = delete;
   BlockChain(BlockChain&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}
 
   bool empty() const { return first_ == nullptr; }
-  // nullptr if the chain is empty.
+  // Returns nullptr if the chain is empty.
   Block* first() const { return first_ == nullptr ? nullptr : Block::of_use(first_); }
 
   void push(Block* block) {
@@ -32,7 +32,7 @@ class BlockChain {
     block->use.next = nullptr;
     return block;
   }
-  // Puts all blocks of the other chain in front.
+  // Puts all blocks of the other chain in front of this chain's blocks.
   void take(BlockChain other) {
     if (empty()) std::swap(first_, other.first_);
     while (!other.empty()) push(other.pop());

@@ -1,11 +1,11 @@
-// Takes, cuts and puts back free blocks. Each facade, device and stream has two pools, one for each
-// way to cut memory. Blocks of a packed pool lie one after another in runs of pages; arenas of
-// small objects take some of them. A page-granular block has its pages for itself.
+// Takes, cuts and puts back free blocks. Each memory kind, device and stream has two pools, one for
+// each way to cut memory. Blocks of a packed pool follow one another in runs of pages; arenas of
+// small objects take some of these blocks. A page-granular block shares its pages with no block.
 //
-// A displaced block is free in another pool than the one that owns its pages. This class
-// knows no order of streams, no driver and no budgets. It requests no memory: callers add pages.
+// A displaced block is free in a pool other than its owning pool. This class knows no order of
+// streams, no driver and no budgets, and requests no memory: callers add pages.
 //
-// Guarded by the state lock. A block that was taken is in no index.
+// Guarded by the state lock. A taken block is in no index.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace uvm {
 
 class BlockPools {
  public:
-  // `large_hits_required`: the first value of Pool::large_hits_required.
+  // `large_hits_required` is the first value of Pool::large_hits_required.
   explicit BlockPools(std::uint64_t large_hits_required)
       : table_(runs_.directory().blocks(), large_hits_required) {}
   BlockPools(const BlockPools&) = delete;
@@ -40,74 +40,75 @@ class BlockPools {
 
   // ---- blocks
 
-  // Take the free block that fits (FreeIndex::fit) without cutting it; nullptr if none is large
-  // enough. take_displaced_here() searches the blocks that are displaced to the pool.
+  // Take the free block that fits (FreeIndex::fit) and do not cut it. Return nullptr if no block is
+  // large enough. take_displaced_here() searches the blocks that are displaced to the pool.
   PageBlock* take(Pool& pool, std::size_t size_bytes);
   PageBlock* take_displaced_here(Pool& pool, std::size_t size_bytes);
-  // Takes these bytes out of one free block. nullptr if no free block holds them all, if that block
-  // is displaced or has fences, or if a rest beside the bytes would be too small for a block.
+  // Takes these bytes out of one free packed block. Returns nullptr if no such block holds all the
+  // bytes, if the block is displaced or has fences, or if a rest would be too small for a block.
   PageBlock* take_at(char* address, std::size_t size_bytes);
-  // take() and trim() in one step, for the pool's own blocks.
+  // Does what take() and trim() do, in one step, for the pool's own blocks.
   PageBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
-  // Takes `size_bytes`, a power of two of at least kSmallestPacked, at a multiple of that size.
-  // Packed pools only.
+  // Takes a block of `size_bytes`, at an address that is a multiple of this size. The size must be
+  // a power of two and at least kSmallestPacked. Packed pools only.
   PageBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
-  // Cuts a taken block down to size and puts the rest into block->pool. Returns the block of that
-  // size, which may have another record. Fences stay with the rest; the returned part must need
-  // none. On std::bad_alloc the whole block is free again.
+  // Cuts a taken block down to `size_bytes` and puts the rest into block->pool. Returns the cut
+  // block, which may have another record. Fences stay with the rest; the returned block must not
+  // need them. After std::bad_alloc the whole block is free again.
   PageBlock* trim(PageBlock* block, std::size_t size_bytes);
-  // The same for a part that begins at a multiple of `alignment_bytes`, a power of two. The block
-  // must be larger than the part by `alignment_bytes` and kSmallestPacked.
+  // Like trim(), but the returned block begins at a multiple of `alignment_bytes`, a power of two.
+  // The taken block must be larger than `size_bytes` by `alignment_bytes` and kSmallestPacked.
   PageBlock* trim_aligned(PageBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
-  // Puts a block into `pool` as a free one, joined with free neighbours of the same kind. Allocates
+  // Makes a block free in `pool` and joins it with free neighbours of the same kind. Allocates
   // nothing: add_pages() or prepare_for_displaced() has made the tables of the pool's index.
   void put(PageBlock* block, Pool& pool) noexcept;
-  // Called before blocks of other owning pools are put into the pool.
+  // Must be called before blocks of other owning pools are put into the pool.
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
   // Takes a displaced free block out of the indexes of both its pools.
   void take_displaced(PageBlock* block) { unlink(block); }
-  // Bytes of the stream with the first pool `first`, in blocks that are not free in its pools.
+  // Returns the bytes in pages of the stream's pools that are not free there. `first` is the
+  // stream's first pool.
   std::size_t bytes_in_use(PoolIndex first) const;
 
   // ---- pages
 
-  // Called once pages may run short. From then on packed blocks of a page and more are placed by
-  // page_conserving_offset(), so that their free leaves whole pages. While pages are plentiful, the
-  // gaps in front of such blocks would cost more than they save.
+  // Called once pages may run short. From then on page_conserving_offset() places packed blocks of
+  // a page and more, so that a free of such a block leaves whole pages. While pages are plentiful,
+  // the gaps in front of the blocks would cost more than they save.
   void conserve_pages() { conserves_pages_ = true; }
 
-  // Makes pages that were just taken from their span one block of `owning_pool`, in no index. On
-  // std::bad_alloc nothing has changed.
+  // Turns pages that were just taken from their span into one block of `owning_pool`, in no index.
+  // On std::bad_alloc nothing has changed.
   PageBlock* add_pages(const PageRun& run, Pool& owning_pool);
 
-  // Takes `size_bytes`, whole pages, out of a free block of the pool; base is nullptr if no block
-  // has them in one piece.
+  // Takes `size_bytes`, a number of whole pages, out of a free block of the pool. The result's base
+  // is nullptr if no block holds the pages in one piece.
   PageRun take_pages(Pool& pool, std::size_t size_bytes);
-  // Takes a free block that holds a whole page; nullptr if none does. cut_page() takes the page out
-  // of that block and puts the rest back.
+  // Takes a free block that holds a whole page. Returns nullptr if no block does. cut_page() takes
+  // the page out of that block and puts the rest back.
   PageBlock* take_with_page(Pool& pool);
   PageRun cut_page(PageBlock* block) { return cut_pages(block, kPageBytes, kPageBytes); }
-  // Takes whole pages, at most `most_bytes`, out of a free block without fences; base is nullptr if
-  // it holds none.
+  // Takes whole pages, at most `most_bytes`, out of a free block without fences. The result's base
+  // is nullptr if the block holds no whole page.
   PageRun release_pages(PageBlock* block, std::size_t most_bytes);
 
-  // The free blocks of the pool that may hold whole pages, smallest first; those with fences only
-  // if `fenced_too`.
+  // Returns the free blocks of the pool that may hold whole pages, smallest first. Leaves out
+  // blocks with fences unless `fenced_too`.
   std::vector<PageBlock*> with_pages(const Pool& pool, bool fenced_too) const;
-  // The same, for the blocks that are displaced to the pool.
+  // Does the same for the blocks that are displaced to the pool.
   std::vector<PageBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
-  // Bytes of the pages that the block covers.
+  // Returns the bytes of the pages that the block covers whole.
   static std::size_t whole_page_bytes(const PageBlock& block);
-  // Bytes of whole pages in the free blocks of all pools.
+  // Returns the bytes of whole pages in the free blocks of all pools.
   std::size_t free_page_bytes() const;
-  // Bytes of the free block that ends, or begins, at a page boundary of a span and that would be
-  // joined with pages added to the pool there. 0 if there is none.
+  // Return the bytes of the free block that ends, or begins, at a page boundary of a span and would
+  // be joined with pages added to the pool there. Return 0 if there is no such block.
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;
   std::size_t free_bytes_after(const Pool& pool, const Span& span, const char* boundary) const;
 
-  // Bytes of records and tables, as taken from the system.
+  // Returns the bytes of records and tables, as taken from the system.
   std::size_t metadata_bytes() const { return directory().bytes() + table_.bytes(); }
 
   // Logs a broken invariant and aborts. For tests and debug builds.
@@ -137,7 +138,7 @@ class BlockPools {
   PoolTable table_;
 };
 
-// Blocks with fences are not joined: the joined block would have to wait for both.
+// Blocks with fences are not joined: the joined block would have to wait for all their fences.
 [[gnu::always_inline]] inline bool BlockPools::can_join(const PageBlock* left,
                                                         const PageBlock* right) {
   if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||

@@ -1,12 +1,12 @@
 // Maps places in a 2 MiB page to the blocks that start there. A page has 512 steps of 4 KiB, and at
-// most one block starts in a step. Two starts fit in the map itself and up to four in a short list.
-// All entries of the list are compared, without branches, because all are equally likely. For more
-// starts the page is cut into equal slots, as few as give each start a slot of its own: blocks of
-// one size cost one entry each. Numbers of blocks are never 0.
+// most one block starts in a step. Two starts fit in the map itself, and up to four in a short
+// list. All entries of the list are compared, without branches, because all are equally likely. For
+// more starts the page is cut into equal slots: the fewest in which no two starts share a slot, so
+// that blocks of one size cost one entry each. Numbers of blocks are never 0.
 //
-// at() may run beside a change of other starts; everything else is guarded by the owner's lock. A
-// reader may still use a table that was outgrown, so the map keeps all tables until its end.
-// Together they are smaller than twice the last one.
+// at() may run while other starts change; all other functions are guarded by the owner's lock. A
+// reader may still use an outgrown table, so the map keeps all its tables until the map is
+// destroyed. All tables together are smaller than twice the last one.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,8 @@ class BlockStartMap {
   BlockStartMap(const BlockStartMap&) = delete;
   BlockStartMap& operator=(const BlockStartMap&) = delete;
 
-  // The block that starts at a step; in a table of slots, anywhere in the step's slot. 0 if none
-  // does.
+  // Returns the block that starts at a step, or 0. With a table of slots, returns the block that
+  // starts anywhere in the step's slot.
   std::uint32_t at(std::size_t step) const {
     const std::uint64_t word = word_.load(std::memory_order_acquire);
     if (is_two(word)) {
@@ -54,8 +54,8 @@ class BlockStartMap {
     return table == nullptr ? 0 : table->at(step);
   }
 
-  // `step_of_block` returns the step of a block, given its number. The step must have no start.
-  // Returns the bytes of the tables that were made.
+  // Adds the start of a block at a step that has no start. `step_of_block` returns the step of a
+  // block, given its number. Returns the bytes of the tables that were made.
   template <class StepOfBlock>
   std::size_t add(std::size_t step, std::uint32_t block, StepOfBlock step_of_block) {
     const std::uint64_t word = now();
@@ -93,7 +93,7 @@ class BlockStartMap {
                 std::memory_order_release);
   }
 
-  // The last block that starts at or before a step; 0 if none in this page does.
+  // Returns the last block of this page that starts at or before a step, or 0.
   template <class StepOfBlock>
   std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
     if (const Table* table = table_of(now()); table != nullptr && !table->is_list) {
@@ -110,7 +110,7 @@ class BlockStartMap {
     return found;
   }
 
-  // Visits all blocks by step.
+  // Visits all blocks, in the order of steps.
   template <class Visit, class StepOfBlock>
   void each(Visit visit, StepOfBlock step_of_block) const {
     std::array<std::uint32_t, kSteps> blocks{};
@@ -125,7 +125,7 @@ class BlockStartMap {
     }
   }
 
-  // Nobody may call at() meanwhile.
+  // No thread may call at() meanwhile.
   void clear() {
     if (Table* table = table_of(now())) {
       for (std::size_t entry = 0; entry < table->count; ++entry) table->entries()[entry] = 0;
@@ -152,7 +152,7 @@ class BlockStartMap {
     }
     static bool is_start(std::uint32_t start) { return (start & kIds) != 0; }
     static std::size_t step_of(std::uint32_t start) { return start >> kIdBits; }
-    // Without a branch, which would be unpredictable.
+    // Avoids a branch, which would be unpredictable.
     static std::uint32_t id_at(std::uint32_t start, std::size_t step) {
       return start & kIds & mask(step_of(start) == step);
     }
@@ -163,7 +163,7 @@ class BlockStartMap {
 
   static std::uint32_t mask(bool holds) { return 0u - static_cast<std::uint32_t>(holds); }
 
-  // A list of starts in no order, each a step and a number; or slots, each a number.
+  // A list of starts in no order, each with a step and a number; or slots, each with a number.
   struct Table {
     static constexpr std::uint32_t kListed = 4;
     static constexpr unsigned kIdBits = 23;
@@ -180,7 +180,7 @@ class BlockStartMap {
     Table* outgrown;
     std::uint16_t count;
     bool is_list;
-    unsigned shift;  // from a step to its slot
+    unsigned shift;  // a step's slot is the step shifted right by this
 
     Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
     const Entry* entries() const { return reinterpret_cast<const Entry*>(this + 1); }
@@ -196,7 +196,8 @@ class BlockStartMap {
       }
       return found;
     }
-    // For slots, which are in the order of steps. Only the step's own slot may hold a later start.
+    // Only for slots, which are in the order of steps. Only the step's own slot may hold a later
+    // start.
     template <class StepOfBlock>
     std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
       for (std::size_t slot = (step >> shift) + 1; slot-- > 0;) {
@@ -205,7 +206,7 @@ class BlockStartMap {
       }
       return 0;
     }
-    // False if there is no room.
+    // Returns false if the table has no room.
     bool add(std::size_t step, std::uint32_t block) {
       std::size_t entry = step >> shift;
       std::uint32_t start = block;
@@ -261,13 +262,13 @@ class BlockStartMap {
     }
   }
 
-  // A list of the starts in the word, or slots if a number is too large for a list.
+  // Turns the word's starts into a list, or into slots if a number is too large for a list.
   template <class StepOfBlock>
   Table* grow_to_list(std::size_t new_step, std::uint32_t new_block, StepOfBlock step_of_block) {
     if (new_block > Table::kIds) return grow_to_slots(new_step, step_of_block);
     return fill(Table::make(Table::kListed, true, 0, nullptr), step_of_block);
   }
-  // The fewest slots in which no two starts, with the new one, share a slot.
+  // Makes the fewest slots in which no two starts, with the new one, share a slot.
   template <class StepOfBlock>
   Table* grow_to_slots(std::size_t new_step, StepOfBlock step_of_block) {
     Table* table = table_of(now());
@@ -292,7 +293,7 @@ class BlockStartMap {
     return table;
   }
 
-  // More starts than a list holds need twice as many slots at least.
+  // More starts than a list holds need at least twice as many slots.
   static constexpr unsigned kLongestShift =
       std::countr_zero(kSteps) - std::countr_zero(std::size_t{Table::kListed});
 

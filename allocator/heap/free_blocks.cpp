@@ -5,8 +5,8 @@
 
 namespace uvm {
 
-// The functions on the path of a packed block are marked to be inlined. In a position-independent
-// library the compiler does not inline a function that another library could replace.
+// The functions that serve packed blocks are marked always_inline. In a position-independent
+// library the compiler would not inline a function that another library could replace.
 
 void BlockPools::unlink(PageBlock* block) {
   Pool& pool = at(block->pool);
@@ -50,7 +50,7 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   return split_middle(block, head, size_bytes, kSmallestPacked);
 }
 
-// The fewest bytes that become a block of their own. A smaller rest stays with the block.
+// Returns the least bytes that become a block. A smaller rest stays with the block.
 [[gnu::always_inline]] inline std::size_t BlockPools::least_rest(const PageBlock& block,
                                                                  std::size_t size_bytes) {
   if (block.kind == BlockKind::kPageGranular) return kPageBytes;
@@ -58,8 +58,8 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
                   std::min(size_bytes / policy::kRequestsPerRest, policy::kMostRestBytes));
 }
 
-// Cuts the bytes of a request off a block in no index. `rest` is nullptr if nothing is left. On
-// std::bad_alloc `block` is the part that is still in no index.
+// Cuts the bytes of a request off a block in no index. `rest` is nullptr if nothing is left. After
+// std::bad_alloc, `block` is the part that is still in no index.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(PageBlock*& block,
                                                                          std::size_t size_bytes) {
   if (conserves_pages_ && block->kind == BlockKind::kPacked && block->has_no_side_state &&
@@ -92,7 +92,7 @@ PageBlock* BlockPools::trim_aligned(PageBlock* block, std::size_t alignment_byte
                       least_rest(*block, size_bytes));
 }
 
-// Puts the first bytes of a taken packed block back; returns the rest.
+// Puts the first `head_bytes` of a taken packed block back. Returns the rest.
 PageBlock* BlockPools::split_off_head(PageBlock* block, std::size_t head_bytes) {
   if (head_bytes == 0) return block;
   auto [head, rest] = runs_.split(block, head_bytes);
@@ -100,8 +100,8 @@ PageBlock* BlockPools::split_off_head(PageBlock* block, std::size_t head_bytes) 
   return rest;
 }
 
-// Cuts a part out of a taken packed block. The bytes in front of the part go back; the bytes behind
-// it too, if they are at least `least_tail_bytes`. On std::bad_alloc the whole block went back.
+// Cuts a part out of a taken packed block. Puts back the bytes in front of the part, and the bytes
+// behind the part if there are at least `least_tail_bytes`. On std::bad_alloc puts all bytes back.
 PageBlock* BlockPools::split_middle(PageBlock* block, std::size_t head_bytes,
                                     std::size_t size_bytes, std::size_t least_tail_bytes) {
   try {
@@ -116,11 +116,11 @@ PageBlock* BlockPools::split_middle(PageBlock* block, std::size_t head_bytes,
   }
 }
 
-// A free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`, with nothing
-// behind them or enough for a block.
+// Returns a free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`. What
+// is left behind these bytes is nothing, or enough for a block.
 PageBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
                                    std::size_t size_bytes) const {
-  // A block of this size holds them wherever it starts.
+  // A block of this size is large enough at any address.
   const std::size_t sure = size_bytes + 2 * alignment_bytes;
   PageBlock* block = pool.own.fit(size_bytes);
   for (int tries = 0; block != nullptr && block->size_bytes() < sure; ++tries) {
@@ -149,7 +149,7 @@ PageBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   try {
     auto [taken, rest] = split_off_rest(block, size_bytes);
     if (rest != nullptr) {
-      // No neighbour could be joined with the free block, so none can be joined with its rest.
+      // No neighbour could be joined with the free block, so none can be joined with the rest.
       rest->set(BlockState::kFree);
       pool.own.insert(rest);
     }

@@ -1,20 +1,20 @@
-// Free blocks by size and address. A request gets the best fit of its own bin, which is at most an
-// eighth too large. If its bin has no block that fits:
-//  * A request from kPageGranularBytes on gets the lowest block that is up to about half too large,
-//    else the lowest of all larger blocks.
-//  * A smaller request gets the lowest block of a larger bin below kPageGranularBytes, else the
-//    lowest of all larger blocks.
+// Finds free blocks by size and address. A request gets the best fit of its own bin, which is at
+// most an eighth too large. If the bin has no block that fits:
+//  * A request from kPageGranularBytes on gets the block at the lowest address that is at most
+//    about half too large. If there is none, the request gets the lowest of all larger blocks.
+//  * A smaller request gets the lowest block of a larger bin below kPageGranularBytes. If there is
+//    none, the request gets the lowest of all larger blocks.
 // So a nearly right block is used, blocks in use stay together at low addresses, and large free
-// blocks stay in one piece. (Best fit throughout leaves rests that nothing fits into. First fit
-// cuts up the blocks that the largest requests will need.)
+// blocks stay in one piece. (Best fit everywhere would leave rests that nothing fits into. First
+// fit would cut up the blocks that the largest requests will need.)
 //
 // There is a bin for each eighth of an octave (a power of two). A bin has parts by size, and each
 // part has a FreeTree, most often of a few blocks. The lowest block of each part, bin and octave is
-// stored. The lowest of several is found without branches, which would be unpredictable. The newest
-// block stays outside the tables until the next one is inserted: in steps of training 30 to 60 % of
-// the requests are cut from it, and 17 to 33 % of the freed blocks are joined with it. The tables,
-// of about 25 KiB, are made with the first block; nothing else is allocated. Guarded by the state
-// lock.
+// stored. Code without branches finds the lowest of several, because branches would be
+// unpredictable. The newest block stays outside the tables until the next one is inserted: in
+// training steps, 30 to 60 % of the requests are cut from the newest block, and 17 to 33 % of the
+// freed blocks are joined with it. The tables, of about 25 KiB, are made with the first block;
+// nothing else is allocated. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class FreeIndex {
     if (before.block != nullptr) insert_in_tables(before);
   }
 
-  // The block must be in the index, at the address and with the size it was inserted with.
+  // The block must be in the index, and have the address and size that it was inserted with.
   [[gnu::always_inline]] void erase(PageBlock* block) {
     bytes_ -= block->size_bytes();
     if (block == latest_.block) {
@@ -59,17 +59,17 @@ class FreeIndex {
     }
   }
 
-  // The block for a request of `size_bytes`; nullptr if no block is large enough.
+  // Returns the block for a request of `size_bytes`, or nullptr if no block is large enough.
   PageBlock* fit(std::size_t size_bytes) const {
     if (size_bytes > bytes_ || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
     const Tables& in = *tables_;
     const std::size_t part = part_of(size_bytes);
     const std::size_t bin = part / kParts;
-    // All ones if the newest block is too small. All ones sort after every bin and key.
+    // All bits are set if the newest block is too small; this value sorts after every bin and key.
     const std::uint64_t too_small = all_bits_if(latest_.size_bytes < size_bytes);
     const std::size_t latest_bin = latest_.part / kParts | too_small;
     const BlockKey latest = latest_.key | too_small;
-    // The parts of the request's bin from its own on. Its own may hold smaller blocks too.
+    // The parts of the bin from the request's own part on. That part may hold smaller blocks too.
     const std::uint64_t rest_of_bin = bit(kParts - part % kParts) - 1;
     std::uint64_t filled =
         in.filled[part / kPartsOfOctave] >> (part % kPartsOfOctave) & rest_of_bin;
@@ -89,7 +89,7 @@ class FreeIndex {
     return block_of(near != kNoBlock ? near : std::min(latest, lowest_from(near_end, kOctaves)));
   }
 
-  // These visit all blocks by size, then by address; nullptr at the end.
+  // Visit all blocks, ordered by size and then by address. Return nullptr at the end.
   PageBlock* smallest() const { return smallest_of(0); }
   PageBlock* smallest_of(std::size_t size_bytes) const {
     if (empty() || size_bytes > RealStorage::kMostSizeBytes) return nullptr;
@@ -124,8 +124,8 @@ class FreeIndex {
   std::size_t table_bytes() const { return tables_ == nullptr ? 0 : sizeof(Tables); }
 
  private:
-  // Eighths of powers of two, from one granule up, each in eight parts. Sizes in granules have 32
-  // bits.
+  // Bins are eighths of powers of two, from one granule up, and have eight parts each. Sizes in
+  // granules have 32 bits.
   static constexpr std::size_t kSteps = policy::kBinsOfOctave;
   static constexpr std::size_t kParts = 8;
   static constexpr std::size_t kPartsOfOctave = kSteps * kParts;
@@ -181,7 +181,7 @@ class FreeIndex {
     return static_cast<std::size_t>(std::bit_width(bits)) - 1;
   }
 
-  // The first by size, then by address. `block` may be nullptr.
+  // Returns the first of two blocks by size, then by address. `block` may be nullptr.
   static PageBlock* first_of(PageBlock* block, PageBlock* other) {
     return block == nullptr || FreeTree::is_before(other, block) ? other : block;
   }
@@ -193,7 +193,7 @@ class FreeIndex {
       return std::min(lowest_of<kCount / 2>(keys), lowest_of<kCount / 2>(keys + kCount / 2));
     }
   }
-  // The lowest key in the bins from `first` up to the octave `end`.
+  // Returns the lowest key in the bins from `first` up to the octave `end`, which is excluded.
   BlockKey lowest_from(std::size_t first, std::size_t end) const {
     std::size_t octave = first / kSteps;
     if (octave >= end) return kNoBlock;

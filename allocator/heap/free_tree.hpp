@@ -1,10 +1,10 @@
-// A tree of free blocks by size, then by address. Each node has the key of the lowest block below
-// it. So the best fit is found in one descent, and the lowest block at the root. The tree is a
-// treap whose ranks are hashes of the blocks' addresses: the same blocks always make the same tree,
-// of logarithmic depth.
+// A tree of free blocks, ordered by size and then by address. Each node has the key of the lowest
+// block in its subtree. So one descent finds the best fit, and the root names the lowest block. The
+// tree is a treap with hashes of the blocks' addresses as ranks: the same blocks always make the
+// same tree, of logarithmic depth.
 //
-// The nodes lie in the blocks (Block::node) and name each other by number, so nothing is allocated.
-// Every call gets the store of the records, which is the same for all. Guarded by the state lock.
+// The nodes are in the blocks' records (Block::node) and name each other by number, so nothing is
+// allocated. Every call must get the same store of records. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class FreeTree {
  public:
   using Records = const PageBlockStore&;
 
-  // Most often there is no other block, so only that case is inlined.
+  // Most often the tree has no other block, so only that case is inlined.
   [[gnu::always_inline]] void insert(Records records, PageBlock* block) {
     if (empty()) {
       block->node = {0, 0, key_of(block)};
@@ -31,7 +31,7 @@ class FreeTree {
     }
   }
 
-  // The block must be in the tree, at the address and with the size it was inserted with.
+  // The block must be in the tree, and have the address and size that it was inserted with.
   [[gnu::always_inline]] void erase(Records records, PageBlock* block) {
     const Block::IndexNode& node = block->node;
     if (root_ == block->id && (node.left == 0 || node.right == 0)) {
@@ -41,7 +41,7 @@ class FreeTree {
     }
   }
 
-  // The order of the tree.
+  // Defines the order of the tree.
   static bool is_before(const PageBlock* left, const PageBlock* right) {
     return left->size_bytes() != right->size_bytes() ? left->size_bytes() < right->size_bytes()
                                                      : left->address() < right->address();
@@ -50,8 +50,8 @@ class FreeTree {
   bool empty() const { return root_ == 0; }
   BlockKey lowest(Records records) const { return lowest_below(records, root_); }
 
-  // The smallest block of at least `size_bytes`, of equal ones the lowest; nullptr if there is
-  // none.
+  // Returns the smallest block of at least `size_bytes`, or nullptr. Of equal blocks, returns the
+  // lowest.
   PageBlock* best_fit(Records records, std::size_t size_bytes) const {
     PageBlock* best = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
@@ -63,7 +63,7 @@ class FreeTree {
     return best;
   }
 
-  // The next block in the order of the tree; nullptr behind the last.
+  // Returns the next block in the order of the tree, or nullptr after the last block.
   PageBlock* after(Records records, const PageBlock* block) const {
     PageBlock* next = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
@@ -75,7 +75,7 @@ class FreeTree {
     return next;
   }
 
-  // nullptr if the tree is empty.
+  // Returns nullptr if the tree is empty.
   const PageBlock* largest(Records records) const {
     const PageBlock* at = records.find(root_);
     while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
@@ -83,12 +83,12 @@ class FreeTree {
   }
 
  private:
-  // Mixed twice, so that blocks at regular distances get irregular ranks.
+  // Multiplies twice, so that blocks at regular distances get irregular ranks.
   static std::uint64_t rank_of(const PageBlock* block) {
     std::uint64_t bits = address_of(block->address()) * kFibonacci;
     return (bits ^ (bits >> 32)) * 0xD6E8FEB86659FD93ull;
   }
-  // kNoBlock for an empty tree, without a branch (PageBlockStore::at).
+  // Returns kNoBlock for an empty tree, without a branch (PageBlockStore::at).
   static BlockKey lowest_below(Records records, std::uint32_t tree) {
     return records.at(tree)->node.lowest;
   }
@@ -113,12 +113,12 @@ class FreeTree {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
-  // Updates `block` after blocks with this lowest key have left the tree below it. If the key was
-  // not the lowest of all, nothing changes, and the other subtree is not read from memory.
+  // Updates `block` after blocks with this lowest key have left its subtree. If the key was not the
+  // lowest of the subtree, nothing changes, and the other half is not read from memory.
   static void update_without(Records records, PageBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }
-  // Splits into the blocks before `at` and the rest.
+  // Splits `tree` into the blocks before `at` and the rest.
   static void split(Records records, std::uint32_t tree, const PageBlock* at, std::uint32_t* before,
                     std::uint32_t* rest) {
     if (tree == 0) {

@@ -83,7 +83,7 @@ void BlockPools::check_invariants(const std::vector<std::unique_ptr<Span>>& span
                         "a displaced block is in its owning pool");
     }
   }
-  // Invariant 7, of all pools.
+  // Invariant 7, for all pools together.
   require_invariant(free_bytes == indexed_bytes, "free blocks and the index differ");
 }
 

@@ -1,13 +1,13 @@
-// Records of page blocks, named by numbers of four bytes. Each record fills a cache line. They lie
-// in one piece of address space; only the records that were made take memory. Records are used
-// again and never freed before the store.
+// Owns the records of page blocks, which are named by numbers of four bytes. Each record fills a
+// cache line. All records are in one range of address space, and take memory only once they are
+// made. Records are reused, and freed only with the store.
 //
-// Threads that use streams of their own write to records all the time. Processors fetch cache lines
-// in pairs, so records of different streams lie in different pairs: a stream gets records in groups
-// that fill pairs, and keeps them. (With two streams' records in one pair, two threads were slower
-// together than one alone.)
+// Threads with a stream each write to their records all the time. Processors fetch cache lines in
+// pairs, so records of different streams must be in different pairs. A stream therefore gets
+// records in groups that fill pairs, and keeps these records. (With records of two streams in one
+// pair, two threads together were slower than one thread.)
 //
-// Guarded by the state lock, except at(), which may run beside everything else.
+// Guarded by the state lock, except at(), which may run at any time.
 #pragma once
 
 #include <array>
@@ -22,14 +22,14 @@ namespace uvm {
 
 class PageBlockStore {
  public:
-  // std::bad_alloc: the address space cannot be reserved.
+  // Throws std::bad_alloc if the address space cannot be reserved.
   PageBlockStore();
   ~PageBlockStore();
   PageBlockStore(const PageBlockStore&) = delete;
   PageBlockStore& operator=(const PageBlockStore&) = delete;
 
-  // A record for a block of that pool; its storage and neighbours are not set. Its number is `id`,
-  // never 0. std::bad_alloc if there is no memory, or all numbers are taken.
+  // Returns a record for a block of the pool, without storage and neighbours. The record's `id` is
+  // its number, never 0. Throws std::bad_alloc if there is no memory, or if all numbers are taken.
   [[gnu::always_inline]] PageBlock* make(PoolIndex owning_pool) {
     std::uint32_t& free = free_of(owning_pool);
     if (free == 0) free = make_group();
@@ -49,9 +49,10 @@ class PageBlockStore {
     free = block->id;
   }
 
-  // Record 0 is no block: the lowest key in its node is kNoBlock. It exists once any other does.
+  // Record 0 is no block: the lowest key in its node is kNoBlock. Record 0 exists once any other
+  // record does.
   PageBlock* at(std::uint32_t id) const { return records_ + id; }
-  // nullptr for number 0.
+  // Returns nullptr for number 0.
   PageBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
 
   std::size_t bytes() const {
@@ -60,22 +61,22 @@ class PageBlockStore {
 
  private:
   static constexpr std::uint32_t kGroup = 16;
-  static constexpr std::uint32_t kChunk = 1024;  // records that get memory together
+  static constexpr std::uint32_t kChunk = 1024;  // this many records get memory together
   static_assert(kGroup * sizeof(PageBlock) % kCacheLinePair == 0 && kChunk % kGroup == 0 &&
                 kBlockKeys % kChunk == 0 && std::is_trivially_destructible_v<PageBlock>);
-  // If there are more streams, some share groups.
+  // If there are more streams than lists, some streams share groups.
   static constexpr std::size_t kLists = 64;
 
   std::uint32_t& free_of(PoolIndex owning_pool) {
     return free_[owning_pool / kPoolsPerStream % kLists];
   }
 
-  // Makes a group of records, each linked to the next. Returns the first one's number.
+  // Makes a group of records, each linked to the next. Returns the number of the first record.
   std::uint32_t make_group();
 
   PageBlock* records_;
   std::uint32_t made_ = 0;
-  std::array<std::uint32_t, kLists> free_{};  // linked by `next`
+  std::array<std::uint32_t, kLists> free_{};  // first free records, linked by chain.next
 };
 
 }  // namespace uvm

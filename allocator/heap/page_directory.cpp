@@ -31,13 +31,13 @@ PoolIndex PageDirectory::owning_pool_of(const Block& block) const {
                                          : static_cast<const PageBlock&>(block).owning_pool;
 }
 
-// The last block that starts in a page at or before a step of it; nullptr if none does.
+// Returns the last block that starts in a page at or before a step, or nullptr.
 PageBlock* PageDirectory::last_start(const BlockStartMap& starts, std::size_t step) const {
   return blocks_.find(starts.last_until(step, StepOfBlock{blocks_}));
 }
 
-// The block that starts in an earlier page and holds `address` in `page`. The page remembers the
-// last answer, which is checked before it is used.
+// Returns the block that starts in an earlier page and holds `address` in `page`, or nullptr. The
+// page's record remembers the last answer, which is checked before use.
 PageBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
                                         const void* address) const {
   if (shared->covering != 0) {
@@ -75,7 +75,7 @@ PageBlock* PageDirectory::run_with(const void* address) const {
 }
 
 Block* PageDirectory::find(const void* address) const {
-  // Most often it is the start of a block.
+  // Most often the address is the start of a block.
   Block* block = block_at(address);
   if (block == nullptr) {
     Page* page = page_at(address);
@@ -90,7 +90,7 @@ Block* PageDirectory::find(const void* address) const {
 void PageDirectory::each_block(
     const Span& span, const std::function<void(const Block&)>& visit,
     const std::function<void(const PageBlock& run)>& visit_small_run) const {
-  // Free pages, most often nearly all of the span, have no blocks.
+  // Skips free pages, which have no blocks and often are nearly all pages of the span.
   auto free = span.free.begin();
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
     if (free != span.free.end() && at_page == span.base + free->first) {

@@ -1,12 +1,12 @@
 // Finds the 2 MiB page of an address, and the block there. Owns the records of pages and of blocks,
-// which are used again and never freed before the directory.
+// which are reused, and freed only with the directory.
 //
-// A page belongs to one page-granular block, or it is packed: it has a map of the blocks that start
-// in it, and arenas may have some of these blocks.
+// A page either belongs to one page-granular block or is packed. A packed page has a map of the
+// blocks that start in the page; arenas may hold some of these blocks.
 //
-// Guarded by the state lock, except block_at() and is_ours(). is_ours() may run beside everything
-// else; so may block_at() with the start of a live block. With a stale address, block_at() reads
-// some record and rejects it if the record's address differs.
+// Guarded by the state lock, except block_at() and is_ours(). is_ours() may run at any time, and so
+// may block_at() with the start of a live block. With a stale address, block_at() reads some record
+// and rejects the record if its address differs.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace uvm {
 // A page of a packed pool.
 struct PackedPage {
   PoolIndex owning_pool = 0;
-  std::uint32_t covering = 0;  // last block found to reach into the page from an earlier one
+  std::uint32_t covering = 0;  // the last block found that reaches in from an earlier page
   Span* span = nullptr;
   SegmentPlacement placement;
 };
@@ -41,37 +41,37 @@ class PageDirectory {
 
   // ---- without the lock
 
-  // The block that starts at `address`; nullptr if none does. If a block that an arena has starts
-  // there, and no small object does, returns the arena's block.
+  // Returns the block that starts at `address`, or nullptr. If an arena's block starts there, but
+  // no small object does, returns the arena's block.
   Block* block_at(const void* address) const;
-  // Whether the address lies in pages of a pool.
+  // Returns whether the address is in pages of a pool.
   bool is_ours(const void* address) const { return page_at(address) != nullptr; }
 
   // ---- with the lock
 
-  // The block that holds `address`; nullptr if the address is in no page or no block of ours.
+  // Returns the block that holds `address`, or nullptr if the address is in no block of ours.
   Block* find(const void* address) const;
-  // The page-granular block that holds `address`; nullptr if none does.
+  // Returns the page-granular block that holds `address`, or nullptr.
   PageBlock* granular_at(const void* address) const {
     Page* page = page_at(address);
     return page != nullptr && kind_of(page) == PageKind::kPageGranular ? record_of<PageBlock>(page)
                                                                        : nullptr;
   }
-  // The packed page that holds `address`; nullptr if none does.
+  // Returns the packed page that holds `address`, or nullptr.
   PackedPage* packed_page(const void* address) const;
-  // In a packed page, the packed block that starts at `address`, and the one that holds it; nullptr
-  // if none does.
+  // For an address in a packed page: run_at() returns the packed block that starts at `address`,
+  // run_with() the packed block that holds `address`. Both return nullptr if no block does.
   PageBlock* run_at(const void* address) const;
   PageBlock* run_with(const void* address) const;
 
   Span* span_of(const Block& block) const;
   SegmentPlacement* placement_of(const Block& block) const;
-  // The pool whose pages the block lies in.
+  // Returns the pool that owns the block's pages.
   PoolIndex owning_pool_of(const Block& block) const;
 
-  // Visits every block of a span by address. For a block that an arena has, calls
-  // `visit_small_run`, if set, and then visits the small objects in it. Its free bytes are in no
-  // block.
+  // Visits every block of a span, in the order of addresses. For an arena's block, calls
+  // `visit_small_run`, if set, and then visits the small objects in the block. Free bytes of an
+  // arena's block are in no visited block.
   void each_block(const Span& span, const std::function<void(const Block&)>& visit,
                   const std::function<void(const PageBlock& run)>& visit_small_run = {}) const;
 
@@ -84,8 +84,8 @@ class PageDirectory {
   void set_granular(PageBlock* block, const void* address, std::size_t size_bytes) {
     set(address, size_bytes, tagged(block, PageKind::kPageGranular));
   }
-  // Makes the pages of `block` packed ones with copies of `page`. The pages are prepared, and only
-  // this block starts in them. On std::bad_alloc nothing has changed.
+  // Makes the pages of `block` packed pages, with copies of `page` as records. The pages must be
+  // prepared, and no other block may start there. On std::bad_alloc nothing has changed.
   void add_packed(const PageBlock& block, const PackedPage& page);
   // Removes pages that leave their pool.
   void remove_granular(const void* address, std::size_t size_bytes) {
@@ -105,9 +105,9 @@ class PageDirectory {
     pages_.find(block.address())->starts.remove(BlockStartMap::step_of(block.address()));
   }
 
-  // begin_small_run() gives a taken packed block, which lies in one page, to an arena;
-  // end_small_run() takes the block back. Meanwhile find() does not return it. On std::bad_alloc
-  // nothing has changed.
+  // begin_small_run() gives a taken packed block, which must be within one page, to an arena.
+  // end_small_run() takes the block back. Between the calls, find() does not return the block. On
+  // std::bad_alloc nothing has changed.
   void begin_small_run(PageBlock* run);
   PageBlock* end_small_run(char* base);
   // Makes the record of a small object that the arena has just handed out.
@@ -118,22 +118,22 @@ class PageDirectory {
   const PageBlockStore& blocks() const { return blocks_; }
   ObjectPool<OwnPages>& own_pages() { return own_pages_; }
 
-  // Bytes of records and tables, as taken from the system.
+  // Returns the bytes of records and tables, as taken from the system.
   std::size_t bytes() const;
 
  private:
   // The owner of a page: a pointer whose low bits are the kind of page.
   struct Page;
-  // Both members may be read beside changes.
+  // Other threads may read both members while they change.
   struct alignas(16) PageEntry {
     std::atomic<Page*> page = nullptr;  // nullptr: not ours
     BlockStartMap starts;               // in a packed page
   };
-  // kMixed: a packed page in which arenas have blocks; its record is a SmallPage.
+  // kMixed: a packed page with blocks of arenas. Its record is a SmallPage.
   enum class PageKind : std::uintptr_t { kPageGranular = 0, kPacked = 1, kMixed = 2 };
   static constexpr std::uintptr_t kKindMask = 3;
 
-  // The step of its page in which a block starts, by the block's number.
+  // Returns the step of its page in which a block starts, given the block's number.
   struct StepOfBlock {
     const PageBlockStore& blocks;
     std::size_t operator()(std::uint32_t id) const {

@@ -1,4 +1,4 @@
-// Chooses the place of a request in a free block: pure functions of addresses.
+// Pure functions of addresses that choose the place of a request in a free block.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace uvm {
 
-// The smallest packed block. Of smaller ones two could start in one step of a BlockStartMap.
+// The smallest packed block. Two smaller blocks could start in one step of a BlockStartMap.
 inline constexpr std::size_t kSmallestPacked = BlockStartMap::kStep + kGranule;
 
 inline char* page_of(const char* address) {
@@ -25,8 +25,8 @@ inline std::size_t bytes_between(const char* begin, const char* end) {
   return begin < end ? static_cast<std::size_t>(end - begin) : 0;
 }
 
-// Bytes from the start of a packed block to a multiple of `alignment_bytes`: 0, or enough for a
-// block.
+// Returns the bytes from the start of a packed block to a multiple of `alignment_bytes`: 0, or
+// enough for a block.
 inline std::size_t aligned_head(const PageBlock& block, std::size_t alignment_bytes) {
   const std::size_t begin = address_of(block.address());
   std::size_t head_bytes = round_up(begin, alignment_bytes) - begin;
@@ -34,9 +34,9 @@ inline std::size_t aligned_head(const PageBlock& block, std::size_t alignment_by
   return head_bytes;
 }
 
-// The bytes of a free block to leave in front of a request while pages are conserved. The place
-// behind them takes the fewest pages that are wholly free. Of such places, its ends cut the fewest
-// pages in two; of these, it is the lowest.
+// Returns the bytes of a free block to leave in front of a request while pages are conserved. The
+// place behind these bytes takes the fewest wholly free pages. Among such places, the ends of the
+// chosen place cut the fewest pages in two. Among these, the lowest place is chosen.
 inline std::size_t page_conserving_offset(const PageBlock& block, std::size_t size_bytes) {
   const char* begin = block.address();
   const char* end = block.end();

@@ -2,7 +2,7 @@
 
 namespace uvm {
 
-// Makes the record alone: the caller sets the directory's entries.
+// Makes only the record: the caller must set the directory's entries.
 PageBlock* PageRuns::new_granular_block(char* address, std::size_t size_bytes,
                                         PoolIndex owning_pool, const OwnPages& pages) {
   OwnPages* own = directory_.own_pages().make(pages);
@@ -36,7 +36,7 @@ PageBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex owning_po
   return block;
 }
 
-// Links the first block of new packed pages with the chains of the runs beside them.
+// Links the block of new packed pages with the chains of the runs beside the pages.
 void PageRuns::link_to_neighbours(PageBlock* block, const PageRun& run) {
   auto joins = [&](const PackedPage* page) {
     return page != nullptr && page->owning_pool == block->owning_pool && page->span == run.span &&
@@ -94,7 +94,7 @@ std::pair<PageBlock*, PageBlock*> PageRuns::split_granular(PageBlock* block,
   return {left, right};
 }
 
-// The record of the larger block stays.
+// Keeps the record of the larger block.
 PageBlock* PageRuns::join_granular(PageBlock* left, PageBlock* right) {
   char* address = left->address();
   PageBlock* kept = left->size_bytes() >= right->size_bytes() ? left : right;

@@ -1,9 +1,9 @@
-// Cuts runs of whole pages into blocks and joins them again. A run of packed pages is a chain of
-// blocks, one after another. Pages added beside a run of the same pool, span and placement extend
-// its chain. A page-granular block has its pages for itself. This class does not know which blocks
-// are free.
+// Cuts runs of whole pages into blocks and joins the blocks again. A run of packed pages is a chain
+// of adjacent blocks. Pages added beside a run of the same pool, span and placement extend its
+// chain. A page-granular block shares its pages with no block. This class does not know which
+// blocks are free.
 //
-// Guarded by the state lock. Blocks that are split, joined or removed are in no index.
+// Guarded by the state lock. Blocks that are split, joined or removed must be in no index.
 #pragma once
 
 #include <cstddef>
@@ -31,14 +31,15 @@ class PageRuns {
   PageDirectory& directory() { return directory_; }
   const PageDirectory& directory() const { return directory_; }
 
-  // Makes the pages one block of the pool `owning_pool`, packed or page-granular. On std::bad_alloc
-  // nothing has changed.
+  // Turns the pages into one block of the pool `owning_pool`, packed or page-granular. On
+  // std::bad_alloc nothing has changed.
   PageBlock* add(const PageRun& run, BlockKind kind, PoolIndex owning_pool);
-  // Removes a block that covers whole pages.
+  // Removes a block, which must cover whole pages.
   PageRun remove(PageBlock* block);
 
-  // Cuts a block in two. The larger part of a page-granular block keeps the record, so that fewer
-  // entries of the directory change. On std::bad_alloc nothing has changed.
+  // Cuts a block in two, with `size_bytes` in the first part. The larger part of a page-granular
+  // block keeps the record, so that fewer entries of the directory change. On std::bad_alloc
+  // nothing has changed.
   [[gnu::always_inline]] std::pair<PageBlock*, PageBlock*> split(PageBlock* block,
                                                                  std::size_t size_bytes) {
     if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);
@@ -59,8 +60,8 @@ class PageRuns {
     return {block, right};
   }
 
-  // The block of the same kind right before or behind a block; nullptr if there is none. A packed
-  // one is in the same run.
+  // Return the adjacent block of the same kind before or after a block, or nullptr. An adjacent
+  // packed block is in the same run.
   PageBlock* previous_packed(const PageBlock* block) const {
     return directory_.blocks().find(block->chain.previous);
   }
@@ -74,7 +75,7 @@ class PageRuns {
     return directory_.granular_at(block->end());
   }
 
-  // Join two neighbours. Packed blocks keep the left one's record.
+  // Join two neighbours and return the joined block. Packed blocks keep the left block's record.
   [[gnu::always_inline]] PageBlock* join_packed(PageBlock* left, PageBlock* right) {
     directory_.remove_start(*right);
     left->real.granules += right->real.granules;

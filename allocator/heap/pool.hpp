@@ -1,4 +1,4 @@
-// The free blocks of one facade, device, stream and class. Guarded by the state lock.
+// The free blocks of one memory kind, device, stream and class. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace uvm {
 
-// How a pool cuts memory. Also the offset of the pool from its stream's first pool.
+// How a pool cuts memory. The value is also the pool's offset from its stream's first pool.
 enum class PoolClass : std::uint8_t { kPacked, kPageGranular };
 
 constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
@@ -24,9 +24,9 @@ constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
 }
 
 struct Pool {
-  // The order of displaced_away: by size, then the block displaced first, whose fences are over
-  // first. It is a std::set, because the index node in a block's record belongs to the pool in
-  // which the block is free.
+  // The order of displaced_away: by size, then the block that was displaced first, because its
+  // fences finish first. displaced_away is a std::set, because the index node in a block's record
+  // belongs to the pool in which the block is free.
   struct SmallestThenOldest {
     using is_transparent = void;
     static auto key(const PageBlock* block) {
@@ -46,21 +46,22 @@ struct Pool {
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kPacked;
-  std::size_t run_bytes = 0;  // of all page blocks that this pool owns, displaced ones too
+  std::size_t run_bytes = 0;  // of all page blocks that this pool owns, also displaced ones
   FreeIndex own;              // the free blocks that this pool owns, without displaced ones
-  // In a stream's first pool: the stream is destroyed and its work is over. A later request with
-  // its handle comes from another stream.
+  // The next members are used in a stream's first pool only. stream_is_over: the stream is
+  // destroyed and its work has finished. A later request with the same handle comes from another
+  // stream.
   bool stream_is_over = false;
-  // In a stream's first pool: the requests that use the pools of a private pool at present.
+  // The number of requests that are using the pools, if these belong to a private pool.
   std::uint32_t requests = 0;
-  // In a stream's first pool: the stream is destroyed or its thread has ended, and the next new
-  // stream takes the pools over. `last_work` is the fence of a destroyed stream, and empty for the
-  // per-thread stream of an ended thread.
+  // The stream is destroyed or its thread has ended, and the next new stream takes the pools over.
+  // `last_work` is the fence of a destroyed stream, and empty for the per-thread stream of an ended
+  // thread.
   bool is_orphaned = false;
   std::optional<Fence> last_work;
-  // Large requests that this pool has served since thread caches last had to return large blocks.
-  // Threads may cache large blocks from `large_hits_required` on, which grows eightfold each time
-  // that they have to return some.
+  // Counts the large requests that this pool has served since thread caches last had to return
+  // large blocks. Threads may cache large blocks once the count is `large_hits_required`, which
+  // grows by the factor kLargeBackOff each time that threads have to return such blocks.
   std::uint64_t large_hits = 0;
   std::uint64_t large_hits_required;
   bool may_cache_large() const { return large_hits >= large_hits_required; }
@@ -69,7 +70,7 @@ struct Pool {
     large_hits_required =
         std::min(large_hits_required * policy::kLargeBackOff, policy::kMostLargeHitsRequired);
   }
-  // No block has pages of this pool, and none is free in it.
+  // Returns whether the pool owns no pages and no block is free in it.
   bool is_empty() const { return run_bytes == 0 && displaced_here.empty(); }
   // Frees the tables of a pool that has no pages.
   void drop_unused_tables() {

@@ -82,12 +82,12 @@ PageRun BlockPools::release_pages(PageBlock* block, std::size_t most_bytes) {
 }
 
 // Takes whole pages out of a block that is in no index: at least `least_bytes` and at most
-// `most_bytes`; base is nullptr if the block holds too few. The rest goes back.
+// `most_bytes`. The result's base is nullptr if the block holds fewer. Puts the rest back.
 PageRun BlockPools::cut_pages(PageBlock* block, std::size_t least_bytes, std::size_t most_bytes) {
   Pool& pool = at(block->pool);
   char* begin = page_after(block->address());
   char* end = page_of(block->end());
-  // A tail too small to be a block keeps its page.
+  // A tail that is too small for a block keeps its page.
   if (std::size_t tail = bytes_between(end, block->end()); tail != 0 && tail < kSmallestPacked) {
     end -= kPageBytes;
   }
@@ -116,8 +116,8 @@ PageRun BlockPools::cut_pages(PageBlock* block, std::size_t least_bytes, std::si
   return run;
 }
 
-// Whether new pages beside the page of `address` would become part of its run. New pages have their
-// span's advice, and join only pages with the same advice.
+// Returns whether new pages beside the page of `address` would become part of that page's run. New
+// pages have their span's advice, and join only pages with the same advice.
 bool BlockPools::takes_new_pages(const Pool& pool, const Span& span, const char* address) const {
   const PackedPage* page = directory().packed_page(address);
   return page != nullptr && page->owning_pool == pool.index && page->span == &span &&

@@ -15,7 +15,8 @@ PoolIndex PoolTable::open(const StreamKey& key) {
   return make(key);
 }
 
-// Only device streams come and go, and the counters of a stream belong to a device.
+// Only pools of device streams are given back. The pools stay on their device, because the counters
+// of a stream belong to a device.
 std::optional<PoolIndex> PoolTable::take_spare(const StreamKey& key) {
   if (key.facade != Facade::kDevice) return std::nullopt;
   const auto found = std::find_if(spare_.begin(), spare_.end(), [&](PoolIndex first) {
@@ -37,7 +38,7 @@ PoolIndex PoolTable::make(const StreamKey& key) {
     made[place]->key = key;
     made[place]->pool_class = static_cast<PoolClass>(place);
   }
-  // All allocations come first: both pools are added, or none.
+  // Memory is allocated first, so that both pools are added, or none.
   const std::size_t wanted = pools_.size() + kPoolsPerStream;
   if (pools_.capacity() < wanted) pools_.reserve(2 * wanted);
   spare_.reserve(pools_.capacity() / kPoolsPerStream);
@@ -58,7 +59,7 @@ std::optional<PoolIndex> PoolTable::forget(const StreamKey& key, std::uint64_t g
   auto found = streams_.find(key);
   if (found == streams_.end()) return std::nullopt;
   const PoolIndex first = found->second;
-  // The key of no stream, so that blocks still in use are not cached for a later stream with the
+  // No stream has this key, so that blocks still in use are not cached for a later stream with the
   // same handle.
   StreamKey forgotten = key;
   forgotten.private_pool = StreamKey::kForgotten;

@@ -1,6 +1,6 @@
-// All pools, by index and by stream. A stream has two neighbouring pools, one of each class. Pools
-// are never removed, so an index stays valid. Pools that were given back serve the next new stream
-// of their device. Guarded by the state lock.
+// Owns all pools, and finds them by index and by stream. A stream has two neighbouring pools, one
+// of each class. Pools are never removed, so an index stays valid. Pools that were given back serve
+// the next new stream of their device. Guarded by the state lock.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace uvm {
 
 class PoolTable {
  public:
-  // `blocks` has the records of all blocks. `large_hits_required`: the first value of
+  // `blocks` has the records of all blocks. `large_hits_required` is the first value of
   // Pool::large_hits_required.
   PoolTable(const PageBlockStore& blocks, std::uint64_t large_hits_required)
       : blocks_(blocks), large_hits_required_(large_hits_required) {}
@@ -24,19 +24,21 @@ class PoolTable {
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& all() const { return pools_; }
 
-  // The first of the stream's two pools. If the stream has none, it gets pools that were given
+  // Returns the first of the stream's two pools. A stream without pools gets pools that were given
   // back, or new ones.
   PoolIndex open(const StreamKey& key);
   bool contains(const StreamKey& key) const { return streams_.contains(key); }
-  // Gives the two pools to another stream, which has none. This and forget() allocate nothing.
+  // Assigns the two pools to another stream, which must have none. rename() and forget() allocate
+  // nothing.
   void rename(PoolIndex first, const StreamKey& key);
-  // Separates a stream that no call can name any more from its pools: the next open() makes others.
-  // The pools keep their blocks. `gone` becomes their key's DeviceStream::thread. Returns the first
-  // pool; nullopt if the stream has none.
+  // Separates a stream that no call can name any more from its pools: open() with the same key then
+  // makes other pools. The pools keep their blocks. `gone` becomes DeviceStream::thread of their
+  // key. Returns the first pool, or nullopt if the stream has no pools.
   std::optional<PoolIndex> forget(const StreamKey& key, std::uint64_t gone);
 
-  // Separates the pools from their stream, as forget(), and keeps them for the next new stream of
-  // the device. They must hold no pages, and no thread may count in them. Allocates nothing.
+  // Separates the pools from their stream, like forget(), and keeps the pools for the next new
+  // stream of the device. The pools must hold no pages, and no thread cache may have counters for
+  // them. Allocates nothing.
   void give_back(PoolIndex first, std::uint64_t gone);
 
   std::size_t bytes() const;

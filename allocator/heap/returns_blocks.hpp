@@ -1,4 +1,5 @@
-// What frees a block, or holds it back, is below what takes blocks back. It calls up through this.
+// The interface through which lower layers, such as thread caches and fences, give blocks back to
+// the engine.
 #pragma once
 
 #include <vector>
@@ -12,7 +13,7 @@ class ReturnsBlocks {
  public:
   virtual ~ReturnsBlocks() = default;
 
-  // Frees the block that starts at `address`, as its owner would. Takes the state lock.
+  // Frees the block that starts at `address`, like a free by its owner. Takes the state lock.
   virtual void free_block(void* address) noexcept = 0;
   // Takes back blocks that no caller and no stream uses. Takes the state lock.
   virtual void give_back(BlockChain blocks) = 0;

@@ -1,5 +1,4 @@
-// The side states of the few blocks that have one. Such a block is not `plain`. Guarded by the
-// state lock.
+// Keeps the side states of the few blocks that have one. Guarded by the state lock.
 #pragma once
 
 #include <functional>
@@ -12,18 +11,18 @@ namespace uvm {
 
 class SideStates {
  public:
-  // nullptr if the block has none.
+  // Returns nullptr if the block has no side state.
   BlockSideState* find(const Block* block) {
     auto found = states_.find(block);
     return found == states_.end() ? nullptr : &found->second;
   }
-  // The block's side state, made if the block has none.
+  // Returns the block's side state; makes one if the block has none.
   BlockSideState& make(Block* block) {
     block->has_no_side_state = false;
     return states_[block];
   }
   void drop(const Block* block) { states_.erase(block); }
-  // Allocates nothing.
+  // Moves a side state to another block. Allocates nothing.
   void transfer(Block* from, Block* to) noexcept {
     auto state = states_.extract(from);
     if (state.empty()) return;

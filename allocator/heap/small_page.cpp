@@ -68,7 +68,7 @@ SmallPage* SmallPageStore::make(PackedPage* shared) {
     page = free_.back();
     free_.pop_back();
   } else {
-    // Reserved before the mapping, so that nothing fails after it, and drop() allocates nothing.
+    // Reserve before mmap(), so that nothing fails after mmap(), and drop() allocates nothing.
     if (all_.capacity() == all_.size()) all_.reserve(2 * all_.size() + 1);
     if (free_.capacity() <= all_.size()) free_.reserve(2 * all_.size() + 1);
     void* mapped = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
@@ -81,7 +81,7 @@ SmallPage* SmallPageStore::make(PackedPage* shared) {
   return page;
 }
 
-// The page keeps its records for its next use.
+// The page keeps its objects' records for its next use.
 void SmallPageStore::drop(SmallPage* page) {
   free_.push_back(page);
 }

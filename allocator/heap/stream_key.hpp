@@ -1,4 +1,4 @@
-// Names the pools of a facade, device and stream, or of a private pool on them.
+// Names the pools of a memory kind, device and stream, or of a private pool on that stream.
 #pragma once
 
 #include <compare>
@@ -12,13 +12,13 @@ namespace uvm {
 struct StreamKey {
   Facade facade = Facade::kHost;
   int device = 0;
-  StreamHandle stream = nullptr;   // device facade only
-  std::uint64_t private_pool = 0;  // id of a private pool, device facade only; 0: none
-  std::uint64_t thread = 0;        // whose per-thread stream it is (DeviceStream)
+  StreamHandle stream = nullptr;   // device memory only
+  std::uint64_t private_pool = 0;  // id of a private pool, device memory only; 0: none
+  std::uint64_t thread = 0;        // owner of a per-thread stream (DeviceStream)
   DeviceStream device_stream() const { return {device, stream, thread}; }
-  // `private_pool` of pools whose stream is gone.
+  // Value of `private_pool` for pools without a stream (PoolTable::forget).
   static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};
-  // Both are written out: nvcc does not make the second one from the first.
+  // Both are declared: nvcc does not derive the second one from the first.
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
   friend bool operator==(const StreamKey&, const StreamKey&) = default;
 };
