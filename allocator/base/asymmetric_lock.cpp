@@ -15,17 +15,16 @@
 namespace uvm {
 namespace {
 
-// ThreadSanitizer does not see membarrier and would report races.
+// ThreadSanitizer does not see what membarrier orders.
 constexpr bool kMayBeAsymmetric = !UVMALLOC_THREAD_SANITIZER;
 
 bool barrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Makes every thread of the process pass a full barrier. membarrier may fail although earlier calls
-// worked: if memory is short, or if a system-call filter (seccomp) was installed. The process is
-// then aborted: without the barrier the owner and another thread could hold a lock together, and a
-// lock in use cannot become symmetric.
+// Makes every thread of the process pass a full barrier. Aborts if membarrier fails, which may
+// happen after earlier calls worked: if memory is short, or if a filter of system calls (seccomp)
+// was installed. Two threads could then hold one lock, and locks in use cannot change kind.
 void pass_barrier() {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
     return;

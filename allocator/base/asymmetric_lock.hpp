@@ -1,8 +1,7 @@
 // A lock for data that one thread, the owner, uses all the time and other threads rarely use (Note
 // "Asymmetric lock"). The owner locks without an atomic read-modify-write or a fence. Other threads
-// make up for both with the membarrier system call (asymmetric Dekker, membarrier(2)). If the
-// system has no membarrier, or under ThreadSanitizer, which does not see that call, the owner locks
-// by an atomic exchange.
+// make up for both with the membarrier system call (asymmetric Dekker, membarrier(2)). Under
+// ThreadSanitizer, or if the system has no membarrier, the owner locks by an atomic exchange.
 //
 // The owner must not block while it holds the lock, because other threads spin until the owner
 // unlocks. Another thread may hold the lock for long, for example around a fork that copies memory;
@@ -47,8 +46,7 @@ class AsymmetricLock {
   static void prepare();
 
   enum class Kind : unsigned char { kSymmetric, kAsymmetric };
-  // Sets the kind of all locks. No lock may be in use. Returns false if this system or build lacks
-  // the kind.
+  // Sets the kind of all locks while none is in use. Returns false if the kind is not available.
   static bool use(Kind kind);
 
  private:

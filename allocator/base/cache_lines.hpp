@@ -1,4 +1,4 @@
-// The distance between data that different threads write: processors fetch cache lines in pairs.
+// The least distance between data of different threads: processors fetch cache lines in pairs.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// How much host memory the kernel and the control groups still allow this process.
+// Computes how much host memory the kernel and the control groups still allow this process.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// The location of a file that uvmalloc writes: a folder, which is kept open, and a name in it. A
-// new file is accessible to this user alone. No file is opened through a link that another user
-// could have placed (docs/security.md). Functions return -1 or false on failure and set errno.
+// The location of a file that uvmalloc writes: an open folder, and a name in that folder. Only this
+// user can access a new file. No file is opened through a link that another user could have placed
+// (docs/security.md). Functions return -1 or false on failure and set errno.
 //
-// Not thread-safe. The folder is closed by the destructor.
+// Not thread-safe. The destructor closes the folder.
 #pragma once
 
 #include <string>
@@ -22,8 +22,7 @@ class OwnFile {
   // Creates a file that only this user may read and write, and opens the file for reading and
   // writing. EEXIST if a file or a link has the name.
   int create() const;
-  // Opens the existing file for writing, without waiting if the file is a pipe or a device. ELOOP
-  // if the file is a link.
+  // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP for a link.
   int open_existing() const;
   bool remove() const;
   // Writes `text` to a new file and renames the new file over the present one, if any.

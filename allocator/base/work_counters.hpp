@@ -1,5 +1,4 @@
-// Counts a thread's searches and look-ups, so that tests can limit them. Does nothing in builds
-// with NDEBUG.
+// Counts a thread's searches and look-ups, so that tests can limit them. Does nothing with NDEBUG.
 #pragma once
 
 #include <cstdint>

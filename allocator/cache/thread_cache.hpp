@@ -54,8 +54,8 @@ class alignas(kCacheLinePair) ThreadCache {
   // Value of `*pools` after a miss if the caller must take the slow path.
   static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
 
-  // Returns the block that this thread last got at `address`, or nullptr if the cache no longer has
-  // a valid entry for the address. May be called without the lock.
+  // Returns the block that this thread last got at `address`, or nullptr if its entry was replaced
+  // or is no longer valid. May be called without the lock.
   Block* known_at(const void* address) const {
     Block* block = known_[known_slot(address)];
     return block != nullptr && block->starts_at(address) ? block : nullptr;
@@ -91,8 +91,7 @@ class alignas(kCacheLinePair) ThreadCache {
   void close(PoolIndex first, BlockChain* out) noexcept;
   // Drops the stream's bins and counts. No block of the stream may be cached.
   void drop(PoolIndex first) noexcept;
-  // Assigns the pools to another stream. After open(), requests of that stream get the cached
-  // blocks.
+  // Assigns the pools to another stream. Its requests get the cached blocks after open().
   void rename(PoolIndex first, const StreamKey& key);
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
@@ -100,8 +99,8 @@ class alignas(kCacheLinePair) ThreadCache {
   ThreadCounters& counts(std::size_t counter) { return thread_counts_[counter]; }
 
   // Count a block that bypasses the cache. The stream with the first pool `first` must be open.
-  // count_allocated() also remembers the record for known_at(), and returns false if a peak may
-  // have been passed.
+  // count_allocated() also remembers the block for known_at(), and returns false if a peak may have
+  // been passed.
   [[gnu::always_inline]] bool count_allocated(PoolIndex first, Block& block, bool from_cache) {
     return allocated(streams_[first / kPoolsPerStream].get(), block, block.requested_bytes(),
                      from_cache);
@@ -117,8 +116,7 @@ class alignas(kCacheLinePair) ThreadCache {
   enum class CachedKind : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
-  // Makes room in the bin of small objects of a block's size: moves up to kFlushedBlocks of these
-  // objects to `*out`.
+  // Moves up to kFlushedBlocks cached small objects of the same size to `*out`, to make room.
   void flush_some(const Block& like, BlockChain* out) noexcept;
 
   // Returns whether the thread has allocated since the previous call of this function.
@@ -186,8 +184,7 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uint64_t filled_sets = 0;  // a bit for each set that may hold blocks
 
     std::size_t cached_bytes() const { return medium_bytes + other_bytes; }
-    // Returns the first bin with blocks among the kNearBins bins from `index` on, or nullptr if all
-    // these bins are empty.
+    // Returns the first bin with blocks among the kNearBins bins from `index` on, or nullptr.
     Bin* find_near(std::size_t index) {
       const std::size_t word = index / 64;
       std::uint64_t near = filled_medium[word] >> index % 64;
@@ -206,8 +203,7 @@ class alignas(kCacheLinePair) ThreadCache {
       }
       return nullptr;
     }
-    // Assigns an empty bin to a size that has no bin. Returns nullptr if the size's set has no
-    // empty bin.
+    // Assigns an empty bin of its set to a size that has no bin. Returns nullptr if none is empty.
     Bin* claim(std::uint32_t granules);
   };
 

@@ -20,8 +20,7 @@ std::uint64_t next_serial() {
 }
 
 // Lists the existing allocators, by serial. An ending thread looks its allocators up here, because
-// the thread may outlive them. Never destroyed, because threads may end after static objects are
-// destroyed.
+// the thread may outlive them. Never destroyed: threads may end after static objects are destroyed.
 struct AllocatorRegistry {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
@@ -59,8 +58,7 @@ struct ThreadExitHook {
   }
 
  private:
-  // Keeps the allocator from being destroyed until leave(). Returns nullptr if the allocator is
-  // already destroyed.
+  // Keeps the allocator alive until leave(). Returns nullptr if the allocator is already destroyed.
   static ThreadCaches* enter(std::uint64_t serial) {
     const RankedGuard lock(registry().mutex);
     const auto found = registry().by_serial.find(serial);
@@ -90,8 +88,7 @@ ThreadExitHook& thread_end() {
 
 // Destructors of thread-specific data run after those of thread-local objects. If such a destructor
 // is the first in its thread to use an allocator, the thread's ThreadExitHook is made too late to
-// be destroyed. In that case pthread passes the ThreadExitHook to this key's destructor in its next
-// round of destructors.
+// be destroyed. Then pthread passes the hook to this key's destructor, in its next round.
 class LateExitHook {
  public:
   LateExitHook() : exists_(pthread_key_create(&key_, run) == 0) {}
@@ -139,8 +136,7 @@ ThreadCaches::~ThreadCaches() {
 }
 
 void ThreadCaches::close() noexcept {
-  // In a forked child no thread returns its cache, and a thread that exists only in the parent may
-  // hold the mutex.
+  // In a forked child no thread returns its cache, and a thread of the parent may hold the mutex.
   if (abandoned_) return;
   std::unique_lock lock(registry().mutex);
   registry().by_serial.erase(serial_);

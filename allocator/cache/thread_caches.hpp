@@ -33,9 +33,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
-  // Waits for ending threads that are returning their caches; threads that end later return
-  // nothing. No thread may use the allocator any more, but threads may still end. May be called
-  // again.
+  // Waits for ending threads that are returning caches; threads that end later return nothing. No
+  // thread may use the allocator any more, but threads may still end. May be called again.
   void close() noexcept;
 
   // Returns this thread's cache, or nullptr if the thread's local storage is destroyed, in a forked
@@ -61,8 +60,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
       UVM_REQUIRES(this);
   void flush_all(BlockChain* out) noexcept UVM_REQUIRES(this);
   void close(PoolIndex first, BlockChain* out) noexcept UVM_REQUIRES(this);
-  // Assigns pools to another stream. The pools must be closed, or their stream's thread must have
-  // ended.
+  // Assigns pools to another stream, after close() or the end of the old stream's thread.
   void rename(PoolIndex first, const StreamKey& key) UVM_REQUIRES(this);
   // Removes a stream from the caches, and keeps its counts. No block of the stream may be in use.
   void drop(PoolIndex first) noexcept UVM_REQUIRES(this);

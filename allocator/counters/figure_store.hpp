@@ -2,9 +2,8 @@
 // the memory is a shared mapping of a file, the file keeps every figure after the process has
 // ended, even after a crash. Without a file, the figures are in ordinary memory.
 //
-// Made before the parts of the allocator that count in the store, and destroyed after these parts.
-// Each part guards its own figures; take_thread_counts() and the destructor of ThreadCounts are
-// thread-safe.
+// Outlives the parts of the allocator that count in the store. Each part guards its own figures;
+// take_thread_counts() and the destructor of ThreadCounts are thread-safe.
 #pragma once
 
 #include <array>
@@ -112,8 +111,7 @@ class FigureStore {
   };
   ThreadCounts take_thread_counts();
 
-  // Returns all figures. No figure may change meanwhile. `sum` returns the sum of all threads'
-  // counters at an index.
+  // Returns all figures. No figure may change meanwhile. `sum` adds up all threads' counters.
   using SumOfCounter = std::function<ThreadCounters(std::size_t counter)>;
   Figures read(const SumOfCounter& sum) const;
   // Returns the figures that a process has left in a file. If the file cannot be read or is not a

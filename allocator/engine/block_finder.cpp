@@ -19,8 +19,7 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
   PageBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
-    // The fences protect the block from its owning pool. The order of this caller's stream is
-    // enough here.
+    // Only the owning pool has to wait for the fences. This stream's own order is enough here.
     fenced_.drop_fences(heap, block);
   }
   const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();

@@ -26,21 +26,19 @@ class BlockFinder {
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
   // Searches the pool's own blocks, then blocks displaced to the pool, then the pool's blocks that
-  // are displaced elsewhere and have no pending work there (DisplacedBlocks). Skips the places that
-  // `searched` names.
+  // are displaced elsewhere and have no pending work there (DisplacedBlocks), except in `searched`.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
   // Turns whole free pages of a host stream's other pool into a block of the request's pool, in no
   // index. Returns nullptr if that pool has no such pages.
   PageBlock* borrow(const Request& request);
 
-  // steal() and steal_page() take a block and then wait for the device. Taken after the wait, a
-  // block could have pending work, because it may have been freed meanwhile.
+  // steal() and steal_page() first take a block of another stream and then wait for the device. A
+  // block that is freed during the wait may have pending work, and would be unsafe to take.
   //
-  // Takes a block of another stream.
+  // Takes a block for the request.
   Found steal(const Request& request);
-  // For a small object: moves a free page of another stream to the request's pool. Returns false if
-  // there is no such page.
+  // Moves a free page of another stream to the pool of a small object. Returns false without one.
   bool steal_page(const Request& request);
 
  private:

@@ -44,8 +44,8 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
     const std::string why = start_trace(configuration.trace_file);
     if (!why.empty()) log_line(LogLevel::kWarning, why);
   }
-  // Started last, because its thread uses the other members: if a later step threw, the members
-  // would be destroyed under the thread.
+  // Started last, because its thread uses the other members: if a later step of the constructor
+  // threw, these members would be destroyed before the thread ends.
   device_sharing.start({.held_bytes =
                             [this](int device) {
                               const HeapGuard heap(state);

@@ -76,8 +76,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // Reads the driver's free memory of devices that fill up. Starts to plan moves for devices where
   // a prefetch did not fit in the soft budget.
   void follow_placement();
-  // Called before the launch of a kernel that uses the ranges. Waits for the program's turn on the
-  // device, and plans moves.
+  // Called before a kernel that uses the ranges: waits for a turn on the device, and plans moves.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
                  live::Launch launch) noexcept;
   // Replaces allocate() while moves are planned.

@@ -64,8 +64,7 @@ void Escalation::retry(const Step& step, Demand* demand) {
   }
 }
 
-// For a small object: makes a page that the arena may take. Other requests call grow(), which takes
-// the pages itself.
+// Makes a page that the arena of a small object may take. For other requests retry() takes pages.
 bool Escalation::make_page(Demand* demand) {
   return !demand->is_small ||
          grower_.make_page(demand->request, demand->allowed_growth, &demand->refusal);
@@ -129,8 +128,7 @@ bool Escalation::decay(Demand* demand) {
   return true;
 }
 
-// If a callback has freed too little for the request, even with all cached memory, calls the next
-// callback at once.
+// Calls callbacks until the memory that they have freed, with all cached memory, may be enough.
 bool Escalation::call_back(Demand* demand) {
   if (!demand->callbacks) demand->callbacks.emplace(callbacks_.rounds(demand->request));
   bool has_any_freed = false;

@@ -6,7 +6,7 @@
 //   other class      takes whole pages from the host stream's other pool        free memory
 //   over fences      collects blocks if the streams that used them are done     free memory
 //   lead             waits if the host is too far ahead of a device             free memory
-//   own memory       waits for fences if the device's own memory would not do   free memory
+//   own memory       waits for fences before host memory is used for a device   free memory
 //   new pages        takes pages of spans, within the budget                    new pages
 //   all fences       all threads return their caches; waits for all fences      free memory
 //   other class      as above

@@ -35,8 +35,7 @@ class PageGrower {
   PageBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
   // Returns whether add_page_for_small() would find a page now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
-  // Makes a new span unless a span of the request's own memory kind has a page. Returns whether
-  // there is a page now.
+  // Makes a span if none of the request's own memory kind has a page. Returns whether one has now.
   bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
 
  private:

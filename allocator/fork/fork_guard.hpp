@@ -21,7 +21,7 @@ class ForkGuard {
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
 
-  // before_fork() takes locks; the function called after the fork releases them.
+  // before_fork() takes locks, which the other two functions release after the fork.
   void before_fork() noexcept UVM_NOT_ANALYSED;
   void after_fork_in_parent() noexcept UVM_NOT_ANALYSED;
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;

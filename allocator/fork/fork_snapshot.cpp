@@ -249,8 +249,8 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
     }
   }
   unmap_files();
-  // A child that maps part of a file keeps the whole file in memory. So a file with few used bytes
-  // is not used again.
+  // A child that maps part of a file keeps the whole file in memory. So files with few used bytes
+  // are not used again.
   std::vector<Piece> kept;
   for (const Piece& piece : same) {
     if (same_bytes_of[piece.file] >= files_[piece.file].size_bytes / policy::kReusedFileParts) {
@@ -326,8 +326,7 @@ void ForkSnapshot::restore() noexcept {
 }
 
 void ForkSnapshot::release() noexcept {
-  // keep() has closed the files that no piece uses. Removing these from the list renumbers the
-  // other files.
+  // keep() has closed the files that no piece uses. Remove these, and renumber the other files.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i].descriptor < 0) continue;

@@ -26,8 +26,7 @@ class Forks {
  public:
   // Includes an allocator in all later forks. Throws std::bad_alloc.
   static void add(ForkGuard* allocator);
-  // Excludes an allocator from later forks. Waits for the end of a fork in progress. The allocator
-  // need not have been added.
+  // Excludes an allocator, added or not, from later forks. Waits for the end of a fork in progress.
   static void remove(ForkGuard* allocator) noexcept;
 };
 

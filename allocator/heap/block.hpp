@@ -49,7 +49,7 @@ struct Fence {
 struct BlockSideState {
   DeviceStream mover;               // stream of the block's last move to a device, if any
   std::vector<DeviceStream> uses;   // streams that touched a live block, except the pool's own
-  std::vector<Fence> fences;        // a free displaced block's: its owning pool waits for them
+  std::vector<Fence> fences;        // of a free displaced block: its owning pool waits for them
   std::optional<PlaceSet> used_at;  // of a live block that moved; not set: the place of its pool
   std::optional<bool> pinned;       // argument of set_pinned(); not set: the memory kind decides
 };

@@ -18,7 +18,6 @@ class BlockChain {
   BlockChain(BlockChain&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}
 
   bool empty() const { return first_ == nullptr; }
-  // Returns nullptr if the chain is empty.
   Block* first() const { return first_ == nullptr ? nullptr : Block::of_use(first_); }
 
   void push(Block* block) {

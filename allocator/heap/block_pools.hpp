@@ -68,8 +68,7 @@ class BlockPools {
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
   // Takes a displaced free block out of the indexes of both its pools.
   void take_displaced(PageBlock* block) { unlink(block); }
-  // Returns the bytes in pages of the stream's pools that are not free there. `first` is the
-  // stream's first pool.
+  // Returns the bytes in pages of a stream's pools that are not free. `first` is its first pool.
   std::size_t bytes_in_use(PoolIndex first) const;
 
   // ---- pages

@@ -196,8 +196,7 @@ class BlockStartMap {
       }
       return found;
     }
-    // Only for slots, which are in the order of steps. Only the step's own slot may hold a later
-    // start.
+    // Only for slots, which are in the order of steps. The step's own slot may hold a later start.
     template <class StepOfBlock>
     std::uint32_t last_until(std::size_t step, StepOfBlock step_of_block) const {
       for (std::size_t slot = (step >> shift) + 1; slot-- > 0;) {

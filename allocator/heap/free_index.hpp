@@ -10,11 +10,11 @@
 //
 // There is a bin for each eighth of an octave (a power of two). A bin has parts by size, and each
 // part has a FreeTree, most often of a few blocks. The lowest block of each part, bin and octave is
-// stored. Code without branches finds the lowest of several, because branches would be
-// unpredictable. The newest block stays outside the tables until the next one is inserted: in
-// training steps, 30 to 60 % of the requests are cut from the newest block, and 17 to 33 % of the
-// freed blocks are joined with it. The tables, of about 25 KiB, are made with the first block;
-// nothing else is allocated. Guarded by the state lock.
+// stored, and the lowest of several is found without branches, which would be unpredictable. The
+// newest block stays outside the tables until the next one is inserted: in training steps, 30 to 60
+// % of the requests are cut from the newest block, and 17 to 33 % of the freed blocks are joined
+// with it. The tables, of about 25 KiB, are made with the first block; nothing else is allocated.
+// Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -114,7 +114,6 @@ class FreeIndex {
     return found->size_bytes() < latest_.size_bytes ? latest_.block : found;
   }
 
-  // Frees the tables of an empty index.
   void drop_empty_tables() {
     if (empty()) tables_.reset();
   }
@@ -124,8 +123,7 @@ class FreeIndex {
   std::size_t table_bytes() const { return tables_ == nullptr ? 0 : sizeof(Tables); }
 
  private:
-  // Bins are eighths of powers of two, from one granule up, and have eight parts each. Sizes in
-  // granules have 32 bits.
+  // A bin is an eighth of a power of two, and has eight parts. Sizes in granules have 32 bits.
   static constexpr std::size_t kSteps = policy::kBinsOfOctave;
   static constexpr std::size_t kParts = 8;
   static constexpr std::size_t kPartsOfOctave = kSteps * kParts;

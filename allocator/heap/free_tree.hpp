@@ -50,8 +50,7 @@ class FreeTree {
   bool empty() const { return root_ == 0; }
   BlockKey lowest(Records records) const { return lowest_below(records, root_); }
 
-  // Returns the smallest block of at least `size_bytes`, or nullptr. Of equal blocks, returns the
-  // lowest.
+  // Returns the smallest block of at least `size_bytes`, the lowest of equal ones, or nullptr.
   PageBlock* best_fit(Records records, std::size_t size_bytes) const {
     PageBlock* best = nullptr;
     for (std::uint32_t id = root_; id != 0;) {
@@ -75,7 +74,6 @@ class FreeTree {
     return next;
   }
 
-  // Returns nullptr if the tree is empty.
   const PageBlock* largest(Records records) const {
     const PageBlock* at = records.find(root_);
     while (at != nullptr && at->node.right != 0) at = records.at(at->node.right);
@@ -113,8 +111,8 @@ class FreeTree {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
-  // Updates `block` after blocks with this lowest key have left its subtree. If the key was not the
-  // lowest of the subtree, nothing changes, and the other half is not read from memory.
+  // Updates `block` after blocks with this lowest key have left its subtree. If another key was the
+  // lowest of the subtree, nothing changes, and the other branch is not read from memory.
   static void update_without(Records records, PageBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }

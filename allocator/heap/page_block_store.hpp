@@ -49,10 +49,8 @@ class PageBlockStore {
     free = block->id;
   }
 
-  // Record 0 is no block: the lowest key in its node is kNoBlock. Record 0 exists once any other
-  // record does.
+  // Record 0, made with record 1, is no block: the lowest key in its node is kNoBlock.
   PageBlock* at(std::uint32_t id) const { return records_ + id; }
-  // Returns nullptr for number 0.
   PageBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
 
   std::size_t bytes() const {

@@ -37,9 +37,8 @@ class PageRuns {
   // Removes a block, which must cover whole pages.
   PageRun remove(PageBlock* block);
 
-  // Cuts a block in two, with `size_bytes` in the first part. The larger part of a page-granular
-  // block keeps the record, so that fewer entries of the directory change. On std::bad_alloc
-  // nothing has changed.
+  // Cuts a block behind `size_bytes`. The larger part of a page-granular block keeps the record, so
+  // that fewer entries of the directory change. On std::bad_alloc nothing has changed.
   [[gnu::always_inline]] std::pair<PageBlock*, PageBlock*> split(PageBlock* block,
                                                                  std::size_t size_bytes) {
     if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);

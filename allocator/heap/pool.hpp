@@ -1,4 +1,4 @@
-// The free blocks of one memory kind, device, stream and class. Guarded by the state lock.
+// Holds the free blocks of one memory kind, device, stream and class. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -48,15 +48,13 @@ struct Pool {
   PoolClass pool_class = PoolClass::kPacked;
   std::size_t run_bytes = 0;  // of all page blocks that this pool owns, also displaced ones
   FreeIndex own;              // the free blocks that this pool owns, without displaced ones
-  // The next members are used in a stream's first pool only. stream_is_over: the stream is
-  // destroyed and its work has finished. A later request with the same handle comes from another
-  // stream.
+  // The next four members are used only in a stream's first pool. stream_is_over: the stream was
+  // destroyed and its work has finished; a later request with its handle is from another stream.
   bool stream_is_over = false;
   // The number of requests that are using the pools, if these belong to a private pool.
   std::uint32_t requests = 0;
-  // The stream is destroyed or its thread has ended, and the next new stream takes the pools over.
-  // `last_work` is the fence of a destroyed stream, and empty for the per-thread stream of an ended
-  // thread.
+  // The stream was destroyed, or its thread has ended; the next new stream takes the pools over.
+  // `last_work` is the fence of a destroyed stream, and empty if the stream's thread has ended.
   bool is_orphaned = false;
   std::optional<Fence> last_work;
   // Counts the large requests that this pool has served since thread caches last had to return
@@ -70,9 +68,7 @@ struct Pool {
     large_hits_required =
         std::min(large_hits_required * policy::kLargeBackOff, policy::kMostLargeHitsRequired);
   }
-  // Returns whether the pool owns no pages and no block is free in it.
   bool is_empty() const { return run_bytes == 0 && displaced_here.empty(); }
-  // Frees the tables of a pool that has no pages.
   void drop_unused_tables() {
     if (run_bytes == 0) own.drop_empty_tables();
   }

@@ -24,16 +24,14 @@ class PoolTable {
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
   const std::vector<std::unique_ptr<Pool>>& all() const { return pools_; }
 
-  // Returns the first of the stream's two pools. A stream without pools gets pools that were given
-  // back, or new ones.
+  // Returns the first pool of the stream, which gets spare or new pools if it has none.
   PoolIndex open(const StreamKey& key);
   bool contains(const StreamKey& key) const { return streams_.contains(key); }
-  // Assigns the two pools to another stream, which must have none. rename() and forget() allocate
-  // nothing.
+  // Assigns the two pools to another stream, which must have no pools. Allocates nothing.
   void rename(PoolIndex first, const StreamKey& key);
   // Separates a stream that no call can name any more from its pools: open() with the same key then
   // makes other pools. The pools keep their blocks. `gone` becomes DeviceStream::thread of their
-  // key. Returns the first pool, or nullopt if the stream has no pools.
+  // key. Returns the first pool, or nullopt if the stream has no pools. Allocates nothing.
   std::optional<PoolIndex> forget(const StreamKey& key, std::uint64_t gone);
 
   // Separates the pools from their stream, like forget(), and keeps the pools for the next new

@@ -1,5 +1,4 @@
-// The interface through which lower layers, such as thread caches and fences, give blocks back to
-// the engine.
+// Lets lower layers, such as thread caches and fences, give blocks back to the engine.
 #pragma once
 
 #include <vector>

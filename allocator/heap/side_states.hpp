@@ -11,7 +11,6 @@ namespace uvm {
 
 class SideStates {
  public:
-  // Returns nullptr if the block has no side state.
   BlockSideState* find(const Block* block) {
     auto found = states_.find(block);
     return found == states_.end() ? nullptr : &found->second;

@@ -24,7 +24,7 @@ class Introspection {
   std::optional<BlockDescription> find(const void* address) const;
   // Returns whether `address` is in a span, in use or not.
   bool has_taken(const void* address) const;
-  // Returns how many bytes of the range are at each place, in whole pages, as the ledger believes.
+  // Returns how many bytes of the range are at each place, in whole pages, by the ledger's record.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
   // Returns all figures at one moment. Stops the world.
   Statistics statistics() const;

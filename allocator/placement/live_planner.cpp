@@ -93,8 +93,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
 
   // Returns whether nothing has moved for long and all device memory of the program, used or
-  // cached, fits again. All of it has to fit: after the plan, nothing reports the use of a page
-  // that is on the host.
+  // cached, fits again: after the plan, no use of a page on the host would be reported.
   bool is_over() {
     if (calm_kernels_ < kCalmKernels) return false;
     calm_kernels_ = 0;  // the next check comes after another kCalmKernels

@@ -59,8 +59,7 @@ class LivePlanner {
   // Called before a kernel, or a graph of kernels, with these ranges is launched on the stream.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
                  live::Launch launch = live::Launch::kKernel) noexcept;
-  // Moves the program's pages away from the device. Waits until the work on the stream and the
-  // moves have ended.
+  // Moves the program's pages off the device. Waits for the stream's work and the moves to end.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
   // Throws OutOfMemoryError once if the program has to fail because it thrashes on the device. May

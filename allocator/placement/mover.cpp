@@ -4,8 +4,7 @@
 
 namespace uvm {
 
-// Returns the record of a move, attached to the block, or nullptr if the block already has the most
-// records possible.
+// Returns the record of a move, attached to the block, or nullptr if no more records are possible.
 MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const MoveRequest& move) {
   heap.proves(state_);
   if (!move.held) {
@@ -42,8 +41,7 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   machine_.check_place(move.destination);
   if (machine_.in_forked_child()) return nullptr;
   if (!move.destination.is_device()) {
-    // The producing stream counts as a user: uvmalloc waits for all users now, or when the block is
-    // freed.
+    // The producing stream counts as a user: wait for all users now, or when the block is freed.
     if (!uses_.record_use(address, DeviceStream::named(move.stream_device, move.stream)))
       return nullptr;
     if (move.wait) uses_.wait_for_uses(address);
@@ -68,8 +66,8 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   return moved.record;
 }
 
-// Moves the block while it holds the lock once. Returns false if nothing has changed and prepare()
-// must be called first. `*out` has no record if there is no live block, or no room for a record.
+// Moves the block under the state lock. Returns false if nothing has changed and prepare() must be
+// called first. `*out` has no record if there is no live block, or no room for a record.
 bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_prepared,
                         Moved* out) {
   const HeapGuard heap(state_);
@@ -126,15 +124,14 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   return true;
 }
 
-// Returns whether the destination's limit has room for the block.
+// Returns whether the destination's limit allows the block.
 bool Mover::has_room(const LockedHeap& heap, const Block& block, const MoveRequest& move) {
   return !move.destination.is_device() || block.kind == BlockKind::kSmall ||
          !moves_whole(block, move) ||
          limits::check(heap, {Facade::kDevice, move.destination.index}, 0, block.size_bytes()).ok();
 }
 
-// Makes room for the counters of the pools that will be charged, and for the block under the
-// device's limit.
+// Makes room for the counters of pools to be charged, and for the block under the device's limit.
 void Mover::prepare(const void* address, const MoveRequest& move) {
   Request request{};
   std::vector<PoolIndex> pools;

@@ -44,8 +44,8 @@ class Mover {
   // Records that the live block that holds `address` is no longer used at `place`. Does nothing if
   // the block would then be used nowhere.
   void note_left(const void* address, Place place);
-  // Records that the live block that holds `address` is used at these places only. Returns false if
-  // nothing has changed.
+  // Records that the live block that holds `address` is used only at these places. Returns whether
+  // anything has changed.
   bool note_places(const void* address, PlaceSet places);
 
   // Undoes note_places() for one place.

@@ -41,8 +41,8 @@ class SpillLimit {
   void set_find_sign(FindSign find_sign);
 
   // Called before a large request takes new pages. With the setting 1x, limits the device to its
-  // soft budget until end_growth(). If this returns true, the caller must call is_search(), and
-  // begin_limit() if that returns true.
+  // soft budget until end_growth(). Returns whether the caller must call is_search(), and
+  // begin_limit() if the program searches.
   bool begin_growth(const LockedHeap& heap, const Request& request);
   static void begin_limit(const LockedHeap& heap, const Request& request);
   // Called without the state lock.
