@@ -73,8 +73,8 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   void* allocate_small(const Request& request);
   // `block` is the block that starts at the address, or nullptr if it was not looked up yet.
   FreeResult free_slow(void* address, Block* block) noexcept;
-  // Reads the driver's free memory of devices that fill up. Starts to plan moves for devices where
-  // a prefetch did not fit in the soft budget.
+  // Reads from the driver how much memory is free on devices that fill up. Starts to plan moves for
+  // each device with a prefetch that did not fit in the soft budget.
   void follow_placement();
   // Called before a kernel that uses the ranges: waits for a turn on the device, and plans moves.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,

@@ -32,7 +32,7 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
         char* end = base + size_bytes;
         const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
         const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
-        // The free block beside the gap fits by itself: it was freed after the caller's search.
+        // Skip: a free block beside the gap fits by itself, and was freed after the search.
         if (std::max(before, after) >= request.size_bytes) return;
         if (before != 0) consider(span, base, missing_bytes(before));
         if (after != 0) {

@@ -65,7 +65,7 @@ class ForkSnapshot {
     int descriptor = -1;          // open from take() to release()
     const char* bytes = nullptr;  // mapped while take() compares
   };
-  // A range and where its copy is.
+  // A range, and the place of its copy in a file.
   struct Piece {
     Range range;
     std::size_t file = 0;  // in files_

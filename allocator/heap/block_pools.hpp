@@ -66,7 +66,7 @@ class BlockPools {
   void put(PageBlock* block, Pool& pool) noexcept;
   // Must be called before blocks of other owning pools are put into the pool.
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
-  // Takes a displaced free block out of the indexes of both its pools.
+  // Takes a displaced free block out of the indexes of its pool and its owning pool.
   void take_displaced(PageBlock* block) { unlink(block); }
   // Returns the bytes in pages of a stream's pools that are not free. `first` is its first pool.
   std::size_t bytes_in_use(PoolIndex first) const;

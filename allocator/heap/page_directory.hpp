@@ -122,7 +122,7 @@ class PageDirectory {
   std::size_t bytes() const;
 
  private:
-  // The owner of a page: a pointer whose low bits are the kind of page.
+  // The owner of a page: a pointer with the kind of page in its low bits.
   struct Page;
   // Other threads may read both members while they change.
   struct alignas(16) PageEntry {

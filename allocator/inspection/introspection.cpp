@@ -79,7 +79,7 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
 std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
   const Place place = Place::device(device);
   std::size_t bytes = heap->ledger.most_bytes_at(place);
-  // Blocks cover all pages of pools. A page counts where the block with its first byte counts.
+  // Blocks cover all pages of pools. A page counts in the pool where the block at its start counts.
   const auto visit = [&](const Block& block, PoolIndex counts_in, PlaceSet used_at) {
     const std::uintptr_t begin = round_up(address_of(block.address()), kPageBytes);
     const std::uintptr_t end = round_up(address_of(block.end()), kPageBytes);

@@ -92,7 +92,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   block->has_no_side_state = false;
   out->at = machine_.trace.now();
   const std::size_t requested_bytes = block->requested_bytes();
-  // The block's own record outlives the others, and still says after the free where the pages are.
+  // The block's own record outlives the other records: after the free it says where the pages are.
   out->charged =
       Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
   out->traced.address = block->address();
