@@ -1,6 +1,6 @@
-// Every number that decides where blocks lie, how much memory is taken or when work is done.
-// Each has its unit, its reason and the benchmark key that judges it (docs/benchmarks.md). Numbers
-// that follow from types or layouts stay beside those.
+// The tuning constants of the allocator: where blocks are placed, how much memory is taken, and
+// when work is done. Each constant has its unit, its reason and the benchmark key that measures it
+// (docs/benchmarks.md). Constants that follow from types or layouts are defined beside those.
 #pragma once
 
 #include <chrono>
@@ -14,137 +14,144 @@ namespace uvm::policy {
 inline constexpr std::size_t kKiB = std::size_t{1} << 10;
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// ---- Sizes of blocks (size_classes.hpp)
+// ---- Block sizes (size_classes.hpp)
 
-// Largest small object. A program has many such blocks; one record and one page for each would cost
-// more than the blocks. Judged by metadata_percent.
+// The largest small object. A program has many such blocks. A record and a page for each of them
+// would cost more than the blocks. Benchmark key: metadata_percent.
 inline constexpr std::size_t kSmallBytes = 4 * kKiB;
-// From here on threads seldom cache blocks: a cached block cannot be joined with its neighbours.
-// Judged by touched_over_live after 1,000 more steps.
+// From this size on, threads seldom cache blocks, because a cached block cannot be joined with its
+// neighbours. Benchmark key: touched_over_live after 1,000 more steps.
 inline constexpr std::size_t kLargeBytes = 64 * kKiB;
-// From here on host blocks get whole 2 MiB pages, so that they can be moved and advised alone.
-// Judged by prefetches_per_move.
+// From this size on, host blocks get whole 2 MiB pages, so that each can be moved and advised
+// alone. Benchmark key: prefetches_per_move.
 inline constexpr std::size_t kPageGranularBytes = kMiB;
 
-// ---- Free blocks: fit, split, rest (touched_over_live, touched_over_live_mean)
+// ---- Choosing and splitting free blocks (touched_over_live, touched_over_live_mean)
 
-// A rest below 1/kRequestsPerRest of the request and below kMostRestBytes stays with the block. Few
-// requests would fit into it, and it would keep its neighbours apart until both are free.
+// When a free block is split, a remainder below 1/kRequestsPerRest of the request and below
+// kMostRestBytes stays with the block. Few requests would fit into such a remainder, and it would
+// keep its neighbours apart until both are free.
 inline constexpr std::size_t kRequestsPerRest = 32;
 inline constexpr std::size_t kMostRestBytes = kPageBytes / 4;
-// The fit is chosen among bins of an eighth of an octave. Blocks in the next four bins, which are
-// up to half too large, count as close.
+// Free blocks are kept in bins by size, kBinsOfOctave for each power of two. Blocks in the next
+// kCloseBins bins above a request, which are up to half too large, count as close fits.
 inline constexpr std::size_t kBinsOfOctave = 8;
 inline constexpr std::size_t kCloseBins = 4;
-// Free blocks that are tried for an aligned request before a block is taken that fits it anywhere.
+// The number of free blocks tried for an aligned request. After them, a block is taken that is
+// large enough at any address.
 inline constexpr int kTriesForAligned = 16;
-// Pages are conserved once more than 1/kConserveFromParts of the budget, or of the device's limit,
-// is in use. Judged by least_budget_mean; docs/rationale/whole-pages-under-pressure.md.
+// Placement conserves pages once more than 1/kConserveFromParts of the budget, or of the device's
+// limit, is in use. Benchmark key: least_budget_mean. See
+// docs/rationale/whole-pages-under-pressure.md.
 inline constexpr std::size_t kConserveFromParts = 2;
 
 // ---- Thread caches (pair_ns, replay_ns)
 
-// A thread caches at most 1/kThreadCacheParts of the budget for one stream, or 64 MiB if that is
+// For one stream a thread caches at most 1/kThreadCacheParts of the budget, or 64 MiB if that is
 // more.
 inline constexpr std::size_t kThreadCacheParts = 8;
 inline constexpr std::size_t kLeastThreadCacheBytes = 64 * kMiB;
-// The most blocks in a bin, and the most bytes in the bin of one small size: an optimizer frees
+// The most blocks in a bin, and the most bytes in a bin of small objects. An optimizer frees
 // hundreds of its smallest blocks in each step and requests as many in the next.
 inline constexpr std::uint32_t kBinBlocks = 64;
 inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
-// Small objects that leave a full bin together.
+// The number of small objects that leave a full bin together.
 inline constexpr std::uint32_t kFlushedBlocks = 32;
 
 // ---- Large blocks in thread caches (two_thread_scaling;
 // docs/rationale/large-blocks-in-threads.md)
 
-// Threads cache large blocks of a pool once it has served kLargeHitsRequired large requests, which
-// are several steps of a training loop. Each time that cached large blocks were in the way, the
-// number grows by the factor kLargeBackOff.
+// Threads cache large blocks of a pool after the pool has served kLargeHitsRequired large requests:
+// several steps of a training loop. Each time a request needed the memory of cached large blocks,
+// the number grows by the factor kLargeBackOff.
 inline constexpr std::uint64_t kLargeHitsRequired = 8192;
 inline constexpr std::uint64_t kLargeBackOff = 8;
 inline constexpr std::uint64_t kMostLargeHitsRequired = std::uint64_t{1} << 60;
-// Threads stop caching them if more than one request in kRequestsPerLargeMiss is for a large block
-// and finds none in the cache.
+// Threads stop caching large blocks if more than one request in kRequestsPerLargeMiss is for a
+// large block that the cache lacks.
 inline constexpr std::uint64_t kRequestsPerLargeMiss = 1024;
 // At every kRequestsPerTrim-th large request that the pool serves, the thread returns its cached
-// large blocks, and its medium ones if they exceed 1/kMediumParts of the bytes in use. A smaller
-// part would slow random replacements by 15 %, a larger one would take 5 % more pages when a step's
-// length varies.
+// large blocks. It also returns its medium blocks if they exceed 1/kMediumParts of the bytes in
+// use. A smaller part would slow random replacements by 15 %. A larger part would take 5 % more
+// pages when the length of steps varies.
 inline constexpr std::uint64_t kRequestsPerTrim = 16;
 inline constexpr std::size_t kMediumParts = 512;
 
 // ---- Small objects
 
-// The size of the segments by which jemalloc's arenas grow.
+// jemalloc's arenas grow by segments of this size.
 inline constexpr std::size_t kSmallSegmentBytes = 256 * kKiB;
-// A thread fetches about kRefillBytes of small objects at once, and at most kRefillBlocks objects.
+// A thread fetches small objects in batches: about kRefillBytes, and at most kRefillBlocks objects.
 inline constexpr std::size_t kRefillBytes = 16 * kKiB;
 inline constexpr std::size_t kRefillBlocks = 16;
 // The most small objects that one call returns to an arena.
 inline constexpr std::size_t kReturnedBlocks = 64;
-// Retries while a page is free and other threads take the segments made of it.
+// The number of retries if a page is free, but other threads take all segments that are made of it.
 inline constexpr unsigned kSmallRetries = 56;
 
 // ---- Spans (least_budget_mean, steady_driver_calls)
 
-// A span whose pages can go back one by one may be as large as the budget: it costs only address
-// space, and free blocks of two spans are never joined.
+// If the pages of a span can go back one by one, the span may be as large as the budget: an unused
+// part costs only address space. Large spans also help because free blocks of two spans are never
+// joined.
 inline constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
-// Other spans stay small, since one live block keeps all pages of its span: kLeastSpanBytes, and on
-// a device at least kRequestsPerSpan times the request that needs the span.
+// Other spans stay small, because one live block keeps all pages of its span. Their size is
+// kLeastSpanBytes, and on a device at least kRequestsPerSpan times the request that needs the span.
 inline constexpr std::size_t kLeastSpanBytes = 32 * kMiB;
 inline constexpr std::size_t kRequestsPerSpan = 8;
-// Free runs that are compared; behind them the first that fits is taken.
+// A search compares this number of free runs and takes the best. If none of them fits, it takes the
+// first later run that fits.
 inline constexpr std::size_t kComparedRuns = 64;
-// Idle host spans go back before a new one is made if they hold more than kLeastSurplusBytes, and
-// more than 1/kSurplusParts of the bytes in use. A C library gives such memory back at once. Judged
-// by resident_over_stock.
+// Before a new host span is made, idle host spans go back if they hold more than kLeastSurplusBytes
+// and more than 1/kSurplusParts of the bytes in use. A C library gives such memory back at once.
+// Benchmark key: resident_over_stock.
 inline constexpr std::size_t kLeastSurplusBytes = 64 * kMiB;
 inline constexpr std::size_t kSurplusParts = 4;
 
 // ---- Budget
 
-// Memory that is kept free unless UVMALLOC_RESERVE is set: a part of all memory, at most 512 MiB. A
-// device's reserve is for the program's context, or a part of it.
+// Memory that stays free unless UVMALLOC_RESERVE is set: a part of all memory, at most 512 MiB. On
+// a device, the program's context uses the reserve or a part of it.
 inline constexpr std::size_t kHostReserveParts = 16;
 inline constexpr std::size_t kDeviceReserveParts = 64;
 inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;
 
 // ---- Fences (churn_ns)
 
-// Streams that one drain queries, in turn, and fences that it queries of each.
+// One drain queries this number of streams, in turn, and this number of fences of each stream.
 inline constexpr std::size_t kStreamsPerDrain = 8;
 inline constexpr std::size_t kFencesPerStream = 16;
 
-// ---- The host's lead over the devices (resident_over_stock)
+// ---- How far the host may run ahead of the devices (resident_over_stock)
 
-// A pageable host request waits for the oldest block that a device still uses, instead of taking
-// new pages, once such blocks of its pool hold more than kHostLeadBytes, and more than
-// kHostLeadBlocks times the request. Two let the host fill a batch while a device works on another;
-// torch's own allocator has one on the host and one on the device.
+// A pageable host request waits for the oldest freed block that a device still uses, instead of
+// taking new pages. It does so if such blocks of its pool hold more than kHostLeadBytes and more
+// than kHostLeadBlocks times the request. With two blocks the host fills one batch while a device
+// works on the other. Torch's own allocator has one on the host and one on the device.
 inline constexpr std::size_t kHostLeadBytes = 32 * kMiB;
 inline constexpr std::size_t kHostLeadBlocks = 2;
 
 // ---- Idle memory (UVMALLOC_DECAY)
 
-// The clock is read after this many hits, a power of two, of a thread's cache for one stream, and
+// The clock is read after this many hits of a thread's cache for one stream (a power of two), and
 // after this many slow calls.
 inline constexpr std::uint64_t kHitsPerClockRead = 4096;
 inline constexpr unsigned kSlowCallsPerClockRead = 64;
-// Memory counts as idle if it stayed free for 1/kDecayPeriods of a half-life.
+// Memory counts as idle if it stayed free for 1/kDecayPeriods of the half-life.
 inline constexpr int kDecayPeriods = 8;
 
 // ---- Statistics and fork
 
-// A thread that has used up its headroom below a peak gets about 1/kHeadroomParts of what is left.
+// A thread that has used up its headroom below a peak gets about 1/kHeadroomParts of the headroom
+// that is left.
 inline constexpr std::int64_t kHeadroomParts = 2;
-// Private pools that have ended and are still listed, about 110 bytes each. A server that captures
-// graphs for ever ends pools for ever.
+// The most ended private pools that statistics list, about 110 bytes each. The bound is for servers
+// that capture graphs, and so end private pools, all the time.
 inline constexpr std::size_t kListedEndedPools = 256;
-// Bytes that a fork copies without a line in the log.
+// A fork that copies more than this number of bytes is logged in one line.
 inline constexpr std::size_t kReportedCopyBytes = 256 * kMiB;
-// A file of an earlier fork is used again if at least 1/kReusedFileParts of it equals live bytes.
+// A file of an earlier fork is used again if at least 1/kReusedFileParts of the file equals the
+// live bytes.
 inline constexpr std::size_t kReusedFileParts = 2;
 
 }  // namespace uvm::policy

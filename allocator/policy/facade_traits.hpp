@@ -1,4 +1,5 @@
-// Properties of facades, each written once, so that a new facade is a row here.
+// The properties of memory kinds (facades), each defined once, so that a new kind needs changes
+// only here.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +11,21 @@
 
 namespace uvm {
 
-// Whether work on a stream orders the uses of a block. Host and pinned blocks belong to no stream.
+// Whether the order of work on a stream protects a block. Host and pinned blocks belong to no
+// stream.
 constexpr bool is_stream_ordered(Facade facade) {
   return facade == Facade::kDevice;
 }
 
-// Whether a block of `size_bytes` has its 2 MiB pages for itself.
+// Whether a block of `size_bytes` shares its 2 MiB pages with no other block.
 constexpr bool is_page_granular(Facade facade, std::size_t size_bytes) {
   return facade != Facade::kDevice && size_bytes >= kPageGranularBytes;
 }
 
-// How a request is rounded: to 2 MiB pages, to pages of the host, or to 512 bytes. A pinned block
-// begins on a page of the host, as memory from cudaHostAlloc does: direct I/O relies on that.
-// Blocks lie one after another, and all pinned blocks but small ones are whole pages of the host,
-// so each begins on one.
+// Rounds a request up to 2 MiB pages, to pages of the host, or to 512 bytes. A pinned block begins
+// on a page of the host, as memory from cudaHostAlloc does, because direct I/O relies on that.
+// Blocks are placed one after another, and all pinned blocks except small ones are whole pages of
+// the host. So each of them begins on one.
 inline std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
   if (is_page_granular(facade, size_bytes)) return round_up(size_bytes, kPageBytes);
   const bool in_host_pages = facade == Facade::kPinned && size_bytes > kSmallBytes;

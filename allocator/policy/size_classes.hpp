@@ -1,8 +1,8 @@
-// The one taxonomy of blocks by size. A block is
-//   small    up to kSmallBytes: an object of an arena; statistics call everything above it large
-//   medium   below kLargeBytes: each multiple of 512 bytes has a bin of its own in thread caches
-//   large    from kLargeBytes on: thread caches hold it only if that pays
-// Independently of that, host and pinned blocks from kPageGranularBytes on have whole pages.
+// The size classes of blocks. A block is
+//   small    up to kSmallBytes: an object of an arena; statistics call all other blocks large
+//   medium   below kLargeBytes: in thread caches, each multiple of 512 bytes has its own bin
+//   large    from kLargeBytes on: thread caches hold large blocks only if that pays
+// In addition, host and pinned blocks from kPageGranularBytes on have whole pages.
 #pragma once
 
 #include <cstddef>

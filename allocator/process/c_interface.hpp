@@ -1,5 +1,5 @@
-// Shared code of the C interface: statuses, the text of the last error, and the boundary that no
-// exception crosses. Thread-safe; the text belongs to its thread.
+// Shared code of the C interface: status codes, the text of the last error, and guarded(), which
+// lets no exception out. Thread-safe: each thread has its own text.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace uvm::c_interface {
 
-// The text of this thread's last error. It has no destructor, because exit handlers and last
-// destructors of a thread may still fail and read it.
+// The text of this thread's last error. The array has no destructor, because exit handlers and the
+// last destructors of a thread may still fail and read the text.
 inline constexpr std::size_t kLastErrorBytes = 4096;
 extern thread_local char last_error[kLastErrorBytes];
 
-// Returns `status` and stores its text, cut to the space; an empty text if even that finds no
-// memory.
+// Returns `status` and stores its text, cut to kLastErrorBytes. The text is empty if formatting it
+// runs out of memory.
 template <class... Arguments>
 uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
                         Arguments&&... arguments) noexcept {
@@ -37,12 +37,12 @@ uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...>
 uvmalloc_status null_argument(const char* function, const char* argument) noexcept;
 uvmalloc_status not_ours(const char* function, const void* address) noexcept;
 
-// Thrown to end a function with a status whose text is already stored.
+// Thrown to end a function with a status. The text of the status is already stored.
 struct Failed {
   uvmalloc_status status;
 };
 
-// Runs the body of a function of the interface, and turns its exceptions into a status.
+// Runs the body of an interface function and turns its exceptions into a status.
 template <class Body>
 uvmalloc_status guarded(Body body) noexcept {
   try {

@@ -14,7 +14,7 @@ namespace uvm {
 
 namespace {
 
-// Grows an automatic budget by the pages of memory that is converted, or shrinks it again.
+// Grows an automatic budget by the pages of memory that is converted, or undoes that.
 void change_budget(Engine& engine, std::size_t size_bytes, bool grows) {
   if (engine.machine.configuration.budget_bytes) return;
   const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
@@ -107,7 +107,7 @@ std::atomic<bool> framework_installed{false};
 std::atomic<bool> framework_present{false};
 std::atomic<bool> cpu_tensors_at_once{false};
 
-// The mode that the process has set; none: the configured one.
+// The mode that the process has set; if empty, the configured mode is used.
 std::atomic<std::optional<MoveMode>> process_move_mode{std::nullopt};
 
 }  // namespace

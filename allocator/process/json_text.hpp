@@ -1,6 +1,6 @@
-// JSON written value by value, in the order of the calls. A tree of nlohmann/json objects allocates
-// in its destructors, and so would end a process whose memory runs out; single values do not. One
-// thread uses it.
+// Writes JSON value by value, in the order of the calls. A tree of nlohmann/json objects is not
+// used, because it allocates in its destructors and would end a process that runs out of memory.
+// Single values do not. One thread at a time may use an object.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@
 
 namespace uvm {
 
-// One JSON object. Each function may throw std::bad_alloc; discard the text then.
+// One JSON object. Each function may throw std::bad_alloc; the text must be discarded then.
 class JsonText {
  public:
   JsonText() : text_("{") {}
-  // Continues after the members of `object`, the text of a JSON object.
+  // Continues a JSON object: new members follow those in the text `object`.
   explicit JsonText(std::string object) : text_(std::move(object)) {
     text_.resize(text_.find_last_of('}'));
     has_members_ = text_.find('"') != std::string::npos;
   }
 
-  // Adds a member to the current object. `value` is a number, a bool, a text or nullptr. Bytes of a
-  // text that are not UTF-8 become replacement characters.
+  // Adds a member to the current object. `value` is a number, a bool, a text or nullptr. Bytes that
+  // are not UTF-8 become replacement characters.
   template <class Value>
   void add(std::string_view key, const Value& value) {
     begin_member(key);
@@ -36,7 +36,7 @@ class JsonText {
     text_ += text_of(value);
   }
 
-  // Adds an object, as a member or an element; `members` adds its members.
+  // Adds an object as a member or as an element. The function `members` adds its members.
   template <class Members>
   void add_object(std::string_view key, const Members& members) {
     begin_member(key);
@@ -47,14 +47,14 @@ class JsonText {
     begin_element();
     nest('{', '}', members);
   }
-  // Adds an array as a member; `elements` adds its elements.
+  // Adds an array as a member. The function `elements` adds its elements.
   template <class Elements>
   void add_array(std::string_view key, const Elements& elements) {
     begin_member(key);
     nest('[', ']', elements);
   }
 
-  // The object's text.
+  // Returns the text of the object.
   [[nodiscard]] std::string finish() && { return std::move(text_) + '}'; }
 
  private:

@@ -22,26 +22,26 @@
 
 namespace uvm {
 
-// In report.cpp: facts that do not change while an allocator lives.
+// Defined in report.cpp. Returns facts that do not change while an allocator lives.
 std::string about_json(const CachingManagedAllocator& allocator);
 
 namespace {
 
 std::atomic<CachingManagedAllocator*> active_allocator{nullptr};
 std::atomic<bool> activation_failed{false};
-std::atomic<const std::string*> why_inactive{nullptr};  // never destroyed
+std::atomic<const std::string*> why_inactive{nullptr};  // the string is never destroyed
 
-// Counts until the allocator exists.
+// Holds the counts until the allocator exists.
 UnmanagedHost early_unmanaged_host;
 std::atomic<UnmanagedHost*> unmanaged_host{&early_unmanaged_host};
 
-// Redirects the counts to the figures of this process, and adds the counts so far.
+// Redirects the counts to `of`, and adds the counts so far.
 void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
   UnmanagedHost* before = unmanaged_host.exchange(of);
   of->count(before->allocations.exchange(0), before->bytes.exchange(0));
 }
 
-// Stores the report's facts about the process beside the figures.
+// Stores the report's facts about the process in the file of figures.
 void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator);
   if (!allocator->inspection().figure_store().describe(about)) {
@@ -51,11 +51,13 @@ void describe(CachingManagedAllocator* allocator) {
   }
 }
 
-// The file's name has the number of this process. If the process was another program before (exec),
-// that program's file exists already.
+// Returns a name for the file of figures, with the number of this process. If the process was
+// another program before (exec), the file of that program exists already, so the name gets a
+// number.
 std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
-  std::error_code error;  // the program may change its folder before it ends
+  // Absolute, because the program may change its folder before it ends.
+  std::error_code error;
   const std::string directory = std::filesystem::absolute(wanted_directory, error);
   std::string file = fmt::format("{}/report.{}.figures", directory, getpid());
   const auto is_taken = [&] {
@@ -67,7 +69,8 @@ std::string figures_file(const std::string& wanted_directory) {
   return file;
 }
 
-// Writes the report, then removes the file of figures: that file means that there is no report.
+// Writes the report, then removes the file of figures, because that file means that there is no
+// report.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {
@@ -78,7 +81,8 @@ void write_report_file(CachingManagedAllocator& allocator, const std::string& di
   }
 }
 
-// Without this report a launcher would say that the program never used uvmalloc.
+// Writes a report that gives the reason. Without it a launcher would say that the program never
+// used uvmalloc.
 void report_inactive_at_exit() {
   if (process_allocator() != nullptr) return;
   const std::string& directory = process_configuration().configuration.report_directory;
@@ -100,12 +104,12 @@ void report_at_exit() {
       [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     }
   } catch (const std::exception& error) {
-    // The program has ended well; its report must not make it fail.
+    // The program has ended successfully; its report must not make it fail.
     log(LogLevel::kWarning, "there is no report: {}", error.what());
   }
 }
 
-// After an exception nothing has changed, so that the next call can try again.
+// If this throws, nothing has changed, so the next call can try again.
 std::unique_ptr<Activation> activate() {
   const Configuration& configuration = process_configuration().configuration;
   auto activation = std::make_unique<Activation>();
@@ -200,7 +204,7 @@ void describe_process() noexcept {
   try {
     if (CachingManagedAllocator* allocator = process_allocator()) describe(allocator);
   } catch (const std::bad_alloc&) {
-    // The report then has the earlier value.
+    // The report keeps the earlier value.
   }
 }
 

@@ -57,11 +57,11 @@ std::string program_name() {
   return text;
 }
 
-// The start of the process in the kernel's ticks. Together with the process number it names the
-// process uniquely. 0: unknown.
+// Returns the start time of the process in ticks of the kernel, or 0 if it is unknown. Together
+// with the process number it identifies the process.
 std::uint64_t process_start_ticks() {
-  constexpr int kField = 22;          // of proc(5)
-  constexpr int kFieldAfterName = 3;  // the name before it may hold blanks
+  constexpr int kField = 22;          // starttime in proc(5)
+  constexpr int kFieldAfterName = 3;  // the name before it may contain spaces
   const std::string text = text_of_file("/proc/self/stat");
   std::size_t at = text.rfind(')');
   for (int field = kFieldAfterName; at != std::string::npos && field <= kField; ++field) {
@@ -70,7 +70,7 @@ std::uint64_t process_start_ticks() {
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
-// The rank that the launcher has set for the process; nullptr: none.
+// Returns the rank that the launcher has set for the process, or nullptr if it has set none.
 const char* rank() {
   for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
     if (const char* text = secure_getenv(name); text != nullptr && *text != '\0') return text;
@@ -239,7 +239,7 @@ void add_figures(const Figures& figures, JsonText* out) {
   });
 }
 
-// Without a framework no allocators are replaced, so there is nothing to count.
+// Writes null without a framework: no allocators are replaced then, so there is nothing to count.
 void add_native_allocations(JsonText* out) {
   if (!native_allocations()) {
     out->add("native_allocations", nullptr);
@@ -299,7 +299,7 @@ void add_device(int index, const DeviceDescription& description, const MemoryFig
   });
 }
 
-// The values of automatic settings on this machine.
+// Returns the values that settings of "auto" have on this machine.
 std::map<std::string_view, std::string> automatic_values(
     const Configuration& configuration, std::string_view runtime,
     const std::vector<DeviceDescription>& devices) {
@@ -348,7 +348,7 @@ void add_settings(const ParsedConfiguration& parsed,
   }
 }
 
-// Why uvmalloc cannot use the devices; empty: it can.
+// Returns why uvmalloc cannot use the devices, or an empty string if it can.
 std::string trouble_with(const std::vector<DeviceDescription>& devices) {
   for (std::size_t device = 0; device < devices.size(); ++device) {
     std::string trouble = why_not_usable(static_cast<int>(device), devices[device]);

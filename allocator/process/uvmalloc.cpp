@@ -1,4 +1,4 @@
-// The functions of the C interface that make and use allocators.
+// The functions of the C interface that create and use allocators.
 #include <uvmalloc/uvmalloc.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ static_assert(static_cast<int>(Facade::kHost) == UVMALLOC_HOST);
 static_assert(static_cast<int>(Facade::kPinned) == UVMALLOC_PINNED);
 static_assert(static_cast<int>(Facade::kDevice) == UVMALLOC_DEVICE);
 
-// The size of the first version of each structure; never changes.
+// The size of the first version of each structure. These sizes never change.
 constexpr std::size_t kFirstOptionsBytes =
     offsetof(uvmalloc_options, span_bytes) + sizeof(uvmalloc_options::span_bytes);
 constexpr std::size_t kFirstBlockBytes =
@@ -44,8 +44,8 @@ constexpr std::size_t kFirstBlockBytes =
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
-// No structure of this interface will ever be as large. A larger `struct_bytes` was never set, and
-// would make the library read that many bytes.
+// An upper bound for the size of each structure. A larger `struct_bytes` was never set, and would
+// make the library read that many bytes.
 constexpr std::size_t kMostOptionsBytes = 4096;
 
 uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
@@ -58,8 +58,8 @@ uvmalloc_allocator* handle_of(CachingManagedAllocator* allocator) {
   return reinterpret_cast<uvmalloc_allocator*>(allocator);
 }
 
-// Runs the body of a function on an allocator. The body may take the function's name, and may
-// return nothing, which means success.
+// Runs the body of a function on an allocator. The body may also take the function's name. If the
+// body returns nothing, the status is success.
 template <class Handle, class Body>
 uvmalloc_status with(Handle* handle, const char* function, Body body) noexcept {
   if (handle == nullptr) return null_argument(function, "allocator");
@@ -88,7 +88,8 @@ std::int32_t number_of(Place place) {
   return place.is_host() ? UVMALLOC_PLACE_HOST : UVMALLOC_PLACE_NOWHERE;
 }
 
-// The caller's structure in this version's form: members that an older caller lacks are zero.
+// Copies the caller's structure into one of this version. Members that an older caller lacks are
+// zero.
 uvmalloc_options known_options(const uvmalloc_options& given) {
   if (given.struct_bytes < kFirstOptionsBytes) {
     throw Failed{too_small("uvmalloc_create", given.struct_bytes, kFirstOptionsBytes)};
@@ -144,7 +145,8 @@ uvm::Configuration configuration_of(const uvmalloc_options& given) {
   return configuration;
 }
 
-// Copies as much of `all` as fits into the caller's structure, whose struct_bytes is large enough.
+// Copies as much of `all` as fits into the caller's structure. The caller has checked that
+// struct_bytes is large enough.
 template <class Structure>
 void fill(Structure* out, Structure all) {
   all.struct_bytes = std::min(out->struct_bytes, sizeof all);
@@ -162,7 +164,7 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
   return guarded([&] {
     uvm::Configuration configuration =
         options == nullptr ? uvm::Configuration() : configuration_of(*options);
-    // The devices are a property of the machine, so the user's variable decides, as for preloaded
+    // The devices are a property of the machine, so UVMALLOC_RUNTIME decides, as for preloaded
     // programs.
     if (options == nullptr || options->runtime == nullptr)
       configuration.runtime = uvm::process_configuration().configuration.runtime;

@@ -1,4 +1,4 @@
-// The functions of the C interface about this process.
+// The functions of the C interface about this process and its allocator.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace {
 
 // Copies the text that `make` returns into the buffer, cut to its size and ended by NUL. Returns
-// the bytes that the whole text needs, NUL included; -1: `make` failed.
+// the bytes that the whole text needs, NUL included, or -1 if `make` failed.
 template <class Make>
 std::int64_t text_out(Make make, char* buffer, std::size_t capacity_bytes) {
   std::int64_t needed = -1;
@@ -92,7 +92,7 @@ int uvmalloc_is_enabled() noexcept {
   try {
     return uvm::is_framework_enabled();
   } catch (...) {
-    return 0;  // out of memory while looking
+    return 0;  // memory ran out while the configuration was read
   }
 }
 
