@@ -1,7 +1,8 @@
-// How much idle memory should go back: half of it in every half-life. Memory is idle if it stayed
-// free for a whole period, an eighth of the half-life. So memory that a program takes and frees
-// more often stays. Due bytes are carried over, because memory goes back in large pieces. Time is
-// an argument. Guarded by its owner.
+// Computes how much idle memory should go back to the driver: half of it in each half-life. Memory
+// is idle if it stayed free for a whole period, an eighth of the half-life. So memory that a
+// program takes and frees more often stays. Bytes that are due but not yet gone are carried over,
+// because memory goes back in large pieces. Time is an argument. Not thread-safe: its owner guards
+// it.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +19,18 @@ class Decay {
   using Time = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::duration<double>;
 
-  // A half-life of zero: nothing ever decays.
+  // With a half-life of zero nothing ever decays.
   explicit Decay(Duration half_life) : half_life_(half_life) {}
 
   bool enabled() const { return half_life_.count() > 0; }
 
-  // Whether due() may return more than 0 now: a period has passed.
+  // Whether a period has passed, so that due() may return more than 0.
   bool is_period_over(Time now) const {
     return started_ && now - since_ >= half_life_ / policy::kDecayPeriods;
   }
 
-  // Returns how many bytes are due, earlier due bytes included; `free_bytes` are free now and could
-  // go back. Returns 0 on the first call and within a period.
+  // Returns how many bytes are due, earlier due bytes included. `free_bytes` is the number of bytes
+  // that are free now and could go back. Returns 0 on the first call and within a period.
   std::size_t due(Time now, std::size_t free_bytes) {
     if (!enabled()) return 0;
     if (!started_) {
@@ -50,7 +51,7 @@ class Decay {
     return due_bytes_ > 0 ? static_cast<std::size_t>(due_bytes_) : 0;
   }
 
-  // `bytes` of the due bytes, or a few more, have gone back.
+  // Call this after memory went back: `bytes` of the due bytes, or a few more.
   void gave_back(std::size_t bytes) {
     due_bytes_ -= static_cast<double>(bytes);
     least_bytes_ -= std::min(least_bytes_, bytes);
@@ -60,8 +61,8 @@ class Decay {
   const Duration half_life_;
   bool started_ = false;
   Time since_;                   // start of the current period
-  std::size_t least_bytes_ = 0;  // the least that was free in the period
-  double due_bytes_ = 0;         // due and not yet gone; negative: more has gone than was due
+  std::size_t least_bytes_ = 0;  // the least number of free bytes in the current period
+  double due_bytes_ = 0;         // due but not yet gone; negative if more went than was due
 };
 
 }  // namespace uvm

@@ -14,7 +14,7 @@ void IdleDecay::decay(Decay::Time now) {
   }
   if (is_period_over) displaced_.shed_finished_fences();
   if (is_period_over) {
-    // Only once a period, because all threads stop for this.
+    // Once a period only, because all threads stop for this.
     const ThreadCaches::StopTheWorld stopped(caches_);
     const HeapGuard heap(state_);
     cached_by_threads_ = caches_.cached_bytes();
@@ -24,7 +24,7 @@ void IdleDecay::decay(Decay::Time now) {
     const HeapGuard heap(state_);
     due_bytes = decay_.due(now, cached_by_threads_ + reclaimer_.idle_bytes(heap));
   }
-  // Rounded to the nearest page: rounded down, the last page would stay for ever.
+  // Rounded to the nearest page. If it were rounded down, the last page would stay for ever.
   due_bytes = (due_bytes + kPageBytes / 2) & ~(kPageBytes - 1);
   if (due_bytes == 0) return;
   const std::size_t left_bytes = reclaimer_.release_pages(due_bytes);
@@ -36,7 +36,7 @@ void IdleDecay::decay_now() noexcept {
   try {
     decay(std::chrono::steady_clock::now());
   } catch (const std::bad_alloc&) {
-    // The due memory stays.
+    // The memory stays due.
   }
 }
 

@@ -1,6 +1,6 @@
-// Gives back memory that has been idle (UVMALLOC_DECAY; decay.hpp). The clock is read on the
-// allocator's slow paths, which steady programs seldom take. Thread-safe; takes the state lock
-// itself.
+// Gives idle memory back to the driver (UVMALLOC_DECAY; decay.hpp). The clock is read on the
+// allocator's slow paths, which programs in a steady state seldom take. Thread-safe; takes the
+// state lock itself.
 #pragma once
 
 #include <atomic>
@@ -27,17 +27,18 @@ class IdleDecay {
   IdleDecay& operator=(const IdleDecay&) = delete;
 
   bool enabled() const UVM_NOT_ANALYSED { return decay_.enabled(); }  // never changes
-  // Gives back the bytes that are due at `now`. std::bad_alloc: no memory to list them.
+  // Gives back the bytes that are due at `now`. Throws std::bad_alloc if memory to list them runs
+  // out.
   void decay(Decay::Time now);
-  // decay() at the present time. Without memory nothing goes back.
+  // As decay(), at the present time. If memory runs out, nothing goes back.
   void decay_now() noexcept;
   // Calls decay_now() every policy::kSlowCallsPerClockRead calls.
   void now_and_then() {
     if (enabled()) [[unlikely]]
       every_so_often();
   }
-  // For a request that found no block: gives back the due bytes. False: decay is off, or a stream
-  // is captured.
+  // For a request that found no block: gives back the due bytes. Returns false if decay is off or a
+  // stream is being captured.
   bool under_pressure();
 
  private:
@@ -50,7 +51,7 @@ class IdleDecay {
   Reclaimer& reclaimer_;
   Decay decay_ UVM_GUARDED_BY(state_);
   std::size_t cached_by_threads_ UVM_GUARDED_BY(state_) =
-      0;  // bytes, at the end of the last period
+      0;  // bytes in thread caches at the end of the last period
   std::atomic<unsigned> slow_calls_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// The callbacks by which programs free memory: the list, and the rounds in which a request under
-// pressure calls them (pressure_rounds.hpp). Thread-safe; takes the state lock itself.
+// The callbacks by which programs free memory when it is short. Owns their list, and makes the
+// rounds in which a request calls them (pressure_rounds.hpp). Thread-safe; takes the state lock
+// itself.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +19,10 @@ class PressureCallbacks {
   PressureCallbacks& operator=(const PressureCallbacks&) = delete;
 
   void add(PressureRounds::Callback callback);
-  // The rounds have no callbacks if no free can make room for the request.
+  // Returns the rounds for the request. They have no callbacks if no free can make room for it.
   PressureRounds rounds(const Request& request);
-  // Whether the budget would have room if only live blocks used it. If not, a retry cannot succeed
-  // while callbacks free little at a time.
+  // Whether the budget would have room for the request if only live blocks counted. If not, a retry
+  // cannot succeed while callbacks free little at a time.
   bool has_room_if_all_is_free(const Request& request);
 
  private:

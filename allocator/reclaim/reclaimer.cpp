@@ -60,8 +60,8 @@ std::size_t Reclaimer::release_pages(std::size_t most_bytes) {
       [](const LockedHeap& heap, const Pool& pool) { return heap->may_release(pool); }, most_bytes);
 }
 
-// The pool's free blocks that may hold whole pages. If the pool is not wanted: only those displaced
-// from a wanted pool.
+// Returns the pool's free blocks that may hold whole pages. If the pool is not wanted, returns only
+// blocks that were displaced from a wanted pool.
 std::vector<PageBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Pool& pool,
                                                const PoolFilter& wanted, bool fenced_too) const {
   if (wanted(heap, pool)) return heap->pools.with_pages(pool, fenced_too);
@@ -72,8 +72,8 @@ std::vector<PageBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Poo
   return blocks;
 }
 
-// Spans that go back only as a whole and hold only free blocks of the wanted pools, by touched
-// bytes.
+// Returns the spans that go back only as a whole and hold only free blocks of the wanted pools.
+// Spans with fewer touched bytes come first.
 std::vector<const Span*> Reclaimer::idle_spans(const LockedHeap& heap,
                                                const PoolFilter& wanted) const {
   std::map<const Span*, std::size_t> free_bytes;
@@ -131,13 +131,13 @@ void Reclaimer::release_surplus_spans(const Request& request) {
     for (const Span* span : idle_spans(heap, wanted)) surplus_bytes += span->touched_bytes;
     most_bytes = bound(touched_bytes - surplus_bytes);
   }
-  // Half of the allowed surplus stays, so that the next request does not release again.
+  // Keep half of the allowed surplus, so that the next request does not release again.
   if (surplus_bytes > most_bytes) release_pages_of(wanted, surplus_bytes - most_bytes / 2);
 }
 
 // Removes whole free pages, and their fences, from the pool. A block with fences leaves only as a
-// whole, because a rest would have to keep its fence. After std::bad_alloc `detached_` has the
-// pages that have left.
+// whole, because a remaining part would have to keep the fences. After std::bad_alloc `detached_`
+// lists the pages that have left.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
                                   const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
@@ -169,7 +169,7 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
   }
 }
 
-// Chooses about `most_bytes` of the wanted pools. A span that goes back only as a whole is chosen
+// Chooses about `most_bytes` from the wanted pools. A span that goes back only as a whole is chosen
 // if at least half of its touched bytes are wanted.
 Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolFilter& wanted,
                                              std::size_t most_bytes) const {
@@ -185,9 +185,10 @@ Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolF
   return departure;
 }
 
-// Pages leave the pools before the devices are waited for, so that no block freed meanwhile goes
-// back with pending work. Pages of spans that stay in use are discarded or dropped if that frees
-// memory, and then count as untouched. Otherwise, below SIZE_MAX, only idle spans go back.
+// Pages leave the pools before the thread waits for the devices, so that no block freed meanwhile
+// goes back with pending work. Pages of spans that stay in use are discarded or dropped if that
+// frees memory, and then count as untouched. If it would not, pages leave only with their whole
+// span, unless `most_bytes` is SIZE_MAX.
 std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t most_bytes) {
   return release_chosen(
       wanted, [&](const LockedHeap& heap) { return departure_of(heap, wanted, most_bytes); });
@@ -220,7 +221,7 @@ void Reclaimer::release_spans_of(int device) {
 
 std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& choose) {
   const RankedGuard one_at_a_time(mutex_);
-  // Pending hints are sent first, while their pages are still in the pools.
+  // Send pending hints first, while their pages are still in the pools.
   hints_.send_pending();
   returner_.flush_all();
   arenas_.purge([&](PoolIndex pool) {
@@ -228,7 +229,8 @@ std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& ch
     return wanted(heap, heap->pools.at(pool));
   });
   Departure departure;
-  // No request can get detached pages before the devices were waited for, so their fences may go.
+  // No request can get detached pages before the wait for the devices, so their fences can be
+  // released.
   struct FencesEnd {
     ~FencesEnd() { work.release(&fences); }
     StreamWork& work;
@@ -247,7 +249,7 @@ std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& ch
   const bool are_idle = std::all_of(devices.begin(), devices.end(), [&](int device) {
     return machine_.stream_work.wait_for_device(device);
   });
-  // If not, the pages stay out of use until the devices can be waited for.
+  // If the wait failed, the pages stay out of use until a later wait succeeds.
   if (!are_idle) return departure.left_bytes;
   std::vector<std::unique_ptr<Span>> empty;
   {
@@ -270,7 +272,7 @@ std::set<int> Reclaimer::devices_to_wait_for(const LockedHeap& heap) const {
   return devices;
 }
 
-// Gives the pages back to their spans, and returns the spans that are now empty.
+// Gives the detached pages back to their spans. Returns the spans that are now empty.
 std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& heap) {
   heap.proves(state_);
   while (!detached_.empty()) {
@@ -278,7 +280,7 @@ std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& 
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     detached_.pop_back();
   }
-  // Retired streams and released private pools with live blocks keep their pools.
+  // Pools of retired streams and released private pools stay while they have live blocks.
   for (const auto& pool : heap->pools.all()) {
     if (pool->key.private_pool != 0 && heap->may_release(*pool)) pool->drop_unused_tables();
   }
@@ -313,8 +315,8 @@ void Reclaimer::free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept {
   }
 }
 
-// Drops the contents of free pages whose span stays, which returns them to the budget. Called under
-// mutex_, after the devices were waited for.
+// Discards the contents of free pages if their span stays, which returns the pages to the budget.
+// Called under mutex_, after the wait for the devices.
 void Reclaimer::discard_free_pages() {
   std::vector<Span*> spans;
   {
@@ -323,7 +325,7 @@ void Reclaimer::discard_free_pages() {
       if (machine_.span_memory.gives_pages_back(*span)) spans.push_back(span.get());
     }
   }
-  // The spans stay, because only release_chosen() removes spans.
+  // The pointers stay valid, because only release_chosen() removes spans.
   for (Span* span : spans) discard_free_pages_of(span);
 }
 
@@ -349,10 +351,11 @@ void Reclaimer::discard_free_pages_of(Span* span) {
   }
 }
 
-// Discards pages that were taken out of their span.
+// Discards pages that were taken out of their span. Returns whether the driver or the kernel did
+// so.
 bool Reclaimer::try_to_discard(const SpanStore::Run& run) noexcept {
   try {
-    // A driver does not discard ordinary memory.
+    // A driver does not discard ordinary memory, so the kernel drops it.
     const bool ordinary = run.span->ordinary;
     const int device = run.span->device;
     const RuntimeStatus status = ordinary

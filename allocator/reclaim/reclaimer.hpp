@@ -1,6 +1,6 @@
-// Gives cached memory back: whole free pages to their spans, which discard them if that frees
-// memory, and empty spans to the driver. Thread-safe; takes the state lock itself. One thread at a
-// time gives memory back, so that another thread short of memory finds it given back.
+// Gives cached memory back: whole free pages to their spans, and empty spans to the driver. Spans
+// discard free pages if that frees memory. Thread-safe; takes the state lock itself. One thread at
+// a time gives memory back. So another thread that is short of memory finds it already given back.
 #pragma once
 
 #include <cstddef>
@@ -33,27 +33,27 @@ class Reclaimer {
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
-  // Give back all cached memory, that of one memory kind, or that of one private pool without
-  // users. Wait for blocks behind fences. Do nothing during a capture or in a forked child.
+  // Give back all cached memory, all of one memory kind, or all of one private pool without users.
+  // Wait for blocks behind fences. Do nothing during a capture or in a forked child.
   void release_cached();
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
-  // Removes all free pages of the device's own spans, from all pools, because the driver has ended
-  // that memory. Memory still in use there is logged.
+  // Called after a reset of the device, which has ended its managed memory. Removes all free pages
+  // of that memory from all pools, and logs how much of it stays reserved.
   void release_spans_of(int device);
 
-  // For a request that would fail otherwise: returns the blocks that threads cache to their pools
-  // and, except during a capture, waits for the blocks behind fences.
+  // For a request that would otherwise fail. Returns the blocks in thread caches to their pools and
+  // waits for the blocks behind fences. Does not wait during a capture.
   void reclaim_all_and_fenced(const Request& request);
 
-  // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes that have
-  // left the pools.
+  // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes that left
+  // the pools.
   std::size_t release_pages(std::size_t most_bytes);
-  // Called before another span is taken for host or pinned memory: releases idle spans beyond a
-  // part of the bytes in use. A free span serves only requests up to its size, so varying sizes
-  // would leave ever more spans.
+  // Called before host or pinned memory gets another span. Releases idle spans beyond a part of the
+  // bytes in use. A free span serves only requests up to its size, so requests of varying sizes
+  // would otherwise leave ever more spans.
   void release_surplus_spans(const Request& request);
-  // The touched bytes in free blocks that could go back to the driver now.
+  // Returns the touched bytes in free blocks that could go back to the driver now.
   std::size_t idle_bytes(const LockedHeap& heap) const;
 
  private:
@@ -62,16 +62,16 @@ class Reclaimer {
   struct Departure {
     bool is_of_all = false;       // all whole pages leave
     std::set<const Span*> spans;  // all pages of these spans leave
-    bool takes_fenced = false;    // blocks of these spans leave even behind fences
-    std::size_t pages_bytes = 0;  // still to leave from spans that give pages back
-    std::size_t left_bytes = 0;   // have left the pools
-    std::vector<Fence> fences;    // of blocks that have left
+    bool takes_fenced = false;    // blocks of these spans leave even if they have fences
+    std::size_t pages_bytes = 0;  // bytes still to leave from spans that give pages back
+    std::size_t left_bytes = 0;   // bytes that have left the pools
+    std::vector<Fence> fences;    // the fences of blocks that have left
   };
-  // Pages that have left their pool and are not yet free in their span.
+  // Pages that have left their pool but are not yet free in their span.
   struct Detached {
     static constexpr int kNobody = -1;
     PageRun pages;
-    int user_device = kNobody;  // may still work on them, as may the device of their span
+    int user_device = kNobody;  // this device, and that of the span, may still work on the pages
   };
 
   void release_cached_where(const PoolFilter& wanted);

@@ -1,9 +1,9 @@
-// The source of a small arena's segments, implemented by the owner of spans. The arena calls it
-// from inside jemalloc.
+// The interface through which a small arena gets its segments. The owner of spans implements it.
+// The arena calls it from inside jemalloc.
 //
-// take() and give_back() are called with locks of jemalloc held (see SmallArena). So they take no
-// lock under which an arena is called, call no arena themselves, and make no driver call. A source
-// without a lock is safe, and so is a source used only under the lock that guards its arena.
+// take() and give_back() are called while jemalloc holds locks (see SmallArena). So they call no
+// arena and no driver, and take no lock under which an arena is called. An implementation is safe
+// if it takes no lock, or if it is used only under the lock that guards its arena.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ class ExtentSource {
  public:
   virtual ~ExtentSource() = default;
 
-  // A segment: SmallArena::kSegmentBytes at a multiple of that, for this arena alone until it is
-  // given back; nullptr if there is none now. Its contents are never read.
+  // Returns a segment of SmallArena::kSegmentBytes, aligned to its size, or nullptr if no segment
+  // is available now. The segment belongs to this arena until give_back(). Its contents are never
+  // read.
   virtual void* take() noexcept = 0;
 
-  // A segment that take() returned.
+  // Takes back a segment that take() returned.
   virtual void give_back(void* segment) noexcept = 0;
 
-  // Whether the address lies in a segment that take() has returned. Called without jemalloc's
-  // locks.
+  // Whether the address is in a segment that take() returned. Called while jemalloc holds no lock.
   virtual bool owns(const void* address) const noexcept = 0;
 };
 

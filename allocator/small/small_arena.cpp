@@ -12,7 +12,7 @@
 
 namespace uvm {
 
-// The functions that jemalloc calls for the arena's memory, and their source.
+// The functions by which jemalloc gets the arena's memory, and the source that they call.
 struct SmallArena::Hooks : extent_hooks_t {
   explicit Hooks(ExtentSource& extent_source);
 
@@ -27,7 +27,7 @@ struct SmallArena::Hooks : extent_hooks_t {
 
 namespace {
 
-// jemalloc declares it in a header that it does not install.
+// jemalloc declares this type in a header that it does not install.
 struct ArenaConfiguration {
   extent_hooks_t* extent_hooks;
   bool metadata_use_hooks;
@@ -36,7 +36,7 @@ struct ArenaConfiguration {
 constexpr int kAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kAlignmentBytes));
 constexpr int kSegmentAlignmentFlag = MALLOCX_LG_ALIGN(std::countr_zero(SmallArena::kSegmentBytes));
 
-// The name of one of jemalloc's controls (mallctl) for an arena.
+// The name of a jemalloc control (mallctl) of an arena.
 struct ControlName {
   ControlName(const char* format, unsigned index) {
     std::snprintf(text, sizeof text, format, index);
@@ -63,10 +63,10 @@ std::size_t read_control(const char* format, unsigned index) {
 }  // namespace
 
 SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source(extent_source) {
-  // The hooks for commit, decommit and purge stay empty, which jemalloc takes for "not done".
+  // The hooks for commit, decommit and purge stay empty; jemalloc takes that as "not done".
   //
-  // jemalloc requests a segment to grow. It requests other sizes as a last resort after that has
-  // failed, and in purge(), which relies on the refusal.
+  // jemalloc requests a segment to grow. It requests another size as a last resort if that fails,
+  // and in our purge(), which relies on the refusal.
   alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
              std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
     auto& self = *static_cast<Hooks*>(hooks);
@@ -79,20 +79,20 @@ SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source
     *committed = true;
     return source_of(hooks).take();
   };
-  // A part of a segment is refused; it joins the arena's unused pages.
+  // Refuses a part of a segment; jemalloc adds the part to the arena's unused pages.
   dalloc = [](extent_hooks_t* hooks, void* extent, std::size_t size_bytes, bool, unsigned) {
     if (size_bytes != kSegmentBytes) return true;
     source_of(hooks).give_back(extent);
     return false;
   };
-  // Called when the arena is destroyed. All memory is free then, and joined to whole segments.
+  // Called when the arena is destroyed. All its memory is free then, joined to whole segments.
   destroy = [](extent_hooks_t* hooks, void* extent, std::size_t, bool, unsigned) {
     source_of(hooks).give_back(extent);
   };
   split = [](extent_hooks_t*, void*, std::size_t, std::size_t, std::size_t, bool, unsigned) {
     return false;
   };
-  // jemalloc never joins two segments: each came from a call of its own.
+  // jemalloc never joins two segments, because each came from a separate call of `alloc`.
   merge = [](extent_hooks_t*, void*, std::size_t, void*, std::size_t, bool, unsigned) {
     return false;
   };
@@ -106,7 +106,7 @@ SmallArena::SmallArena(ExtentSource& source) : hooks_(std::make_unique<Hooks>(so
     throw std::bad_alloc();
   }
   flags_ = static_cast<int>(MALLOCX_ARENA(index_)) | MALLOCX_TCACHE_NONE;
-  // Without the limit, the arena grows by more each time.
+  // Without this limit the arena would grow by more each time.
   if (!set_control("arena.%u.retain_grow_limit", index_, kSegmentBytes)) {
     run_control("arena.%u.destroy", index_);
     throw std::bad_alloc();
@@ -146,16 +146,16 @@ std::size_t SmallArena::usable_size(std::size_t size_bytes) noexcept {
 
 void SmallArena::purge() noexcept {
   run_control("arena.%u.purge", index_);
-  // The purge returned the segments that were fully free. Parts that our hook refused have been
-  // joined since, but only an allocation of exactly segment size finds such a segment. So allocate
-  // and free until there is none. With a segment's alignment, growth would need more than a
-  // segment, so this takes none from the source.
+  // The purge returned the segments that were fully free. Parts that our hook refused have since
+  // been joined to segments, but only an allocation of exactly the segment size finds those. So
+  // allocate and free until none is left. With a segment's alignment, growth would need more than a
+  // segment, so this loop takes none from the source.
   void* last = nullptr;
   while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
     const bool is_own = hooks_->source.owns(segment);
     uvm_je_sdallocx(segment, kSegmentBytes, flags_ | kSegmentAlignmentFlag);
     if (!is_own) return;
-    if (segment == last) return;  // not given back: jemalloc believes that a purge is under way
+    if (segment == last) return;  // not given back: jemalloc believes that a purge is running
     last = segment;
     run_control("arena.%u.purge", index_);
   }

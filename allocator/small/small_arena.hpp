@@ -1,27 +1,28 @@
-// Blocks of up to 4 KiB from segments of 256 KiB, for one pool: one jemalloc arena whose memory
-// comes from an ExtentSource (Note "Small arenas"). All of jemalloc's records lie in memory of its
-// own (`metadata_use_hooks` is false, slabs have no headers). So the segments may be managed, or
-// not accessible at all: they are never read, written, zeroed or advised.
+// Small blocks of one pool, up to 4 KiB each, cut from segments of 256 KiB. A jemalloc arena
+// manages the blocks, and an ExtentSource provides the segments (Note "Small arenas"). jemalloc
+// keeps all its records in its own memory (`metadata_use_hooks` is false, and slabs have no
+// headers). So segments are never read, written, zeroed or advised: they may be managed memory, or
+// not accessible at all.
 //
-// Segments. The arena takes one segment at a time, when none of its pages fits. Freed pages stay
-// with the arena and are used first; jemalloc never ages them. A segment goes back to the source in
-// purge(), if no block lies in it, and when the arena is destroyed.
+// Segments. The arena takes one segment at a time, if no free page fits. Freed pages stay with the
+// arena and are used first; jemalloc never ages them. purge() returns segments without blocks to
+// the source, and the destructor returns all.
 //
-// Threads. allocate() and free() may be called by any thread at any time, purge() by one at a time.
-// jemalloc's locks guard the arena; none is held when a call returns. The source is called under
+// Threads. Any thread may call allocate() and free() at any time; one at a time may call purge().
+// jemalloc's locks guard the arena, and no call returns with one held. The source is called under
 //   take():       the arena's growth lock
-//   give_back():  none in purge(); in the destructor jemalloc's control lock, which every arena's
-//                 construction, destruction, purge() and metadata_bytes() take
-// So a lock that the source takes ranks below these, and a lock under which an arena is used ranks
-// above.
+//   give_back():  no lock in purge(); in the destructor jemalloc's control lock, which the
+//                 construction, destruction, purge() and metadata_bytes() of every arena take
+// So a lock that the source takes ranks below these locks, and a lock under which an arena is used
+// ranks above them.
 //
-// Fork. jemalloc registers its pthread_atfork handlers when this library is loaded, before our own.
-// So its locks are taken last and released first, and they are free in the child, where blocks can
+// Fork. jemalloc registers its pthread_atfork handlers when this library is loaded, before ours. So
+// jemalloc's locks are taken last and released first. They are free in the child, where blocks can
 // be allocated and freed as before. The source decides which memory they have there.
-//  * The caller locks out the arena's users before a fork handler takes a lock of the source.
-//    Otherwise a thread in take() and the fork wait for each other.
-//  * If another thread is in purge() at the fork, that purge never ends in the child. There,
-//    purge() of the arena gives nothing back.
+//  * The caller must lock out all users of the arena before a fork handler takes a lock of the
+//    source. Otherwise a thread in take() and the forking thread wait for each other.
+//  * If another thread is in purge() during the fork, that purge never ends in the child. There,
+//    purge() of this arena gives nothing back.
 #pragma once
 
 #include <cstddef>
@@ -39,39 +40,41 @@ class SmallArena {
   static constexpr std::size_t kAlignmentBytes = kGranule;
   static constexpr std::size_t kSegmentBytes = policy::kSmallSegmentBytes;
 
-  // Takes nothing from the source yet, which must outlive the arena. std::bad_alloc if there is no
-  // memory for jemalloc's records, or if 4093 arenas exist, which is jemalloc's limit.
+  // Takes nothing from the source yet. The source must outlive the arena. Throws std::bad_alloc if
+  // memory for jemalloc's records runs out, or if 4093 arenas exist, which is jemalloc's limit.
   explicit SmallArena(ExtentSource& source);
 
-  // Gives every segment back, even with live blocks. jemalloc never unmaps the arena's 256 KiB of
-  // address space for records, although no memory stays there. So arenas should last.
+  // Gives every segment back, even those with live blocks. jemalloc never unmaps the 256 KiB of
+  // address space for the arena's records, although no memory stays there. So arenas should be
+  // long-lived.
   ~SmallArena();
   SmallArena(const SmallArena&) = delete;
   SmallArena& operator=(const SmallArena&) = delete;
 
-  // Writes up to `count` blocks of at least `size_bytes` (1 to kLargestBytes) to `out` and returns
-  // how many; fewer if the source has no segment. Their addresses are multiples of kAlignmentBytes.
-  // Returns 0 in an ending thread whose data jemalloc has destroyed: jemalloc would serve it from
-  // another arena (ExtentSource::owns()).
+  // Writes up to `count` blocks of at least `size_bytes` (1 to kLargestBytes) to `out`, and returns
+  // their number, which is smaller if the source has no segment. Their addresses are multiples of
+  // kAlignmentBytes. Returns 0 in an ending thread if jemalloc has destroyed the thread's data,
+  // because jemalloc would then use another arena (ExtentSource::owns()).
   std::size_t allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept;
 
   // Whether calls of allocate() have shown that this build of jemalloc cannot serve an arena.
   bool is_unsuited() const noexcept;
 
-  // Frees blocks of one requested size, from any calls of allocate().
+  // Frees blocks that were requested with the same size, from any calls of allocate().
   void free(void* const* blocks, std::size_t count, std::size_t size_bytes) noexcept;
 
-  // The size of the block for a request of 1 to kLargestBytes: a multiple of kAlignmentBytes.
+  // Returns the block size for a request of 1 to kLargestBytes: a multiple of kAlignmentBytes.
   static std::size_t usable_size(std::size_t size_bytes) noexcept;
 
-  // Gives back every segment in which no block lies. A segment that another thread frees meanwhile
-  // may stay until the next call. In a thread whose data jemalloc has destroyed, a segment stays if
-  // jemalloc has not joined its parts yet.
+  // Gives back every segment without blocks. If another thread frees the last block of a segment
+  // meanwhile, the segment may stay until the next call. If jemalloc has destroyed the calling
+  // thread's data, segments whose parts jemalloc has not joined yet stay.
   void purge() noexcept;
 
-  // Memory that jemalloc uses for this arena's own records: slabs, bins, free pages; about 90 KiB
-  // for an arena without blocks. Does not count its map from addresses to slabs, 8 bytes per page
-  // of the host, which all arenas share. Slow: collects the statistics of all arenas.
+  // Returns the bytes that jemalloc uses for this arena's records (slabs, bins, free pages): about
+  // 90 KiB for an arena without blocks. Does not count the map from addresses to slabs, which all
+  // arenas share: 8 bytes per page of the host. Slow, because it collects the statistics of all
+  // arenas.
   std::size_t metadata_bytes() const noexcept;
 
  private:

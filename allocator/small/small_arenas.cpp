@@ -7,7 +7,7 @@
 
 namespace uvm {
 
-// An arena and the source of its segments.
+// An arena, and the source that provides its segments.
 class SmallArenas::Arena final : public ExtentSource {
  public:
   Arena(SmallArenas& owner, PoolIndex pool) : owner_(owner), pool_(pool), arena_(*this) {}
@@ -68,7 +68,7 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
     batch.thread_is_exiting = arena.thread_is_exiting;
     is_unsuited = batch.count < count && arena.arena().is_unsuited();
   }
-  // Logged without the lock, because whoever reads the log may be slow.
+  // Log without the lock, because the reader of the log may be slow.
   if (is_unsuited) {
     log_once(
         LogLevel::kError, "jemalloc",

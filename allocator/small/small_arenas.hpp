@@ -1,8 +1,8 @@
-// The arenas of an allocator's small objects: one for each stream that has requested any, by its
-// packed pool. Arenas last as long as this object.
+// The arenas of an allocator's small objects: one for each stream that has requested any, found by
+// the stream's packed pool. Arenas live as long as this object.
 //
 // Thread-safe: one thread at a time is inside an arena. The source of segments takes the state
-// lock, so no function here is called with it.
+// lock, so call no function here with the state lock held.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ namespace uvm {
 
 class SmallArenas {
  public:
-  // Memory into which an arena may grow; each value includes those before it.
+  // The memory into which an arena may grow. Each value includes those before it.
   enum class Growth : std::uint8_t { kFreeMemory, kNewPages, kNewPagesOfAnyFacade, kBeyondBudget };
   struct Segment {
     void* base = nullptr;  // nullptr if there is none
     bool is_new_page = false;
   };
-  // Has the segments of pools (ExtentSource). Called by arenas under their locks.
+  // Provides the segments of pools (ExtentSource). Arenas call it while they hold their locks.
   class SegmentSource {
    public:
     virtual ~SegmentSource() = default;
@@ -40,23 +40,23 @@ class SmallArenas {
   SmallArenas& operator=(const SmallArenas&) = delete;
 
   struct Batch {
-    std::size_t count = 0;  // fewer than requested: the arena cannot grow, or must not
+    std::size_t count = 0;  // smaller than requested if the arena cannot or must not grow
     bool took_page = false;
-    // The thread is ending, and no arena serves it any more (SmallArena::allocate()).
+    // The thread is ending, and no arena can serve it any more (SmallArena::allocate()).
     bool thread_is_exiting = false;
   };
-  // SmallArena::allocate() of the pool's arena. std::bad_alloc if the arena cannot be made. Logs
-  // once if this build of jemalloc cannot serve an arena.
+  // Allocates from the pool's arena, as SmallArena::allocate(). Throws std::bad_alloc if the arena
+  // cannot be made. Logs once if this build of jemalloc cannot serve an arena.
   Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,
                  Growth most);
   void free(PoolIndex pool, void* const* blocks, std::size_t count, std::size_t size_bytes);
 
   // Gives back the empty segments of the pools for which `wanted` returns true.
   void purge(const std::function<bool(PoolIndex pool)>& wanted);
-  // Destroys all arenas, when no thread uses them any more. Their segments are not given back.
+  // Destroys all arenas; no thread may use them any more. Their segments are not given back.
   void clear() UVM_NOT_ANALYSED;
 
-  // Around a fork: no thread is inside an arena meanwhile.
+  // Held around a fork, so that no thread is inside an arena during it.
   void lock() UVM_ACQUIRE(mutex_) { mutex_.lock(); }
   void unlock() UVM_RELEASE(mutex_) { mutex_.unlock(); }
 
@@ -66,7 +66,7 @@ class SmallArenas {
 
   SegmentSource& segments_;
   Ranked<std::mutex, LockRank::kArena> mutex_;
-  bool closed_ = false;  // changes when no thread uses the arenas any more
+  bool closed_ = false;  // set when no thread uses the arenas any more
   std::vector<std::unique_ptr<Arena>> arenas_ UVM_GUARDED_BY(mutex_);  // by pool / kPoolsPerStream
 };
 

@@ -39,7 +39,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
     if (!can.integrated && !can.memory_is_host_node) budget.hard_bytes += soft_bytes;
   }
   const std::size_t ranks = std::max<std::size_t>(configuration.local_ranks, 1);
-  // Ranks share the devices evenly if there are more ranks than devices.
+  // If there are more ranks than devices, the ranks share the devices evenly.
   const std::size_t per_device =
       (ranks + devices.size() - 1) / std::max<std::size_t>(devices.size(), 1);
   for (DevicePlacement& device : budget.devices) {

@@ -1,5 +1,5 @@
-// How much memory a process may use. Beyond the soft budget of a device nothing is prefetched
-// there; beyond the hard budget of the process allocation fails. Rules and defaults:
+// Computes how much memory a process may use. Above the soft budget of a device, nothing is
+// prefetched to it. Above the hard budget of the process, allocation fails. Rules and defaults:
 // docs/configuration.md, "Budgets".
 #pragma once
 
@@ -17,22 +17,23 @@ struct MachineBudget {
   std::size_t hard_bytes = 0;
 };
 
-// The memory of the host, or of a device, less the reserve that is kept free.
+// Return the memory of the host, or of a device, less the reserve that stays free.
 std::size_t host_less_reserve(std::size_t bytes, const Configuration& configuration);
 std::size_t device_less_reserve(std::size_t bytes, const Configuration& configuration);
 
-// `available_host_bytes`: memory that the host can still give. Settings in `configuration` override
-// the machine's figures.
+// Computes the budgets. `available_host_bytes` is the memory that the host can still give. Settings
+// in `configuration` override the machine's figures.
 MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
                              const Configuration& configuration, std::size_t available_host_bytes);
 
-// Bytes of a stream's freed memory that a thread may cache. Threads return them before new pages
-// are touched.
+// Returns how many bytes of a stream's freed memory one thread may cache. Threads return such bytes
+// before new pages are touched.
 std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes);
 
-// How many bytes of a device this process can obtain: those that the driver reports free, but at
-// most the rest of the budget and the device's whole memory. On an integrated device the host's
-// available bytes replace the driver's figure, which counts reclaimable page cache as used.
+// Returns how many bytes of a device this process can obtain: the bytes that the driver reports
+// free, but at most the rest of the budget and the device's whole memory. On an integrated device
+// the host's available bytes replace the driver's figure, because that counts reclaimable page
+// cache as used.
 std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,
                              std::size_t available_host_bytes, std::size_t budget_left_bytes);
 

@@ -9,8 +9,9 @@
 namespace uvm {
 namespace {
 
-// All allocators of the process share one address space. The nth requests 1/n of the usual span. So
-// n allocators take the sum of 1 to 1/n: 3 usual spans for 11 allocators, 6 for 227.
+// The number of allocators in the process, which share one address space. The nth allocator
+// requests 1/n of the usual span size. So n allocators together take 1 + 1/2 + ... + 1/n usual
+// spans: 3 for 11 allocators, 6 for 227.
 std::atomic<std::size_t> registry = 0;
 
 }  // namespace
@@ -57,8 +58,8 @@ RuntimeStatus SpanMemory::try_to_take(Span* span) const {
   }
   RuntimeStatus status = runtime_.allocate_managed(span->device, span->size_bytes, &span->raw);
   if (!status.ok() || address_of(span->raw) % kPageBytes == 0) return status;
-  // Drivers align large managed allocations to 2 MiB. If one does not, an allocation with one more
-  // page holds an aligned span.
+  // Drivers align large managed allocations to 2 MiB. If a driver does not, an allocation with one
+  // more page contains an aligned span.
   runtime_.free_managed(span->device, span->raw);
   return runtime_.allocate_managed(span->device, span->size_bytes + kPageBytes, &span->raw);
 }
@@ -68,7 +69,7 @@ RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
   const std::size_t wanted = wanted_bytes(*span, least_bytes);
   span->size_bytes = std::max(std::min(wanted, most_bytes_.load()), least_bytes);
   RuntimeStatus status = try_to_take(span);
-  // The address space may lack a free range of that size.
+  // The address space may have no free range of that size.
   while (status.error == RuntimeError::kOutOfMemory && span->size_bytes > least_bytes) {
     span->size_bytes = std::max(round_up(span->size_bytes / 2, kPageBytes), least_bytes);
     status = try_to_take(span);

@@ -1,11 +1,11 @@
-// Takes the memory of spans from the driver or, for the host facade, from the kernel
-// (host_backing.hpp), and decides how large spans are.
+// Takes the memory of spans from the driver or, for host memory, from the kernel
+// (host_backing.hpp). Decides how large spans are.
 //
-// Spans are large if their pages can go back one by one: a span then costs only address space, and
-// free blocks of two spans are never joined. Otherwise spans are small, because one live block
-// keeps all touched pages of its span.
+// Spans are large if their pages can go back one by one: the unused part of a span then costs only
+// address space, and free blocks of two spans are never joined. Otherwise spans are small, because
+// one live block keeps all touched pages of its span.
 //
-// Thread-safe, without a lock. Calls the driver, so it is called without the state lock.
+// Thread-safe without a lock. Calls the driver, so do not call it with the state lock held.
 #pragma once
 
 #include <atomic>
@@ -31,14 +31,15 @@ class SpanMemory {
   HostBacking host_backing() const { return host_backing_; }  // kManaged or kOrdinary
 
   // Whether pages of the span can go back while others are in use. The kernel takes back pages of
-  // ordinary memory; a driver that discards takes back a device's pages. A discard leaves the
-  // host's pages with the driver until the span is freed (nvidia-uvm up to 595:
-  // va_block_discard_locked ends their residency, block_kill frees them). It does nothing for an
-  // integrated device.
+  // ordinary memory. A driver that discards takes back pages on a device. A discard does not free
+  // host pages: the driver keeps them until the span is freed (nvidia-uvm up to 595:
+  // va_block_discard_locked ends their residency, block_kill frees them). A discard does nothing
+  // for an integrated device.
   bool gives_pages_back(const Span& span) const;
 
-  // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span, whose
-  // facade and device are set. On failure `size_bytes` is the size that was requested last.
+  // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span. The
+  // caller has set the span's facade and device. On failure `size_bytes` is the size of the last
+  // attempt.
   RuntimeStatus take(std::size_t least_bytes, Span* span);
   RuntimeStatus give_back(const Span& span) const noexcept;
 
@@ -50,10 +51,10 @@ class SpanMemory {
   const std::vector<DeviceDescription>& devices_;
   const std::optional<std::size_t> span_bytes_;
   const std::size_t budget_bytes_;
-  const std::size_t sharers_;  // allocators of the process when this one was made, with this one
+  const std::size_t sharers_;  // allocators in the process when this one was made, itself included
   const HostBacking host_backing_;
-  // Cap on the next span's size: none, or, after a request had to be reduced, twice what was
-  // granted.
+  // Limits the size of the next span. If a request had to be reduced, the limit is twice the size
+  // that was granted; otherwise there is no limit.
   std::atomic<std::size_t> most_bytes_ = SIZE_MAX;
 };
 

@@ -83,7 +83,7 @@ std::size_t SpanStore::touched_free_bytes() const {
 }
 
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
-  // Stops at the last touched page, because most of a large span lies behind it.
+  // Stop at the last touched page, because most of a large span is behind it.
   std::size_t left_bytes = span->touched_free_bytes();
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {
@@ -114,7 +114,7 @@ void SpanStore::take(const Run& run, std::size_t size_bytes) {
   auto free = std::prev(span.free.upper_bound(run.offset));
   std::size_t before = run.offset - free->first;
   std::size_t after = free->first + free->second - (run.offset + size_bytes);
-  // First, because it may throw std::bad_alloc.
+  // This comes first, because it may throw std::bad_alloc.
   if (after != 0) span.free.emplace(run.offset + size_bytes, after);
   if (before == 0) {
     auto node = span.free.extract(free);
@@ -136,7 +136,7 @@ void SpanStore::give_back(Span* span, char* base, std::size_t size_bytes) {
   const bool joins_after = after != span->free.end() && offset + size_bytes == after->first;
   const auto before = after == span->free.begin() ? span->free.end() : std::prev(after);
   const bool joins_before = before != span->free.end() && before->first + before->second == offset;
-  // A run that joins neither neighbour needs an entry of its own.
+  // A run that joins neither neighbour needs its own entry.
   if (joins_before) {
     before->second += size_bytes;
     if (joins_after) {
@@ -171,7 +171,7 @@ void SpanStore::give_back_untouched(Span* span, char* base, std::size_t size_byt
 
 std::vector<std::unique_ptr<Span>> SpanStore::remove_empty() {
   std::vector<std::unique_ptr<Span>> removed;
-  // First, because it may throw std::bad_alloc.
+  // This comes first, because it may throw std::bad_alloc.
   removed.reserve(static_cast<std::size_t>(
       std::count_if(spans_.begin(), spans_.end(), [](const auto& span) { return span->empty(); })));
   auto keep = std::stable_partition(spans_.begin(), spans_.end(),

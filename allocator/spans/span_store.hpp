@@ -1,8 +1,8 @@
 // The spans, cut into runs of whole 2 MiB pages. A span is one managed allocation of the driver, or
-// ordinary memory for the host facade (host_backing.hpp). It is made for one facade and device and
-// is advised once, when made. Its memory is virtual, so it costs nothing until its pages are
-// touched; pages that were ever handed out count as touched. Runs given back are joined with their
-// neighbours. Their pages stay touched until the span is freed or they are discarded.
+// ordinary memory for host blocks (host_backing.hpp). It is made and advised once, for one memory
+// kind and device. Its memory is virtual, so it costs nothing until its pages are touched. A page
+// counts as touched once it was handed out, until the page is discarded or the span is freed. Runs
+// that are given back are joined with their neighbours.
 //
 // Calls no driver. Guarded by the state lock.
 #pragma once
@@ -20,12 +20,12 @@
 namespace uvm {
 
 struct Span {
-  void* raw = nullptr;  // from the driver or kernel; `base` is the first 2 MiB boundary in it
+  void* raw = nullptr;  // from the driver or kernel; `base` is its first 2 MiB boundary
   char* base = nullptr;
   std::size_t size_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
-  bool ordinary = false;                    // memory of the kernel, not of the driver
+  bool ordinary = false;                    // the memory is the kernel's, not the driver's
   SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // by page
@@ -36,7 +36,7 @@ struct Span {
     for (const auto& [offset, run_bytes] : free) bytes += run_bytes;
     return bytes;
   }
-  // All pages in use are touched.
+  // All pages in use are touched, so the other touched pages are free.
   std::size_t touched_free_bytes() const { return touched_bytes - (size_bytes - free_bytes()); }
   bool empty() const { return free.size() == 1 && free.begin()->second == size_bytes; }
 };
@@ -53,42 +53,46 @@ class SpanStore {
 
   Span* add(std::unique_ptr<Span> span);
 
-  // The lowest free run of `size_bytes` in spans of this facade and device; of several spans, the
-  // run with the fewest untouched pages. With `any_facade`, spans made for other facades count too.
+  // Finds the lowest free run of `size_bytes` in spans of this memory kind and device. Of several
+  // spans, chooses the run with the fewest untouched pages. If `any_facade`, spans of other memory
+  // kinds count too.
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
-  // The run at exactly that address, if it is free.
+  // Returns the run at exactly that address if it is free, else a run without a span.
   static Run find_at(Span* span, const char* base, std::size_t size_bytes);
 
   // Visits whole free runs of spans of this facade and device, at most policy::kComparedRuns.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
-  // Takes every free run of touched pages of the span, for give_back_untouched(), which then
+  // Takes all free runs of touched pages out of the span. give_back_untouched() of these runs then
   // allocates nothing.
   std::vector<Run> take_touched(Span* span);
 
-  // Takes a run that find() returned since the last change; its pages are touched from now on.
+  // Takes a run that find() returned, if nothing has changed since. Its pages count as touched from
+  // now on.
   void take(const Run& run, std::size_t size_bytes);
 
   void give_back(Span* span, char* base, std::size_t size_bytes);
-  // The same for pages that were discarded: they count as untouched.
+  // As give_back(), for pages that were discarded: they count as untouched.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
-  // Removes and returns the spans without runs in use. On std::bad_alloc none is removed.
+  // Removes and returns the spans that have no runs in use. If it throws std::bad_alloc, removes
+  // none.
   std::vector<std::unique_ptr<Span>> remove_empty();
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
   std::size_t touched_bytes() const { return touched_bytes_; }
-  // Of spans of this facade and device.
+  // The touched bytes in spans of this memory kind and device.
   std::size_t touched_bytes(Facade facade, int device) const;
-  // Of free runs.
+  // The touched bytes in free runs.
   std::size_t touched_free_bytes() const;
 
  private:
   std::vector<std::unique_ptr<Span>> spans_;
   std::size_t touched_bytes_ = 0;
-  // Map nodes of the runs that take_touched() took, so that giving those back allocates nothing.
+  // Map nodes of the runs that take_touched() took, kept so that giving the runs back allocates
+  // nothing.
   std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
 };
 
