@@ -13,15 +13,15 @@ void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) 
       open(cache, key, first_of(pool));
     }
   } catch (const std::bad_alloc&) {
-    // The cache does not know the stream, and there is no memory to open it.
+    // The cache does not know the stream, and memory to open it there has run out.
   }
   count_allocated(key.facade, key.device, first_of(pool), block, true);
 }
 
 void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Block& block,
                                   bool from_cache) noexcept {
-  // A thread that had no cache at the start of its request may have one now. That cache does not
-  // know the stream.
+  // A thread that had no cache when its request began may have one now. Such a cache does not know
+  // the stream.
   ThreadCache* const cache = caches_.local();
   if (cache != nullptr && cache->is_open(first)) {
     bool within = false;
@@ -53,7 +53,7 @@ void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool
       cache->count_freed(first_of(pool), block);
       return;
     } catch (const std::bad_alloc&) {
-      // The cache does not know the stream, and there is no memory to open it.
+      // The cache does not know the stream, and memory to open it there has run out.
     }
   }
   caches_.count_elsewhere(

@@ -1,6 +1,6 @@
-// Counts blocks that do not pass through a thread's cache, in that cache's counters. If there is no
-// memory for the cache, or for the stream in it, it counts in counters that all threads share.
-// Thread-safe; called without the state lock.
+// Counts blocks that do not pass through a thread's cache, in the counters of that cache. If there
+// is no memory for the cache, or for the stream in it, the blocks are counted in counters that all
+// threads share. Thread-safe; called without the state lock.
 #pragma once
 
 #include "allocator/cache/thread_caches.hpp"
@@ -15,22 +15,24 @@ class BlockCounts {
 
   // Counts a block that was allocated for the request.
   void allocated(const Request& request, Block& block, bool from_cache) noexcept;
-  // Makes room for the pool's counters, before blocks of the pool are counted. std::bad_alloc.
+  // Makes room for the pool's counters. Call it before blocks of the pool are counted. Throws
+  // std::bad_alloc.
   void make_room(PoolIndex pool) { caches_.make_room(first_of(pool)); }
   bool has_room(PoolIndex pool) const UVM_NOT_ANALYSED { return caches_.has_room(first_of(pool)); }
-  // Counts a block that is charged to another pool from now on; that pool has not served it.
+  // Counts a block that is charged to another pool from now on, although that pool did not serve
+  // it.
   void allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept;
-  // Counts a free of a block that was charged to `pool`, which has that key.
+  // Counts the free of a block that was charged to `pool`. `key` is the pool's key.
   void freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept;
   void count_allocated(Facade facade, int device, PoolIndex first, Block& block,
                        bool from_cache) noexcept;
-  // Called by the cache's owner inside it: opens the stream there if the cache does not know it.
-  // `again`: makes it one of the recent streams even if it is open.
+  // Opens the stream in the cache if the cache does not know it. Called by the cache's owner,
+  // inside the cache. `again`: makes it one of the recent streams even if it is open.
   void open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
-  // Updates the peaks from the counters of all threads, because one may have been passed.
+  // Updates the peaks from the counters of all threads. Called when a count may have passed a peak.
   void settle_peaks(Facade facade, int device) noexcept;
 
-  // The blocks of all threads.
+  // Bytes in blocks, summed over all threads.
   struct Sum {
     std::int64_t live_bytes = 0;
     std::int64_t freed_bytes = 0;  // since the start

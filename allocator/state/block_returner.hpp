@@ -1,5 +1,5 @@
 // Returns freed blocks: packed and page-granular blocks to their pool, small objects to their
-// arena. Also flushes thread caches. Thread-safe; called without the state lock.
+// arena. Also empties thread caches. Thread-safe; called without the state lock.
 #pragma once
 
 #include <utility>
@@ -18,19 +18,20 @@ class BlockReturner {
   BlockReturner(const BlockReturner&) = delete;
   BlockReturner& operator=(const BlockReturner&) = delete;
 
-  // Returns blocks whose fences are over.
+  // Returns blocks whose work is over: no fence is pending.
   void give_back(BlockChain blocks) noexcept;
-  // Returns a block without fences. If it is a small object whose bin in the thread's cache is
-  // full, a part of the bin goes with it.
+  // Returns a block without fences. If the block is a small object and its bin in the thread's
+  // cache is full, also returns a part of the bin.
   void give_back_plain(Block* block) noexcept;
 
-  // Returns the blocks of a stream that threads cache. False: there were none. `*any_large`: large
-  // blocks were among them.
+  // Returns the blocks of a stream that threads cache. Returns false if threads cached none. Sets
+  // `*any_large` to whether large blocks were among them.
   bool flush(PoolIndex pools, ThreadCache::CachedKind kind, bool* any_large);
   // Returns all blocks that threads cache.
   void flush_all();
 
-  // Returns its blocks at the end of its scope. Make it before locks are taken.
+  // Returns its blocks at the end of its scope. Make it before locks are taken, so that it returns
+  // them after.
   class Later {
    public:
     explicit Later(BlockReturner& owner) : owner_(owner) {}

@@ -1,6 +1,6 @@
-// Pages that small objects may take beyond the budget when nothing else helps: one for each memory
-// kind on each device. So a program that has used up the budget can still read or print a
-// value, free something and continue. Guarded by the state lock.
+// The reserve that small objects may take beyond the budget when nothing else helps: one page for
+// each memory kind on each device. With it, a program that has used up the budget can still read or
+// print a value, free something and continue. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -19,18 +19,18 @@ class BudgetReserve {
     for (auto& facade : taken_bytes_) facade.resize(devices);
   }
 
-  // The most bytes by which all of them together may exceed the budget.
+  // The most bytes by which all memory kinds and devices together may exceed the budget.
   std::size_t size_bytes() const { return kFacades * taken_bytes_[0].size() * kPageBytes; }
 
   bool has_page(Facade facade, int device) const { return of(facade, device) < kPageBytes; }
 
   void take_page(Facade facade, int device) { of(facade, device) += kPageBytes; }
-  // Takes back pages that left the pools of that memory kind.
+  // Takes back pages that have left the pools of that memory kind.
   void give_back(Facade facade, int device, std::size_t size_bytes) {
     std::size_t& taken = of(facade, device);
     taken -= std::min(taken, size_bytes);
   }
-  // The budget is not exceeded any more: all pages are available again.
+  // Called when the budget is no longer exceeded: all reserve pages are available again.
   void refill() {
     for (auto& facade : taken_bytes_) std::fill(facade.begin(), facade.end(), 0);
   }

@@ -10,7 +10,7 @@ PlaceSet Charges::places_of(const LockedHeap& heap, const Block& block) {
   return PlaceSet(place_of_use(key.facade, key.device));
 }
 
-// The pool that counts the block at that place: its own, or one of the default stream.
+// Returns the pool that counts the block at that place: its own pool, or one of the default stream.
 PoolIndex Charges::pool_at(const LockedHeap& heap, const Block& block, Place place) {
   const StreamKey& own = heap->pools.at(block.pool).key;
   if (place_of_use(own.facade, own.device) == place) return block.pool;
@@ -24,7 +24,7 @@ PoolIndex Charges::pool_of(const LockedHeap& heap, const Block& block) {
   const PlaceSet places = places_of(heap, block);
   Place charged = block.use.location();
   if (!charged.is_device()) {
-    // A later move to the host leaves the charge with the device that the block moved to last.
+    // A later move to the host leaves the charge with the device that the block last moved to.
     const BlockSideState* side_state = heap->pools.side_states().find(&block);
     if (side_state != nullptr && side_state->mover.exists())
       charged = Place::device(side_state->mover.device);

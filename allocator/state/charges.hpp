@@ -1,11 +1,11 @@
-// The pool that a live block counts in (Note "Charges"). Limits and figures count a block on the
-// device that uses it. If several do, they count it on the one that it moved to last; if none does,
-// on the host. So both sides of a copy-on-write pair have one charge, as they have one set of
-// pages. A move of a part changes nothing. Small blocks keep their charge, because they share their
-// pages with others.
+// Decides which pool counts a live block (Note "Charges"). Limits and figures count a block on the
+// device that uses it. If several devices use it, they count it on the device that it last moved
+// to; if none does, on the host. So the two sides of a copy-on-write pair have one charge, as they
+// have one set of pages. A move of a part changes nothing. Small blocks keep their charge, because
+// they share their pages with other blocks.
 //
 // Functions that take a LockedHeap move the block's pages from pool to pool at once. Their caller
-// then counts the block itself by count(), without the lock.
+// must then count the block itself with count(), without the lock.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@ class Charges {
   Charges(const Charges&) = delete;
   Charges& operator=(const Charges&) = delete;
 
-  // The places where the live block is used.
+  // Returns the places where the live block is used.
   static PlaceSet places_of(const LockedHeap& heap, const Block& block);
-  // The pool that the live block counts in.
+  // Returns the pool that counts the live block.
   static PoolIndex pool_of(const LockedHeap& heap, const Block& block);
-  // Makes the side state and the pools for a block that will be used at these places, and returns
-  // the pools. Call make_room() for them, without the lock, before they are charged.
+  // Makes the side state and the pools for a block that will be used at these places. Returns the
+  // pools. Before a block is charged to them, call make_room() for them without the lock. Throws
   // std::bad_alloc.
   static std::vector<PoolIndex> prepare(const LockedHeap& heap, Block* block, PlaceSet places);
   void make_room(const std::vector<PoolIndex>& pools) {
@@ -38,20 +38,20 @@ class Charges {
                        [&](PoolIndex pool) { return counts_.has_room(pool); });
   }
 
-  // The change of a block's charge from one pool to another.
+  // The result of moving a block's charge from one pool to another.
   struct Change {
     PoolIndex from = 0;
     PoolIndex to = 0;
     StreamKey from_key;
     StreamKey to_key;
   };
-  // Sets the places where the live block is used; `newest` is where it moved to last. prepare() was
-  // called for the places.
+  // Sets the places where the live block is used. `newest` is the place that it last moved to. The
+  // caller has called prepare() for these places.
   static Change set_places(const LockedHeap& heap, Block* block, PlaceSet places,
                            Place newest) noexcept;
   void count(Block& block, const Change& change) noexcept;
 
-  // Ends the charge of a block that is about to be freed: its pages count in its owning pool again.
+  // Ends the charge of a block that is about to be freed. Its owning pool counts its pages again.
   // Pass the result to count_freed().
   static Change end(const LockedHeap& heap, const Block& block) noexcept;
   void count_freed(const Block& block, const Change& change) noexcept {

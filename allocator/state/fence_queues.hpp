@@ -1,8 +1,8 @@
-// Freed blocks that streams still use: a queue for each stream, in the order of its fences. A
-// stream finishes its fences in that order, so only the oldest are queried. A block is free when
-// its last fence is over. Calls no driver.
+// Freed blocks that streams still use. Each stream has a queue of its fences, in their order. A
+// stream finishes its fences in that order, so only the oldest ones are queried. A block is free
+// when its last fence is over. Calls no driver.
 //
-// Guarded by the state lock, except empty(), which may be called at any time.
+// Guarded by the state lock, except empty(), which any thread may call at any time.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace uvm {
 
 class FenceQueues {
  public:
-  // Makes the block wait for all of these fences, at least one. On std::bad_alloc it waits for
-  // none.
+  // Makes the block wait for all of these fences; there must be at least one. If this throws
+  // std::bad_alloc, the block waits for none.
   void add(Block* block, const std::vector<Fence>& fences) {
     left_[block] = fences.size();
     std::size_t added = 0;
@@ -40,8 +40,8 @@ class FenceQueues {
 
   bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
 
-  // The oldest fences of up to `most_streams` streams, at most `most` of each, stream by stream.
-  // Streams take turns: the first is the one after `last`.
+  // Returns the oldest fences of up to `most_streams` streams, at most `most` of each, grouped by
+  // stream. The first stream is the one after `last`, so that streams take turns.
   std::vector<Fence> oldest(std::size_t most, std::size_t most_streams,
                             const DeviceStream& last) const {
     std::vector<Fence> fences;
@@ -55,7 +55,7 @@ class FenceQueues {
     return fences;
   }
   std::size_t streams() const { return streams_.size(); }
-  // The newest fence of each stream.
+  // Returns the newest fence of each stream.
   std::vector<Fence> newest() const {
     std::vector<Fence> fences;
     for (const auto& [stream, queue] : streams_) fences.push_back({stream, queue.back().event});
@@ -74,7 +74,8 @@ class FenceQueues {
     for (const auto& [block, fences] : left_) visit(*block);
   }
 
-  // Removes the oldest fence of that stream. Returns its block if it was the block's last fence.
+  // Removes the oldest fence of the stream. Returns its block if that was the block's last fence,
+  // else nullptr.
   Block* take_oldest(DeviceStream stream) {
     auto found = streams_.find(stream);
     Block* block = found->second.front().block;
@@ -92,9 +93,9 @@ class FenceQueues {
     Block* block = nullptr;
     EventHandle event = nullptr;
   };
-  std::map<DeviceStream, std::deque<Waiting>> streams_;  // none is empty
-  std::unordered_map<const Block*, std::size_t> left_;   // fences of each block
-  std::atomic<std::size_t> blocks_{0};                   // in left_
+  std::map<DeviceStream, std::deque<Waiting>> streams_;  // no queue is empty
+  std::unordered_map<const Block*, std::size_t> left_;   // number of fences of each block
+  std::atomic<std::size_t> blocks_{0};                   // number of blocks in left_
 };
 
 }  // namespace uvm

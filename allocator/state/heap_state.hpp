@@ -1,7 +1,7 @@
-// The state that the lock guards, and the proof that a thread holds the lock (invariant 14). The
-// guarded members can be reached only through a LockedHeap, which only HeapGuard makes: it takes
-// the lock. So a function that needs the lock takes `const LockedHeap&`. A function that calls the
-// driver or the system takes none, because the lock is never held across such a call.
+// The state that the state lock guards, and a proof that a thread holds this lock (invariant 14).
+// The guarded members can be reached only through a LockedHeap. A HeapGuard is one: it takes the
+// lock. So a function that needs the lock takes `const LockedHeap&`. A function that calls the
+// driver or the system takes none, because the lock is never held during such a call.
 #pragma once
 
 #include <cassert>
@@ -30,9 +30,9 @@ class UVM_CAPABILITY("state lock") HeapState {
     explicit Guarded(Machine& machine);
 
     std::size_t budget_bytes;                // of the process; requests beyond it fail
-    std::vector<std::size_t> device_limits;  // of device memory, by device
-    std::vector<std::size_t> spill_limits;   // as device_limits, set by SpillLimit
-    // The least bytes of each device that were in use and not ours, at any query so far.
+    std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
+    std::vector<std::size_t> spill_limits;   // the same, as set by SpillLimit
+    // By device: the bytes in use that are not ours, the smallest figure of any query so far.
     std::vector<std::size_t> foreign_bytes;
     ResidencyLedger ledger;
     PlacementPlanner planner;
@@ -42,25 +42,25 @@ class UVM_CAPABILITY("state lock") HeapState {
     PrivatePoolTable private_pools;
     HeapStatistics book;
     PressureRounds::Callbacks pressure_callbacks;
-    std::size_t orphaned_streams = 0;  // streams whose pools are Pool::is_orphaned
-    std::uint64_t lock_cycles = 0;     // times that the state lock was taken; tests bound them
+    std::size_t orphaned_streams = 0;  // streams whose pools have Pool::is_orphaned set
+    std::uint64_t lock_cycles = 0;     // times that the state lock was taken; tests limit them
 
     // Whether the pool's pages may serve other pools.
     bool may_release(const Pool& pool) const {
       const StreamKey& key = pool.key;
       return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
     }
-    // The page-granular pool of a stream, given the stream's first pool. Blocks of other pools may
-    // be displaced to it.
+    // Returns the page-granular pool of a stream, given the stream's first pool. Blocks that other
+    // pools own may be displaced to it.
     Pool& page_granular_pool(PoolIndex first) {
       return pools.at(first + static_cast<PoolIndex>(PoolClass::kPageGranular));
     }
-    // The live block that holds `address`; nullptr: none does.
+    // Returns the live block that holds `address`, or nullptr if no live block does.
     Block* live_block(const void* address) const {
       Block* block = pools.directory().find(address);
       return block != nullptr && block->now() == BlockState::kLive ? block : nullptr;
     }
-    // Counts the pages of a displaced block in the pool that uses it.
+    // Moves the count of the block's pages from one pool to another.
     void transfer_pages(const Block& block, PoolIndex from, PoolIndex to) {
       book.pages_removed(pools.at(from), block.address(), block.size_bytes());
       book.pages_added(pools.at(to), block.address(), block.size_bytes());
@@ -71,10 +71,10 @@ class UVM_CAPABILITY("state lock") HeapState {
   HeapState(const HeapState&) = delete;
   HeapState& operator=(const HeapState&) = delete;
 
-  // ---- without the lock: these read atomics, or nothing that changes
+  // ---- without the lock: these functions read atomics, or members that never change
 
-  // The block that starts at `address`; nullptr: none does. Always found for the start of a live
-  // block.
+  // Returns the block that starts at `address`, or nullptr if none does. The start of a live block
+  // is always found.
   Block* block_at(const void* address) const UVM_NOT_ANALYSED {
     return guarded_.pools.directory().block_at(address);
   }
@@ -82,14 +82,15 @@ class UVM_CAPABILITY("state lock") HeapState {
     return guarded_.pools.directory().is_ours(address);
   }
   bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
-  // While true, nothing may be waited for, queried or given to the driver.
+  // Whether a stream is being captured. If so, no thread may wait for work, query it, or give
+  // memory to the driver.
   static bool is_capturing() { return CaptureGuard::of_process().any(); }
   bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
-  // The index of the counters for that memory kind and device.
+  // Returns the index of the counters for that memory kind and device.
   std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {
     return guarded_.book.counter_index(facade, device);
   }
-  // Plans hints for a span that no other thread knows yet.
+  // Plans hints for a new span that no other thread knows yet.
   HintPlan plan_span(Span* span) UVM_NOT_ANALYSED {
     return guarded_.planner.plan_span(span->base, span->size_bytes, span->facade, span->device,
                                       &span->placement);
@@ -109,7 +110,8 @@ class UVM_CAPABILITY("state lock") HeapState {
 class LockedHeap {
  public:
   HeapState::Guarded* operator->() const { return &state_.guarded_; }
-  // Proves to clang's analysis, and checks in debug builds, that the lock of `state` is held.
+  // Proves to clang's thread analysis that the lock of `state` is held; debug builds check that
+  // this object belongs to `state`.
   void proves([[maybe_unused]] const HeapState& state) const UVM_ASSERT_HELD(state) {
     assert(&state == &state_);
   }
@@ -134,8 +136,8 @@ class UVM_SCOPED_CAPABILITY HeapGuard : public LockedHeap {
   [[gnu::always_inline]] ~HeapGuard() UVM_RELEASE() UVM_NOT_ANALYSED { state_.lock_.unlock(); }
 };
 
-// For a thread that holds the lock in another way: around a fork, or because no other thread is
-// left.
+// For a thread that holds the lock in another way, or needs none: around a fork, or when no other
+// thread is left.
 class HeldHeap : public LockedHeap {
  public:
   explicit HeldHeap(const HeapState& state) UVM_ASSERT_HELD(state) : LockedHeap(state) {}

@@ -4,7 +4,7 @@
 
 namespace uvm {
 
-// The planner has recorded the hint as sent. This drops its record of the range, so that the next
+// The planner has already recorded the hint as sent. Drops that record, so that the planner's next
 // decision sends a hint again.
 void HintDispatcher::forget(const LockedHeap& heap, const Hint& hint) {
   if (hint.kind == HintKind::kPrefetch) {

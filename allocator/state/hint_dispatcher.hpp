@@ -1,6 +1,7 @@
-// Sends the hints that the planner has decided, and corrects the ledger if the driver refuses one.
-// Plans are made under the state lock and sent without it. Plans for arenas wait here, because
-// arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
+// Sends the hints that the planner has decided on, and corrects the ledger if the driver refuses
+// one. Plans are made under the state lock and sent without it. Plans for arenas wait here until
+// they can be sent, because arenas grow under locks that forbid driver calls (invariant 13).
+// Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -18,16 +19,16 @@ class HintDispatcher {
   HintDispatcher(const HintDispatcher&) = delete;
   HintDispatcher& operator=(const HintDispatcher&) = delete;
 
-  // Sends a plan and traces it. Allocates nothing. Returns the status of each hint.
+  // Sends a plan and records it in the trace. Allocates nothing. Returns the status of each hint.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
-  // Undoes the records of hints that were planned and will not be sent.
+  // Undoes the records of hints that were planned but will not be sent.
   static void forget(const LockedHeap& heap, const HintPlan& plan);
   static void forget_advice(Advice advice, SegmentPlacement* placement);
 
-  // Adds hints for pages of arenas. The stream `user` waits for their prefetches; no stream for a
-  // host pool. Call prepare_pending() before planning, to make room for `plans` of them: a plan
-  // that is never sent would leave the ledger wrong.
+  // Adds hints for pages of arenas. The stream `user` waits for their prefetches; a host pool has
+  // no such stream. Call prepare_pending() before planning, to make room for `plans` plans, because
+  // a plan that is never sent would leave the ledger wrong.
   void prepare_pending(const LockedHeap& heap, std::size_t plans);
   void add_pending(const LockedHeap& heap, const HintPlan& plan, int device,
                    const DeviceStream& user);
@@ -37,14 +38,15 @@ class HintDispatcher {
   }
   // Drops all pending plans, because a device was reset and their pages may be gone.
   void forget_pending();
-  // Sends all pending plans, except during a capture. `user` waits for the prefetches of its own
-  // pages. One thread at a time.
+  // Sends all pending plans, except during a capture. The stream `user` waits for the prefetches of
+  // its own pages. One thread at a time sends.
   void send_pending(const DeviceStream& user = {});
-  // Waits until no thread sends plans that were pending. Call it before pages that have left their
-  // pools go back: a thread may send plans for blocks of others, which can be free by then.
+  // Waits until no thread is sending plans that were pending. Call it before pages that have left
+  // their pools go back to spans, because a thread may be sending hints for those pages.
   void finish_pending() { const RankedGuard lock(sending_); }
 
-  // Sends its plan at the end of its scope. Make it before the state lock is taken.
+  // Sends its plan at the end of its scope. Make it before the state lock is taken, so that it
+  // sends without the lock.
   class Later {
    public:
     Later(HintDispatcher& owner, int device) : owner_(owner), device_(device) {}

@@ -1,5 +1,5 @@
-// The limits that can refuse memory: the budget of the process, the limit of a device, the driver.
-// Pure functions of the heap's state.
+// The limits that can refuse memory: the budget of the process, the limit of a device, and the
+// driver. The functions read the heap's state and change nothing.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ enum class RefusedBy : std::uint8_t { kNobody, kBudget, kDeviceLimit, kSpillLimi
 
 struct Refusal {
   RefusedBy by = RefusedBy::kNobody;
-  RuntimeStatus status;  // as in traces and messages
+  RuntimeStatus status;  // shown in traces and messages
 
   bool ok() const { return by == RefusedBy::kNobody; }
   static Refusal of_budget() {
@@ -38,27 +38,28 @@ struct Refusal {
 
 namespace limits {
 
-// The most bytes that all pools of that memory kind and device may hold.
+// Returns the most bytes that all pools of that memory kind and device together may hold.
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 
-// Whether pools of `key` may get `pool_bytes` of pages, `touched_bytes` of which were never
-// touched. The budget may be exceeded by `beyond_budget_bytes`.
+// Checks whether pools of `key` may get pages of `pool_bytes`, of these `touched_bytes` never
+// touched before. The budget may be exceeded by `beyond_budget_bytes`.
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
 
-// The bytes by which small objects in pools of `key` may exceed the budget (budget_reserve.hpp).
+// Returns the bytes by which small objects in pools of `key` may exceed the budget
+// (budget_reserve.hpp).
 std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
                                 SmallArenas::Growth most);
 
-// Whether the request is too large for any free to make room. A device may use again the bytes that
-// it holds beyond a lowered limit.
+// Whether the request is too large for any free to make room. A device that holds more than a
+// lowered limit may use those bytes again.
 bool exceeds(const LockedHeap& heap, const Request& request);
 
-// Whether the device's own memory may lack room for the pages of the request, so that the host's
+// Whether the device's own memory may be too full for the pages of the request, so that host memory
 // would be used.
 bool would_leave_device(const LockedHeap& heap, const Request& request);
 
-// Whether pages run short, so that placement should conserve them.
+// Whether pages are scarce, so that placement should conserve them.
 bool are_pages_short(const LockedHeap& heap, const StreamKey& key);
 
 }  // namespace limits

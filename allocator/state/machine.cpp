@@ -36,7 +36,7 @@ bool prefetch_blocks(const std::vector<DeviceDescription>& devices) {
   });
 }
 
-// Throws std::invalid_argument for a budget below the size of a page.
+// Throws std::invalid_argument if a budget is below the size of a page.
 const Configuration& checked(const Configuration& configuration) {
   auto check = [](std::string_view member, std::optional<std::size_t> bytes) {
     if (!bytes || *bytes >= kPageBytes) return;

@@ -1,5 +1,5 @@
-// The runtime and the services built on it, for all parts of an allocator. The state lock guards
-// none of it: each member is constant, or thread-safe by itself.
+// The runtime and the services built on it, for all parts of an allocator. The state lock guards no
+// member: each is constant or thread-safe by itself.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@
 namespace uvm {
 
 struct Machine {
-  // Throws std::runtime_error if there is no device or a device cannot be used, and
-  // std::invalid_argument for a budget below 2 MiB.
+  // Throws std::runtime_error if there is no device or a device cannot be used. Throws
+  // std::invalid_argument if a budget is below 2 MiB.
   Machine(std::unique_ptr<DeviceRuntime> device_runtime, const Configuration& settings,
           const std::string& figures_file);
   Machine(const Machine&) = delete;
@@ -35,7 +35,7 @@ struct Machine {
   void check_device(int device) const;
   void check_place(Place place) const;
 
-  // In a forked child nothing may call the runtime.
+  // Whether this process is a forked child, in which nothing may call the runtime.
   bool in_forked_child() const { return forked_child.load(std::memory_order_relaxed); }
   void require_device() const;  // throws std::runtime_error in a forked child
 

@@ -6,7 +6,7 @@
 namespace uvm {
 namespace {
 
-// A running callback of this thread, linked to the running callback around it.
+// A callback that is running on this thread, linked to the one that encloses it.
 class RunningCallback {
  public:
   explicit RunningCallback(const void* owner) : owner_(owner), outer_(innermost_) {

@@ -62,7 +62,7 @@ bool PrivatePoolTable::release(int device, std::uint64_t id) {
   if (found == pools_.end()) return false;
   if (--found->second.users != 0) return true;
   pools_.erase(found);
-  // The last user's release closes open scopes, for example after a capture that has failed.
+  // The release by the last user closes open scopes, for example after a capture that failed.
   while (end(device, id, 0)) {
   }
   return true;

@@ -1,9 +1,9 @@
-// The private pools of devices: how many users each has, and which requests it serves. A private
-// pool belongs to the program, or to graphs, whose replays use its memory without a request. The
-// memory itself is in BlockPools.
+// The private pools of devices: the users of each pool, and the requests that it serves. A private
+// pool belongs to the program, or to graphs. Replays of graphs use its memory without a request.
+// The memory itself is in BlockPools.
 //
-// Guarded by the state lock, except any_open(), which may be called at any time.
-// Filters are called without the lock, on the thread of the request.
+// Guarded by the state lock, except any_open(), which any thread may call at any time. Filters are
+// called without the lock, on the thread of the request.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace uvm {
 
 class PrivatePoolTable {
  public:
-  // Whether requests of a stream go to the pool.
+  // Returns whether requests of a stream go to the pool.
   using StreamFilter = std::function<bool(StreamHandle)>;
 
   explicit PrivatePoolTable(int devices) : devices_(devices) {}
@@ -32,21 +32,22 @@ class PrivatePoolTable {
   bool any_open() const { return open_.load(std::memory_order_relaxed) != 0; }
 
   // Opens a scope of the pool for one more user; makes the pool if it does not exist. Returns the
-  // scope's number, never 0. std::invalid_argument if `id` is 0 or the device does not exist. If
-  // `capturing`, the caller has begun a capture in the process's CaptureGuard, which ends when the
-  // scope closes.
+  // scope's number, which is never 0. Throws std::invalid_argument if `id` is 0 or the device does
+  // not exist. If `capturing`, the caller has begun a capture in the process's CaptureGuard;
+  // closing the scope ends that capture.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
   // Adds a user without opening a scope; makes the pool if it does not exist.
   void retain(int device, std::uint64_t id);
-  // Closes the scope with that number; 0: the innermost scope. False if no such scope is open.
+  // Closes the scope with that number, or the innermost scope if the number is 0. Returns false if
+  // no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
-  // Removes a user. The last one removes the pool and closes its open scopes. False if there is no
-  // such pool.
+  // Removes a user. The last one removes the pool and closes its open scopes. Returns false if the
+  // pool does not exist.
   bool release(int device, std::uint64_t id);
-  // Later blocks of the pool have pages for themselves. False if there is no such pool.
+  // Lets later blocks of the pool share no page. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);
 
-  std::size_t users(int device, std::uint64_t id) const;  // 0 if there is no such pool
+  std::size_t users(int device, std::uint64_t id) const;  // 0 if the pool does not exist
   // Whether a graph was captured with the pool.
   bool is_captured(int device, std::uint64_t id) const;
 
@@ -56,16 +57,16 @@ class PrivatePoolTable {
     std::uint64_t number = 0;
     std::shared_ptr<StreamFilter> routed;
     bool capturing = false;
-    bool whole_pages = false;  // of its pool; set by open_scopes()
+    bool whole_pages = false;  // as set for its pool; filled in by open_scopes()
   };
-  // The open scopes of a device, innermost first.
+  // Returns the open scopes of a device, the innermost first.
   std::vector<Scope> open_scopes(int device) const;
 
  private:
   struct PrivatePool {
     std::size_t users = 0;
     bool whole_pages = false;
-    bool captured = false;  // some graph's replays use its memory
+    bool captured = false;  // replays of a graph use its memory
   };
   using Key = std::pair<int, std::uint64_t>;  // device and id
   PrivatePool& make(const Key& key);
@@ -73,9 +74,9 @@ class PrivatePoolTable {
 
   const int devices_;
   std::map<Key, PrivatePool> pools_;
-  std::vector<Scope> scopes_;  // innermost last
+  std::vector<Scope> scopes_;  // open scopes, the innermost last
   std::uint64_t opened_ = 0;
-  std::atomic<std::size_t> open_ = 0;  // scopes
+  std::atomic<std::size_t> open_ = 0;  // number of open scopes
 };
 
 }  // namespace uvm

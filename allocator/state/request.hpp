@@ -1,4 +1,4 @@
-// A request, and the block that is found for it.
+// A request for memory, and the block that is found for it.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace uvm {
 // Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  // The request is for a private pool. Private pools have no small objects, which could not be
-  // restored at their addresses.
+  // The request is for a private pool. Private pools have no small objects, because those could not
+  // be restored at their addresses.
   bool is_private = false;
-  bool whole_pages = false;  // for a private pool whose blocks share no page
+  bool whole_pages = false;  // the request is for a private pool whose blocks share no page
   bool is_aligned() const { return alignment_bytes > kGranule; }
-  // Extra bytes, so that an aligned part fits. The bytes in front of an aligned device block become
-  // a block of their own.
+  // Returns the extra bytes to request, so that an aligned part fits. The bytes in front of an
+  // aligned device block become a separate block.
   std::size_t room_bytes(Facade facade) const {
     return is_aligned() && is_stream_ordered(facade) && !whole_pages
                ? alignment_bytes + kSmallestPacked
@@ -37,14 +37,15 @@ struct Request {
   StreamHandle stream;
   PoolClass pool_class;
   PoolIndex pools;  // the first pool of the stream
-  // For an aligned request: the part to cut out of a block of `size_bytes`.
+  // For an aligned request: the part to cut out of a block of `Request::size_bytes`.
   struct Aligned {
-    std::size_t to_bytes = 0;  // 0: the part starts the block
+    std::size_t to_bytes = 0;  // the alignment; 0: the part starts where the block starts
     std::size_t size_bytes = 0;
   };
   Aligned aligned = {};
 
-  // The only function that rounds sizes. `bytes` is at most kLargestRequest less the shape's room.
+  // The only function that rounds request sizes. `bytes` is at most kLargestRequest less
+  // shape.room_bytes().
   [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
                                              StreamHandle stream, PoolIndex pools,
                                              const RequestShape& shape = {}) {
@@ -56,7 +57,7 @@ struct Request {
                  pool_class_of(facade, bytes),
                  pools};
     if (shape.is_aligned() && !is_stream_ordered(facade)) {
-      // Page-granular blocks start on a page.
+      // Page-granular blocks start on a page, so they are aligned.
       made.size_bytes = round_up(bytes, kPageBytes);
       made.pool_class = PoolClass::kPageGranular;
     }
@@ -75,7 +76,7 @@ struct Request {
 
   PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
   std::size_t pages_bytes() const { return round_up(size_bytes, kPageBytes); }
-  // The stream whose later work will use the block.
+  // Returns the stream that will use the block.
   DeviceStream consumer() const {
     return is_stream_ordered(facade) ? DeviceStream::named(device, stream) : DeviceStream{};
   }
@@ -84,21 +85,21 @@ struct Request {
   }
 };
 
-// A block for a request: taken out of its index, and not yet live.
+// A block found for a request: taken out of its index, but not yet live.
 struct Found {
   PageBlock* block = nullptr;
   bool from_cache = true;
-  // The part whose pages are not yet where they will be used.
+  // The part of the block that still has to be brought to the place where it will be used.
   char* populate = nullptr;
   std::size_t populate_bytes = 0;
 };
 
-// Makes a taken block of pool `owning_pool` live, with its pair of storage records.
+// Makes a taken block of pool `owning_pool` live, and makes its pair of storage records.
 [[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
                                               Block* block, PoolIndex owning_pool) {
-  // A block of the same stream, of either class, is used by its owning pool.
+  // If the block belongs to the request's stream, its owning pool uses it, whatever its class.
   block->pool = first_of(owning_pool) == request.pools ? owning_pool : request.pool();
-  // The free of a displaced block must return its pages to its owning pool.
+  // The free of a displaced block must return the block's pages to its owning pool.
   block->has_no_side_state = owning_pool == block->pool;
   if (owning_pool != block->pool) heap->transfer_pages(*block, owning_pool, block->pool);
   block->exported = false;

@@ -7,7 +7,7 @@
 namespace uvm {
 namespace {
 
-// Whether the work waited for is over. Nothing runs on a device that has become unusable.
+// Whether the work that a wait was for is over. Nothing runs on a device that has become unusable.
 bool is_through(const RuntimeStatus& wait) {
   return wait.ok() || wait.error == RuntimeError::kNotUsable;
 }
@@ -42,7 +42,7 @@ bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fe
       }
     }
   }
-  // Waits for the whole device if a stream of it is gone or refuses an event.
+  // If a stream is gone or refuses an event, waits for its whole device.
   return std::all_of(unfenced.begin(), unfenced.end(),
                      [&](int device) { return wait_for_device(device); });
 }
@@ -109,7 +109,7 @@ RuntimeStatus StreamWork::wait_for(const DeviceStream& stream) {
     status = synchronize(stream.device);
   } else if (!synchronize_unless_captured(stream, &status)) {
     const std::optional<Fence> before = before_capture_of(stream);
-    // The driver would refuse a wait for the stream, and invalidate the capture.
+    // The driver would refuse a wait for the stream and invalidate the capture.
     if (!before) return {RuntimeError::kCapture, 0, "the stream is captured", "synchronize_stream"};
     status = runtime_.synchronize_event(stream.device, before->event);
   }
