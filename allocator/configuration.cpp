@@ -22,7 +22,7 @@
 namespace uvm {
 namespace {
 
-// With more ranks a process would get hardly any of the machine's memory.
+// More ranks would leave a process hardly any of the machine's memory.
 constexpr unsigned kMostLocalRanks = 1024;
 
 constexpr const char* kOnOff = "1, on, true, yes; 0, off, false, no";
@@ -42,13 +42,14 @@ bool is_off(std::string_view text) {
   return std::find(kOff.begin(), kOff.end(), lower(text)) != kOff.end();
 }
 
-// Variables of the build and of the command line are no settings of the library.
+// Excludes variables that the build and the command line read: they are not settings of the
+// library.
 bool is_of_uvmalloc(std::string_view name) {
   return name.starts_with("UVMALLOC_") && name != "UVMALLOC_CACHE" && name != "UVMALLOC_LIB_DIR" &&
          name != "UVMALLOC_JEMALLOC_DIR";
 }
 
-// Parses a finite number, independent of the locale.
+// Parses a finite number; the locale does not matter.
 std::optional<double> parse_number(std::string_view text) {
   double number = 0;
   const char* const end = text.data() + text.size();
@@ -57,13 +58,13 @@ std::optional<double> parse_number(std::string_view text) {
   return number;
 }
 
-// The variable of one setting, while it is read.
+// The variable of one setting, while it is being read.
 class Variable {
  public:
-  // A variable that is set but empty means the default.
+  // A variable that is set but empty counts as not set.
   explicit Variable(const char* text) : text_(text != nullptr && *text != '\0' ? text : nullptr) {}
 
-  // nullptr: the default is in force.
+  // Returns the variable's text, or nullptr if the default is in force.
   const char* text() const { return text_; }
   void refuse() { refused_ = std::exchange(text_, nullptr); }
   const char* refused() const { return refused_; }
@@ -73,7 +74,7 @@ class Variable {
   const char* refused_ = nullptr;
 };
 
-// Reads a variable into its member. Returns the value in force.
+// Reads a variable into its member of the configuration. Returns the value in force, as text.
 using Reader = std::function<std::string(Variable*, Configuration*)>;
 
 Reader flag(bool Configuration::*member) {
@@ -111,8 +112,8 @@ Reader file_name(std::string Configuration::*member) {
 template <class Value, std::size_t kCount>
 using Words = std::array<std::pair<std::string_view, Value>, kCount>;
 
-// The first word of a value is shown for it. `off`: the value for the words that mean off, if the
-// setting has one.
+// Several words may mean the same value; the first of them is shown for it. `off` is the value that
+// words such as "off" and "0" set, if the setting has one.
 template <class Member, class Value, std::size_t kCount>
 Reader choice(Member Configuration::*member, const Words<Value, kCount>& words,
               std::optional<Value> off = std::nullopt) {
@@ -240,7 +241,7 @@ struct Setting {
   Reader read;
 };
 
-// Leaked: a report may be written while the process exits.
+// The list is never destroyed, because a report may be written while the process exits.
 const std::vector<Setting>& settings() {
   static const auto* const kSettings = new std::vector<Setting>{
       {{"PYTORCH_ENABLE_UNIFIED_MEMORY", "0", "1, on, true, yes; 0, off, false, no or empty",
@@ -341,7 +342,7 @@ void read_settings(const VariableLookup& lookup, ParsedConfiguration* out) {
   }
 }
 
-// Not a setting of ours: launchers such as torchrun set it.
+// LOCAL_WORLD_SIZE is not a setting of uvmalloc: launchers such as torchrun set it.
 void read_local_ranks(const VariableLookup& lookup, ParsedConfiguration* out) {
   const char* text = lookup("LOCAL_WORLD_SIZE");
   if (text == nullptr || *text == '\0') return;

@@ -1,4 +1,4 @@
-// The allocator's facets: each function forwards to the part that owns it.
+// The allocator's functions by topic: each function forwards to the part that owns it.
 #include <optional>
 #include <utility>
 
@@ -206,7 +206,7 @@ void Tracing::order(int device, StreamHandle stream, const void* signal, int ord
   }
 }
 
-// ---- questions
+// ---- inspection
 
 std::map<Place, std::size_t> Inspection::residency(const void* address,
                                                    std::size_t size_bytes) const {

@@ -1,5 +1,5 @@
-// The allocator, with the types that its functions take or return. A program that only allocates
-// and frees needs <uvmalloc/allocator.hpp> alone.
+// The allocator, with all types that its functions take or return. A program that only allocates
+// and frees memory needs only <uvmalloc/allocator.hpp>.
 #pragma once
 
 #include <uvmalloc/allocator.hpp>

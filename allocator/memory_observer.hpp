@@ -1,6 +1,6 @@
-// Is called about changes to device memory that no call of the memory's owner causes, so that a
-// program can keep a history of its memory. The observer outlives the allocator. It is called under
-// the state lock, so it must not call the allocator, nor wait for a thread that does.
+// Reports changes to device memory that the owner of the memory did not cause by a call. With them
+// a program can keep a history of its memory. The observer outlives the allocator. It is called
+// under the state lock, so it must not call the allocator, nor wait for a thread that does.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
 
-  // Whole pages of 2 MiB join the pools of a stream, or leave them.
+  // Called when whole 2 MiB pages join the pools of a stream, or leave them.
   virtual void pages_added(const StreamKey& pool, void* base, std::size_t size_bytes) noexcept = 0;
   virtual void pages_removed(const StreamKey& pool, void* base,
                              std::size_t size_bytes) noexcept = 0;
 
-  // A block whose free had to wait (BlockDescription::waits_when_freed) is now free.
+  // Called when a block whose free had to wait (BlockDescription::waits_when_freed) becomes free.
   virtual void free_completed(const StreamKey& pool, void* address,
                               std::size_t requested_bytes) noexcept = 0;
 };

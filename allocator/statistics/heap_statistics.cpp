@@ -19,8 +19,8 @@ Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
           static_cast<std::uint64_t>(increased), static_cast<std::uint64_t>(decreased)};
 }
 
-// Adds blocks with callers and blocks behind fences. The peak is exact if no block has waited, and
-// else an upper bound.
+// Adds the blocks with callers and the blocks behind fences. The peak is exact if no block has
+// waited for a fence; otherwise it is an upper bound.
 Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
   return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
           live.decreased + fenced.decreased - fenced.increased};
@@ -66,7 +66,7 @@ void HeapStatistics::check_device(int device) const {
   throw std::out_of_range(fmt::format("device {} does not exist; there are {}", device, devices_));
 }
 
-// Returns nullptr if the pool is not private.
+// Returns the figures of the private pool, made if needed, or nullptr if the pool is not private.
 PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
   if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
   auto& all = figures_.private_pools;
@@ -77,7 +77,8 @@ PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
   return &*found;
 }
 
-// Pages count for large blocks first. Segments of arenas are then moved to small ones.
+// Counts pages as those of large blocks. If arenas get segments of them, small_segment_taken()
+// counts these bytes as small.
 void HeapStatistics::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);
@@ -122,7 +123,7 @@ std::size_t HeapStatistics::reserved_bytes(Facade facade, int device) const {
       .reserved_bytes.current;
 }
 
-// Counts blocks behind fences in the gauges of active blocks; all() adds the live ones.
+// Counts blocks behind fences in the gauges of active blocks. all() adds the live blocks.
 void HeapStatistics::count_fenced(const Block& block, const Pool& pool,
                                   void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);

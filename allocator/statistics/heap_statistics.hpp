@@ -1,6 +1,6 @@
-// The figures that are counted under the state lock: pages of pools, blocks behind fences, calls of
-// the driver and the rest of Statistics. Statistics add the counts of threads (ThreadCaches). The
-// observer of device memory is called about the same events.
+// The figures that are counted under the state lock: pages of pools, blocks behind fences, driver
+// calls and the rest of Statistics. all() adds the counts of threads (ThreadCaches). The observer
+// of device memory is called about the same events.
 //
 // Guarded by the state lock, except counter_index() and check_device().
 #pragma once
@@ -19,14 +19,14 @@ namespace uvm {
 
 class HeapStatistics {
  public:
-  // `totals` outlives the book.
+  // `totals` must outlive this object.
   HeapStatistics(std::size_t devices, std::size_t budget_bytes, Totals& totals);
 
-  // The index of that memory kind and device among the counters of ThreadCaches.
+  // Returns the index, among the counters of ThreadCaches, of that memory kind and device.
   std::size_t counter_index(Facade facade, int device) const {
     return static_cast<std::size_t>(facade) * devices_ + static_cast<std::size_t>(device);
   }
-  // std::out_of_range: the device does not exist.
+  // Throws std::out_of_range if the device does not exist.
   void check_device(int device) const;
 
   // Figures that callers change directly.
@@ -41,30 +41,30 @@ class HeapStatistics {
 
   void set_observer(MemoryObserver* observer) { observer_ = observer; }
 
-  // Called before a pool gets pages, so that counting them allocates nothing.
+  // Called before a pool gets pages, so that counting the pages allocates nothing.
   void prepare(const Pool& pool) { private_pool(pool.key); }
-  // A pool got whole pages, or lost them.
+  // Called when a pool gets whole pages, or loses them.
   void pages_added(const Pool& pool, void* base, std::size_t size_bytes);
   void pages_removed(const Pool& pool, void* base, std::size_t size_bytes);
-  // A part of these pages went to an arena of small objects, or came back.
+  // Called when a part of such pages goes to an arena of small objects, or comes back.
   void small_segment_taken(const Pool& owning_pool, std::size_t size_bytes);
   void small_segment_returned(const Pool& owning_pool, std::size_t size_bytes);
   std::size_t reserved_bytes(Facade facade, int device) const;
 
-  // A block of that pool starts to wait for its fences, or has waited.
+  // Called when a block of that pool begins to wait for its fences, and when it has waited.
   void fence_begins(const Block& block, const Pool& pool);
   void fence_ends(const Block& block, const Pool& pool);
-  // For the observer: a block of that pool that had to wait is now free.
+  // Notifies the observer that a block of that pool, which had to wait, is now free.
   void free_completed(const Block& block, const Pool& pool);
 
-  // Forgets the oldest private pools that `has_ended`, beyond those that the statistics list.
+  // Forgets the oldest private pools that have ended, beyond the number that statistics list.
   using HasEnded = std::function<bool(int device, std::uint64_t id)>;
   void limit_ended_pools(const HasEnded& has_ended) noexcept;
 
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
 
-  // All figures. Call ThreadCaches::aggregate() before.
+  // Returns all figures. Call ThreadCaches::aggregate() before.
   Statistics all(ThreadCaches& caches, const BlockPools& pools, const SpanStore& spans) const
       UVM_REQUIRES(caches);
 

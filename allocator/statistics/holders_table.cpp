@@ -15,9 +15,9 @@
 namespace uvm {
 namespace {
 
-constexpr std::size_t kMostRows = 5;  // of streams, and of private pools
+constexpr std::size_t kMostRows = 5;  // of streams, and also of private pools
 
-// Rows of the pools or streams that hold most bytes, the largest first.
+// Returns one row for each of the pools or streams that hold most bytes, the largest first.
 template <class Holder, class Held, class Row>
 std::string most_rows(std::vector<const Holder*> holders, std::string_view others, Held held,
                       Row row) {
@@ -54,7 +54,7 @@ std::string facade_rows(const Statistics& statistics) {
   return rows;
 }
 
-// Rows of device streams, if there are two or more.
+// Returns rows for device streams, or an empty text if fewer than two hold memory.
 std::string stream_rows(const Statistics& statistics) {
   std::vector<const StreamStatistics*> streams;
   for (const StreamStatistics& stream : statistics.streams) {
@@ -62,7 +62,7 @@ std::string stream_rows(const Statistics& statistics) {
     if (stream.facade == Facade::kDevice && holds) streams.push_back(&stream);
   }
   if (streams.size() < 2) return "";
-  // live_bytes is negative if blocks were freed into other pools than those that served them.
+  // live_bytes is negative if blocks were freed into pools other than those that served them.
   auto in_use = [](const StreamStatistics& stream) {
     return static_cast<std::size_t>(std::max<std::int64_t>(stream.live_bytes, 0));
   };

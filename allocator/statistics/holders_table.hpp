@@ -1,4 +1,4 @@
-// The table of an out-of-memory message: who holds how much. A pure function.
+// The table in an out-of-memory message: who holds how many bytes. A pure function.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace uvm {
 
-// Returns lines, each ended. For each memory kind and device: bytes in blocks with callers, in
-// blocks behind fences and in pools. For the private pools and device streams that hold most: their
-// bytes. Last the sum, compared with the budget.
+// Returns lines, each ended by a newline. For each memory kind and device: the bytes in blocks with
+// callers, in blocks behind fences and in pools. For the private pools and device streams that hold
+// most: their bytes. The last line compares the sum with the budget.
 std::string holders_table(const Statistics& statistics);
 
 }  // namespace uvm

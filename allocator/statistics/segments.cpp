@@ -11,7 +11,7 @@ class SegmentList {
   SegmentList(const BlockPools& pools, const PoolOfBlock& charged)
       : pools_(pools), charged_(charged) {}
 
-  // A part of an arena is a segment of its own.
+  // A part of an arena gets a separate segment.
   void add_small_run(const PageBlock& run) {
     begin(run.address(), run.size_bytes(), run.owning_pool, true);
   }
@@ -32,7 +32,7 @@ class SegmentList {
 
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
-    // Pages count where they are used.
+    // Pages count in the pool that uses them.
     const PoolIndex pool = block.now() == BlockState::kLive
                                ? charged_(block)
                                : pools_.directory().owning_pool_of(block);
@@ -41,7 +41,7 @@ class SegmentList {
                                    static_cast<const PageBlock&>(block).chain.previous != 0);
     if (!goes_on) begin(block.address(), 0, pool, false);
     SegmentDescription& segment = segments_.back();
-    // A gap is free small objects, which belong to the arena.
+    // A gap consists of free small objects, which belong to the arena.
     if (block.address() > end_) {
       segment.blocks.push_back(
           {static_cast<std::size_t>(block.address() - end_), 0, BlockState::kFree});
@@ -53,7 +53,7 @@ class SegmentList {
     if (!small) segment.size_bytes += block.size_bytes();
   }
 
-  // Bytes at an end that are in no block are free.
+  // Returns the segments. Bytes at the end of a segment that are in no block count as free.
   std::vector<SegmentDescription> take() {
     for (SegmentDescription& segment : segments_) {
       std::size_t bytes = 0;
@@ -69,8 +69,8 @@ class SegmentList {
   const BlockPools& pools_;
   const PoolOfBlock& charged_;
   std::vector<SegmentDescription> segments_;
-  PoolIndex pool_ = 0;         // of the last segment
-  const char* end_ = nullptr;  // of the last block
+  PoolIndex pool_ = 0;         // the pool of the last segment
+  const char* end_ = nullptr;  // the end of the last block
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How the memory of an allocator is cut into blocks, for segment viewers.
+// Lists how the memory of an allocator is cut into blocks, for segment viewers.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace uvm {
 
-// A range of blocks, each next to the one before.
+// A range of blocks without gaps between them.
 struct SegmentDescription {
   void* base = nullptr;
   std::size_t size_bytes = 0;
@@ -21,10 +21,10 @@ struct SegmentDescription {
   std::uint64_t private_pool = 0;  // 0: none
   struct Piece {
     std::size_t size_bytes = 0;
-    std::size_t requested_bytes = 0;  // of a block that is live or waits for its fences
+    std::size_t requested_bytes = 0;  // if the block is live or waits for its fences
     BlockState state = BlockState::kFree;
   };
-  std::vector<Piece> blocks;  // by address
+  std::vector<Piece> blocks;  // in the order of addresses
 };
 
 class BlockPools;
@@ -32,8 +32,8 @@ class SpanStore;
 
 using PoolOfBlock = std::function<PoolIndex(const Block&)>;
 
-// Called under the state lock, with the world stopped. `charged` returns the pool that a live block
-// counts in.
+// Called under the state lock while all threads are stopped. `charged` returns the pool that counts
+// a live block.
 std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools,
                                                   const PoolOfBlock& charged);
 

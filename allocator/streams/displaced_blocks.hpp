@@ -1,11 +1,11 @@
-// Free blocks of a host pool whose pages are on a device, because a move displaced them to the pool
-// of the device's stream (Note "Displaced blocks"). The stream may use such a block at once; its
-// owning pool may use it once the block's fences are over. This class finds those blocks for the
-// owning pool pool. It also bounds how far the host runs ahead of the devices. Without a bound, a
-// loop that makes batches on the host and moves them would take new memory for each batch.
+// Finds free blocks of a host pool that a move displaced to the pool of a device's stream, because
+// their pages are on the device (Note "Displaced blocks"). That stream may use such a block at
+// once. The pool that owns the block may use it again once the block's fences are over. The class
+// also bounds how far the host runs ahead of the devices. Without a bound, a loop that makes
+// batches on the host and moves them would take new memory for each batch.
 //
-// Thread-safe. All functions take the state lock themselves and may call the driver, so do not call
-// them during a capture.
+// Thread-safe. All functions take the state lock themselves and may call the driver, so they must
+// not be called during a capture.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +23,23 @@ class DisplacedBlocks {
   DisplacedBlocks(const DisplacedBlocks&) = delete;
   DisplacedBlocks& operator=(const DisplacedBlocks&) = delete;
 
-  // Takes back a block of the request's pool that is displaced elsewhere and whose fences are over.
-  // Its pages have to come back. Finds such a block if one fits.
+  // Takes back a block of the request's pool that is displaced to another pool and whose fences are
+  // over. Always finds one if such a block fits. The caller must bring its pages back.
   Found recall(const Request& request);
 
-  // Called before a host request takes new pages: drops fences that are over. For pageable memory
-  // it then waits for the oldest blocks while too many bytes wait for a device: more than
-  // policy::kHostLeadBytes, and more than policy::kHostLeadBlocks such requests. Pinned memory has
-  // no bound, as with torch's own allocator: its owner wants work that the host does not wait for.
-  // True: a block may be found now.
+  // Called before a host request takes new pages. Drops fences that are over. For pageable memory
+  // it then waits for the oldest blocks while blocks that wait for a device hold more than
+  // policy::kHostLeadBytes and more than policy::kHostLeadBlocks times the request. Pinned memory
+  // has no such bound, as in torch's own allocator, because its owner wants work that the host does
+  // not wait for. Returns true if a block may be found now.
   bool hold_lead(const Request& request);
 
-  // Drops the fences of displaced blocks that are over. Such blocks can be joined with neighbours.
+  // Drops those fences of displaced blocks that are over. Blocks without fences can be joined with
+  // their neighbours.
   void shed_finished_fences();
 
  private:
-  // A fence that is not over. Later fences of its stream are not over either.
+  // A fence that is not over. Later fences of its stream cannot be over either.
   struct Pending {
     DeviceStream stream;
     std::uint64_t displaced_at;
@@ -46,7 +47,7 @@ class DisplacedBlocks {
   bool is_pending(const LockedHeap& heap, const PageBlock& block,
                   const std::vector<Pending>& pending) const;
   const Fence* first_pending(const std::vector<Fence>& fences) const;
-  // A block that is in no index until it is put back.
+  // A block that is in no index until put_back() returns it.
   struct Taken {
     PageBlock* block = nullptr;
     std::uint64_t displaced_at = 0;

@@ -41,12 +41,12 @@ PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
     return owning_pool;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {
-    // A block that never moved is used by the stream that it was allocated for.
+    // If the block never moved, the stream that it was allocated for uses it.
     const BlockSideState* side_state = heap->pools.side_states().find(&block);
     const bool moved = side_state != nullptr && side_state->mover.exists();
     DeviceStream stream =
         moved ? side_state->mover : heap->pools.at(block.pool).key.device_stream();
-    // No request names a stream that is gone; one may name the default stream.
+    // No request can name a stream that is gone, but one may name the default stream.
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
@@ -75,7 +75,7 @@ bool FencedBlocks::add(Block* block) noexcept {
   try {
     return try_to_add(block);
   } catch (const std::bad_alloc&) {
-    // Nothing has changed; the next drain tries again.
+    // Nothing has changed. The next drain tries again.
     const HeapGuard heap(state_);
     defer(heap, block);
     return true;
@@ -90,7 +90,7 @@ bool FencedBlocks::try_to_add(Block* block) {
     const HeapGuard heap(state_);
     if (state_.is_capturing()) {
       // An event on a captured stream would become part of the graph. The block is deferred under
-      // the lock, so that the end of the capture does not miss it.
+      // the lock, so that record_deferred() after the capture cannot miss it.
       defer(heap, block);
       return true;
     }
@@ -98,8 +98,8 @@ bool FencedBlocks::try_to_add(Block* block) {
     const Pool& pool = heap->pools.at(target);
     streams = streams_to_wait_for(heap, *block, pool);
     wait = !streams.empty();
-    // The stream of a device pool may use a block displaced to it at once; the owning pool may use
-    // it when that stream has finished.
+    // A device pool's stream may use a block displaced to that pool at once. The owning pool may
+    // use the block when that stream has finished.
     if (target != heap->pools.directory().owning_pool_of(*block) &&
         pool.key.facade == Facade::kDevice) {
       streams.push_back(pool.key.device_stream());
@@ -164,8 +164,8 @@ void FencedBlocks::record_deferred() noexcept {
     blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
-  // If a block is refused again, the others would be too: memory is short, or a capture runs that
-  // the allocator does not know.
+  // If a block is deferred again, the others would be too: memory is short, or a capture that the
+  // allocator does not know is running.
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.pop();
     {
@@ -203,7 +203,7 @@ void FencedBlocks::drain(std::size_t most_streams, bool wait) {
     return;
   }
   if (has_deferred_.load(std::memory_order_relaxed)) record_deferred();
-  // No other thread removes fences. New ones are added behind those that are queried here.
+  // No other thread removes fences. New fences are added behind those that are queried here.
   for (bool more = true; more;) {
     std::vector<Fence> oldest;
     {
@@ -240,7 +240,8 @@ std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex owning
   return bytes;
 }
 
-// Takes the blocks whose fences are over. `*more`: the next fences of a stream may be over too.
+// Takes the blocks whose fences are over. Sets `*more` if the next fences of a stream may be over
+// too.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;

@@ -1,7 +1,7 @@
-// The streams' side of a free: which streams may still work on a freed block, which pool it joins,
-// and which fences must be over first (Note "Fences without an event per free"). Owns the blocks
-// that wait. A displaced block carries its fences with it, because the stream of its pool alone may
-// use it at once.
+// Decides which streams may still work on a freed block, which pool the block joins, and which
+// fences must be over first (Note "Fences without an event per free"). Owns the blocks that wait. A
+// displaced block keeps its fences in its side state instead of waiting here, because the stream of
+// the pool that it joins may use it at once.
 //
 // Thread-safe. Functions that take no LockedHeap take the state lock themselves and may call the
 // driver. One thread at a time queries fences.
@@ -22,57 +22,58 @@ namespace uvm {
 
 class FencedBlocks {
  public:
-  // Gives the blocks whose fences are over to `returns`, without the state lock.
+  // Gives blocks whose fences are over to `returns`, without the state lock.
   FencedBlocks(HeapState& state, StreamWork& work, ReturnsBlocks& returns);
   FencedBlocks(const FencedBlocks&) = delete;
   FencedBlocks& operator=(const FencedBlocks&) = delete;
-  // At the end, when the devices are idle: releases the events. The pools drop the blocks.
+  // Called at the end, when the devices are idle: releases the events. The pools drop the blocks.
   void close(const LockedHeap& heap);
 
-  // The streams that may have work on the block.
+  // Returns the streams that may have work on the block.
   std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
-  // The pool that a freed block joins: that of the place of its pages. Its records are gone; `use`
-  // still has the place of the last one.
+  // Returns the pool that a freed block joins: one of the place where its pages are. The block's
+  // storage records are gone, but `use` still has the place of the last one.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Whether another stream than the pool's own may still use the block, or the block is displaced
-  // to that stream.
+  // Whether a stream other than the pool's own may still use the block, or the block is displaced
+  // to that pool.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
-  // Takes a freed block, whose records are gone, and sets the pool that it joins. True: the block
-  // waits here until its streams have finished or, without memory to record that, until there is
-  // memory. False: the caller may give it back at once.
+  // Takes a freed block, whose storage records are gone, and sets the pool that it joins. Returns
+  // true if the block waits here until its streams have finished or, if memory to record that runs
+  // out, until there is memory. If it returns false, the caller may give the block back at once.
   bool add(Block* block) noexcept;
 
-  // Gives back blocks whose streams have finished, of some streams in turn. Does nothing during a
-  // capture.
+  // Gives back blocks whose streams have finished. Looks at some streams, in turn. Does nothing
+  // during a capture.
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
   }
-  // As drain_some(), for all streams. False: drain_some() has covered all.
+  // As drain_some(), for all streams. Returns false if drain_some() already covers all streams.
   bool drain_finished() {
     if (!may_drain() || !has_more_streams()) return false;
     drain(kAllStreams, false);
     return true;
   }
-  // Whether some blocks may be waiting here.
+  // Whether blocks may be waiting here.
   bool any() const UVM_NOT_ANALYSED {
     return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
   }
-  // Waits for all blocks here, and gives them back.
+  // Waits until all blocks here are free, and gives them back.
   void drain_all() { drain(kAllStreams, true); }
-  // Waits for the oldest fence of each stream, and gives back the blocks that are free then. False:
-  // there is none, or its device cannot be waited for.
+  // Waits for the oldest fence of each stream, and gives back the blocks that are free then.
+  // Returns false if no fence is pending, or a device cannot be waited for.
   bool wait_for_oldest();
-  // Bytes of the blocks here whose owning pool is that pool.
+  // Returns the bytes of the blocks waiting here that `owning_pool` owns.
   std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex owning_pool) const;
-  // Records the fences of blocks that were freed during a capture that is over, or without memory.
+  // Records fences for blocks that were freed during a capture that is now over, or when memory was
+  // short.
   void record_deferred() noexcept;
 
-  // The fences of a free block that the caller has taken. std::bad_alloc: the block is back in its
-  // pool.
+  // Returns the fences of a free block that the caller has taken. If it throws std::bad_alloc, the
+  // block is back in its pool.
   std::vector<Fence> fences_of(const LockedHeap& heap, PageBlock* block) const;
-  // Drops the fences of a block: its device was waited for, or they guard it against other callers
-  // only.
+  // Drops the fences of a block, because its device was waited for, or because they protect the
+  // block only from other callers.
   void drop_fences(const LockedHeap& heap, PageBlock* block);
 
  private:
@@ -90,13 +91,13 @@ class FencedBlocks {
   HeapState& state_;
   StreamWork& work_;
   ReturnsBlocks& returns_;
-  // One thread at a time takes blocks whose fences are over. So another thread short of memory
-  // finds those blocks given back.
+  // One thread at a time takes blocks whose fences are over. So another thread that is short of
+  // memory finds those blocks already given back.
   Ranked<std::mutex, LockRank::kFences> mutex_;
   DeviceStream last_drained_;  // guarded by mutex_
   FenceQueues waiting_ UVM_GUARDED_BY(state_);
-  BlockChain deferred_ UVM_GUARDED_BY(state_);          // freed in a capture, or without memory
-  std::uint64_t displaced_ UVM_GUARDED_BY(state_) = 0;  // blocks so far
+  BlockChain deferred_ UVM_GUARDED_BY(state_);          // freed in a capture, or memory was short
+  std::uint64_t displaced_ UVM_GUARDED_BY(state_) = 0;  // number of blocks displaced so far
   std::atomic<bool> has_deferred_ = false;
 };
 

@@ -16,7 +16,7 @@ PrivatePoolTable::Scope PrivateMemory::scope_of(int device, StreamHandle stream)
     const HeapGuard heap(state_);
     scopes = heap->private_pools.open_scopes(device);
   }
-  // Without the lock: a filter may call the driver.
+  // Without the lock, because a filter may call the driver.
   for (const PrivatePoolTable::Scope& scope : scopes) {
     if ((*scope.routed)(stream)) return scope;
   }
@@ -93,7 +93,7 @@ void PrivateMemory::restore(int device, std::uint64_t id, const std::vector<Priv
       returns_.free_block(block.address);
     }
   }
-  // The freed blocks must be in their pools.
+  // Return the freed blocks to their pools first.
   returner_.flush_all();
   fenced_.drain_all();
   for (const PrivateBlock& block : blocks) {

@@ -1,6 +1,6 @@
-// Pools that belong to graphs or to the program: which requests they serve, and their blocks.
+// The pools that belong to graphs or to the program: which requests they serve, and their blocks.
 // Thread-safe; takes the state lock itself. In a forked child begin(), retain() and restore() throw
-// std::runtime_error, and the others do nothing.
+// std::runtime_error, and the other functions do nothing.
 #pragma once
 
 #include <cstddef>
@@ -34,31 +34,31 @@ class PrivateMemory {
   PrivateMemory(const PrivateMemory&) = delete;
   PrivateMemory& operator=(const PrivateMemory&) = delete;
 
-  // The innermost open scope for requests of the stream; its `pool` is 0 if there is none. Calls
-  // filters without the lock.
+  // Returns the innermost open scope that serves requests of the stream; its `pool` is 0 if none
+  // does. Calls filters without the lock.
   PrivatePoolTable::Scope scope_of(int device, StreamHandle stream);
 
   // Opens a scope of the pool, makes the pool if needed, and adds a user. Returns the scope's
-  // number. `capturing`: until its end nothing is waited for. std::invalid_argument: `id` is 0, or
-  // no such device.
+  // number. If `capturing`, no thread waits for a device until the scope ends. Throws
+  // std::invalid_argument if `id` is 0 or the device does not exist.
   std::uint64_t begin(int device, std::uint64_t id, PrivatePoolTable::StreamFilter routed,
                       bool capturing);
-  // Closes that scope; 0: the innermost. Records deferred fences and sends pending hints. False: no
-  // such scope.
+  // Closes the scope with that number, or the innermost if the number is 0. Records deferred fences
+  // and sends pending hints. Returns false if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
-  // Removes a user; the last one closes open scopes. False: there is no such pool.
+  // Removes a user; the last one closes open scopes. Returns false if the pool does not exist.
   bool release(int device, std::uint64_t id);
   // Adds a user; makes the pool if needed. Throws as begin().
   void retain(int device, std::uint64_t id);
-  // The number of users; 0: there is no such pool.
+  // Returns the number of users, or 0 if the pool does not exist.
   std::size_t users(int device, std::uint64_t id) const;
-  // Each later block of the pool gets pages of its own. False: there is no such pool.
+  // Lets later blocks of the pool share no page. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);
-  // The pool's live blocks, by address. Stops the world.
+  // Returns the pool's live blocks, by address. Stops all threads that allocate or free meanwhile.
   std::vector<PrivateBlock> blocks(int device, std::uint64_t id) const;
-  // Makes exactly these blocks the pool's live ones. Waits for all fences. std::invalid_argument,
-  // with some blocks done: a block is not free at its address. std::logic_error: a stream is
-  // captured.
+  // Makes exactly these blocks the live ones of the pool. Waits for all fences. Throws
+  // std::invalid_argument, with some blocks done, if a block is not free at its address. Throws
+  // std::logic_error if a stream is being captured.
   void restore(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
  private:

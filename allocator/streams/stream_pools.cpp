@@ -41,7 +41,7 @@ void StreamPools::retire_stream(int device, StreamHandle stream) {
 }
 
 void StreamPools::retire(const DeviceStream& retired) {
-  // Now, while the stream can still be named.
+  // Record deferred fences now, while the stream can still be named.
   fenced_.record_deferred();
   const StreamKey key{Facade::kDevice, retired.device, retired.handle, 0, retired.thread};
   std::vector<Fence> last_work;
@@ -81,8 +81,8 @@ void StreamPools::retire(const DeviceStream& retired) {
 }
 
 // Memory that a private pool cached for a retired stream stays in the pool. If the device can be
-// waited for now, the next stream with the same handle may use it. Otherwise it is unused until the
-// pool is released.
+// waited for now, the next stream with the same handle may use the memory. Otherwise the memory
+// stays unused until the private pool is released.
 void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
                                           const DeviceStream& retired,
                                           const DeviceStream& stand_in) {
@@ -92,7 +92,7 @@ void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
   const HeapGuard heap(state_);
   for (const PoolIndex first : streams) {
     Pool& pool = heap->pools.at(first);
-    // The private pool may have been released, and its pools given back, meanwhile.
+    // Meanwhile the private pool may have been released and its pools given back.
     if (pool.key.private_pool == 0 || pool.key.device_stream() != retired) continue;
     if (is_over) {
       pool.stream_is_over = true;
@@ -161,7 +161,7 @@ bool StreamPools::is_released(const LockedHeap& heap, PoolIndex first) {
          heap->page_granular_pool(first).is_empty();
 }
 
-// The first such pools from `first` on; nullopt: there are none.
+// Returns the first released pools from `first` on, or nullopt if no more exist.
 std::optional<PoolIndex> StreamPools::next_released(const LockedHeap& heap, PoolIndex first) {
   for (; first < heap->pools.all().size(); first += kPoolsPerStream) {
     if (is_released(heap, first)) return first;
@@ -184,8 +184,8 @@ void StreamPools::give_back_released() noexcept {
       [&](int device, std::uint64_t id) { return heap->private_pools.users(device, id) == 0; });
 }
 
-// If memory was requested on the stream for private pools alone, the pools become its ordinary
-// ones: calls that name all streams of the device must still find it.
+// If memory was requested on the stream only for private pools, the pools become the stream's
+// ordinary ones, because calls that name all streams of the device must still find the stream.
 void StreamPools::give_back(const LockedHeap& heap, PoolIndex first) noexcept {
   const Pool& pool = heap->pools.at(first);
   StreamKey ordinary = pool.key;

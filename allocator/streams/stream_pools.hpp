@@ -1,5 +1,5 @@
-// The pools of each stream. When no call can name a stream any more, the next new stream adopts its
-// pools. Thread-safe; functions without a LockedHeap take the state lock themselves.
+// Manages the pools of each stream. If no call can name a stream any more, the next new stream
+// adopts its pools. Thread-safe; functions without a LockedHeap take the state lock themselves.
 #pragma once
 
 #include <optional>
@@ -19,17 +19,17 @@ class StreamPools {
   StreamPools(const StreamPools&) = delete;
   StreamPools& operator=(const StreamPools&) = delete;
 
-  // Pools of a stream that a request uses. Those of a private pool keep their index meanwhile, even
-  // if the private pool is released.
+  // The pools of a stream, for the duration of a request that uses them. While this object exists,
+  // pools of a private pool keep their index, even if the private pool is released.
   class Opened {
    public:
     ~Opened();
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
 
-    PoolIndex pools = 0;  // the first
+    PoolIndex pools = 0;  // the first pool of the stream
     bool is_new = false;
-    bool may_cache_large = false;  // as Pool::may_cache_large() of the pool of that class
+    bool may_cache_large = false;  // Pool::may_cache_large() of the pool of that class
 
    private:
     friend class StreamPools;
@@ -38,30 +38,30 @@ class StreamPools {
     HeapState& state_;
     bool is_counted_ = false;  // in Pool::requests
   };
-  // Opens the pools of a stream: makes or adopts them if it has none. Afterwards its blocks can be
-  // counted.
+  // Opens the pools of a stream: makes or adopts them if it has none. Makes room to count its
+  // blocks.
   Opened open(const StreamKey& key, PoolClass pool_class);
-  // The streams of the device that calls can name.
+  // Returns the streams of the device that calls can still name.
   std::vector<DeviceStream> streams_of(int device) const;
-  // Called before the stream is destroyed: the next new stream adopts its pools, after its present
-  // work. Waits for the device if private pools have memory of it. std::out_of_range: no such
-  // device.
+  // Called before the stream is destroyed: the next new stream adopts its pools, and starts after
+  // its present work. Waits for the device if private pools hold memory of the stream. Throws
+  // std::out_of_range if the device does not exist.
   void retire_stream(int device, StreamHandle stream);
-  // As retire_stream(), for a stream that the calling thread need not be able to name.
+  // As retire_stream(), for a stream that the calling thread may be unable to name.
   void retire(const DeviceStream& stream);
-  // Called on a thread that ends: orphans its per-thread streams, so that those of a later thread
-  // adopt their pools. `streams`: the first pools of the streams that it used.
+  // Called on a thread that ends. Orphans its per-thread streams, so that streams of a later thread
+  // adopt their pools. `streams` lists the first pool of each stream that the thread used.
   void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
   // Gives back the pools of released private pools that hold no memory any more. So a program that
-  // captures and releases graphs for ever has as many pools as at one time. Stops the world if
-  // there are any.
+  // captures and releases graphs for ever has only as many pools as it needs at one time. Stops all
+  // threads that allocate or free if such pools exist.
   void give_back_released() noexcept;
 
  private:
   bool has_pools_of(const StreamKey& key) const;
-  // Gives a stream without pools those of a retired stream or, if it is a per-thread stream, those
-  // of a thread that has ended. Its work starts after theirs. So a program that keeps making and
-  // destroying streams has as many pools as it has streams at once.
+  // Gives a stream without pools those of a retired stream. A per-thread stream may also get those
+  // of a thread that has ended. The new stream's work starts after the earlier work. So a program
+  // that keeps making and destroying streams has only as many pools as it has streams at once.
   void adopt(const StreamKey& key);
   static void orphan(const LockedHeap& heap, PoolIndex first,
                      std::optional<Fence> last_work) noexcept;

@@ -43,7 +43,7 @@ bool StreamUses::record_use_of_all(const void* address, int device) {
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr) return false;
-  // Makes room for all uses first, so that without memory it records none.
+  // Makes room for all uses first, so that it records none if memory runs out.
   prepare_uses(heap, block, heap->pools.all().size() / kPoolsPerStream);
   for (PoolIndex first = 0; first < heap->pools.all().size(); first += kPoolsPerStream) {
     const Pool& pool = heap->pools.at(first);

@@ -1,5 +1,6 @@
-// The streams that work on live blocks, and blocks whose pointers have left. Thread-safe; functions
-// without a LockedHeap take the state lock themselves. In a forked child nothing is recorded.
+// Records the streams that work on live blocks, and the blocks whose raw pointers other code has.
+// Thread-safe; functions without a LockedHeap take the state lock themselves. In a forked child
+// nothing is recorded.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,24 @@ class StreamUses {
   StreamUses(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced)
       : machine_(machine), state_(state), caches_(caches), fenced_(fenced) {}
 
-  // Records that the stream works on the block. False: in no live block. std::out_of_range: no such
-  // device.
+  // Records that the stream works on the block. Returns false if the address is in no live block.
+  // Throws std::out_of_range if the device does not exist.
   bool record_use(const void* address, const DeviceStream& stream);
-  // As record_use(), for all streams of the device that have pools and whose work may be pending.
+  // As record_use(), for all streams of the device that have pools and may have pending work.
   bool record_use_of_all(const void* address, int device);
-  // The streams that work on the block, its own included; none if the address is in no live block.
+  // Returns the streams that work on the block, its own included. Returns none if the address is in
+  // no live block.
   std::vector<DeviceStream> uses_of(const void* address) const;
-  // Waits until all streams that work on the block have finished. std::runtime_error: one cannot be
-  // waited for.
+  // Waits until all streams that work on the block have finished. Throws std::runtime_error if a
+  // stream cannot be waited for.
   void wait_for_uses(const void* address);
-  // Code that may write must not share the block any more. False: in no live block.
+  // Marks the block as one that code that may write must not share. Returns false if the address is
+  // in no live block.
   bool mark_exported(const void* address);
-  // As mark_exported(), for all live blocks that could be shared. Stops the world.
+  // As mark_exported(), for all live blocks that could be shared. Stops all threads that allocate
+  // or free meanwhile.
   void mark_live_exported();
-  // Sets whether the block's use on the host is page-locked memory to the program.
+  // Sets whether the program sees the block as page-locked memory on the host.
   void set_pinned(const void* address, bool pinned);
 
   // Makes room for `count` more uses of the block, so that add_use() allocates nothing.
