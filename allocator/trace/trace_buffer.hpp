@@ -1,6 +1,6 @@
-// The events that one thread has recorded and not yet written, packed as in a chunk of the file
-// (trace_format.hpp). The thread fills it without a lock. stop() may read it on another thread:
-// everything below `used` is complete.
+// The events that one thread has recorded but not yet written, packed as in a chunk of the file
+// (trace_format.hpp). The thread fills the buffer without a lock. stop() may read it on another
+// thread, because everything below `used_` is complete.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class TraceBuffer {
   TraceRecorder* const recorder;
   const std::uint32_t thread;
   const std::uint32_t system_thread;
-  // The generation of the trace that the events belong to.
+  // The generation of the trace to which the events belong.
   std::atomic<std::uint32_t> generation{0};
 
   void clear() {
@@ -35,8 +35,9 @@ class TraceBuffer {
     sets_.fill({kNoModel, kNoModel});
   }
 
-  // Adds an event of a block that has a model here, in one word. False: the block has no model, the
-  // time since the last event needs more than a word, or there is no room.
+  // Adds an event of a block as one word, if an event like it (a model) is in the buffer. Returns
+  // false if there is no such model, the time since the last event does not fit into the word, or
+  // the buffer is full.
   bool append_like_before(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     const std::size_t model = model_at(trace_word(block.address));
     if (!is_alike(models_[model], block)) return false;
@@ -51,7 +52,7 @@ class TraceBuffer {
     return true;
   }
 
-  // The model of the block; kNoModel: there is none here.
+  // Returns the model of the block, or kNoModel if the buffer has none.
   std::size_t model_of(const TraceBlock& block) const {
     const std::size_t known = model_at(trace_word(block.address));
     return is_alike(models_[known], block) ? known : kNoModel;
@@ -68,11 +69,11 @@ class TraceBuffer {
            (model != kNoModel || used >> kModelsShift != kPackedModelsPerChunk) &&
            PackedTraceEvent::holds_with_pause(time_since_last(at));
   }
-  // Adds an event, for which there is room, as one like that model; kNoModel: the event becomes a
-  // model. Returns its model.
+  // Adds an event like `model`; if that is kNoModel, the event becomes a model itself. Returns the
+  // event's model. The caller has checked has_room().
   std::size_t append(const TraceEvent& event, bool is_free, std::size_t model) noexcept;
 
-  // May be called on any thread.
+  // Returns the complete events. Any thread may call this.
   struct Events {
     std::span<const TraceEvent> models;
     std::span<const PackedTraceEvent> words;
@@ -95,7 +96,7 @@ class TraceBuffer {
            model.facade == static_cast<std::uint8_t>(block.facade) && model.device == block.device;
   }
   static std::size_t slot_of(std::uint64_t address) { return fibonacci_slot<kSetBits>(address); }
-  // A model at that address if one is known, else any other model.
+  // Returns the model at that address if one is known, else any other model.
   std::size_t model_at(std::uint64_t address) const {
     const Set& set = sets_[slot_of(address)];
     return models_[set[0]].address == address ? set[0] : set[1];
@@ -104,13 +105,14 @@ class TraceBuffer {
     return static_cast<std::int64_t>(at - last_time_);
   }
 
-  // The number of words in the low bits, the number of models above them.
+  // The number of words in the low 16 bits, and the number of models above them.
   std::atomic<std::uint32_t> used_{0};
-  TraceTime last_time_ = 0;  // of the last event
-  // The latest models by a hash of the block's address. A set holds two addresses, the newer first.
+  TraceTime last_time_ = 0;  // the time of the last event
+  // The latest models, found by a hash of the block's address. A set holds two models, the newer
+  // first.
   using Set = std::array<std::uint16_t, 2>;
   std::array<Set, 1u << kSetBits> sets_{};
-  TraceEvent models_[kPackedModelsPerChunk + 1];  // the last one matches no block
+  TraceEvent models_[kPackedModelsPerChunk + 1];  // the last one is empty: it matches no block
   PackedTraceEvent words_[kPackedWordsPerChunk];
 };
 static_assert(sizeof(TraceBuffer) <= 64u << 10);

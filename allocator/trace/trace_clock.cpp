@@ -15,7 +15,7 @@ bool counter_is_trusted() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kInvariant = 1u << 8;
   if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & kInvariant) == 0) return false;
-  // If the counters of the processors differed, the kernel would use another clock.
+  // If the counters of the processors differed, the kernel would use another clock source.
   std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
   std::string source;
   file >> source;

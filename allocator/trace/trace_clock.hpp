@@ -1,7 +1,7 @@
-// The clock of traces: the processor's time stamp counter if the kernel trusts it, else
-// CLOCK_MONOTONIC. read() is ordered after everything before it in program order, and before any
-// later store that another thread sees. So times taken while a thread holds a block order the users
-// of the block. Thread-safe; its only state is the kind of clock.
+// The clock of traces: the processor's time stamp counter if the kernel trusts the counter, else
+// CLOCK_MONOTONIC. read() runs after everything before it in program order, and before any later
+// store that another thread sees. So if threads read the clock while they hold a block, the times
+// show in which order they held it. Thread-safe; the kind of clock is the only state.
 #pragma once
 
 #include <time.h>
@@ -14,7 +14,7 @@ namespace uvm {
 
 class TraceClock {
  public:
-  TraceClock();  // the best clock of this machine
+  TraceClock();  // chooses the best clock of this machine
   explicit TraceClock(TraceClockKind kind) : kind_(kind) {}
 
   TraceClockKind kind() const { return kind_; }
@@ -22,8 +22,8 @@ class TraceClock {
   std::uint64_t read() const noexcept {
 #if defined(__x86_64__)
     if (kind_ == TraceClockKind::kTicks) {
-      // The counter may be read before older loads are done; the fence waits for them. The builtins
-      // spare every includer <immintrin.h>, 70,000 lines.
+      // The processor may read the counter before older loads are done, so a fence waits for them.
+      // Builtins are used so that includers do not get <immintrin.h>, which has 70,000 lines.
       __builtin_ia32_lfence();
       return __builtin_ia32_rdtsc();
     }

@@ -1,6 +1,6 @@
-// One event of the allocator, as in memory and in a trace file: 48 bytes, in the byte order of the
-// machine that wrote it. docs/trace.md states what each field means for each kind; the makers below
-// fill the fields accordingly. Plain values, no lock.
+// One event of the allocator, in memory and in a trace file: 48 bytes, in the byte order of the
+// machine that wrote it. docs/trace.md states what each field means for each kind of event; the
+// functions at the end fill the fields accordingly. Plain values without a lock.
 #pragma once
 
 #include <cstddef>
@@ -21,21 +21,21 @@ enum class TraceKind : std::uint8_t {
   kPrefetch,
   kDiscard,
   kUse,      // a stream works on a block
-  kStream,   // a stream is seen first, or is gone
+  kStream,   // a stream is seen for the first time, or is gone
   kFailure,  // a request that could not be served, or a driver call that failed
-  kMark,     // text of the program
-  // Work of the program on its device's streams, as a simulated machine reports it.
-  kKernel,  // followed by its touches, on the same thread
+  kMark,     // text that the program wrote
+  // Work that the program puts on its streams, as a simulated machine reports it.
+  kKernel,  // its touches follow, on the same thread
   kTouch,   // a range that the kernel before it reads or writes
   kSignal,  // an event is recorded on a stream
   kWait,    // a stream or the host waits
-  kSite,    // the place in the program that made the latest allocation at the address
+  kSite,    // the place in the program that made the latest allocation at this address
 };
 inline constexpr std::uint8_t kLastTraceKind = static_cast<std::uint8_t>(TraceKind::kSite);
-// "allocate", "free", ...
+// Returns "allocate", "free" and so on.
 std::string_view to_string(TraceKind kind);
 
-// A time of the recorder's clock; 0: the recorder is off.
+// A time of the recorder's clock; 0 if the recorder is off.
 using TraceTime = std::uint64_t;
 
 inline constexpr std::uint8_t kNoFacade = 0xff;
@@ -44,10 +44,10 @@ inline constexpr std::int16_t kNoPlace = -2;
 
 // In TraceEvent::flags.
 inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: live before the trace began
-inline constexpr std::uint8_t kTraceGone = 2;         // stream: seen for the last time
+inline constexpr std::uint8_t kTraceGone = 2;         // stream: it is gone
 
-// In TraceEvent::detail of a kernel: the unit of its amount. A number below this one: operations of
-// a type.
+// In TraceEvent::detail of a kernel: the unit of the kernel's amount. Numbers below
+// kTraceOperationTypes mean operations of that type.
 inline constexpr std::uint8_t kTraceOperationTypes = 5;
 inline constexpr std::uint8_t kTraceCopyToDevice = 252;  // bytes over the link
 inline constexpr std::uint8_t kTraceCopyToHost = 253;
@@ -67,13 +67,13 @@ struct TraceEvent {
   TraceTime time = 0;
   std::uint64_t address = 0;
   std::uint64_t size_bytes = 0;  // as requested
-  std::uint64_t extra = 0;       // the block's size as rounded, or the number of a text
-  std::uint64_t stream = 0;      // the vendor's handle
+  std::uint64_t extra = 0;       // the rounded size of the block, or the number of a text
+  std::uint64_t stream = 0;      // the vendor's handle of the stream
   TraceKind kind = TraceKind::kMark;
   std::uint8_t facade = kNoFacade;
   std::uint8_t flags = 0;
-  std::uint8_t detail = 0;  // the Advice, the RuntimeError, a kernel's type, a touch's access
-  std::int16_t device = kNoPlace;  // a device's ordinal; for moves the source
+  std::uint8_t detail = 0;  // an Advice, a RuntimeError, a kernel's unit, or a touch's access
+  std::int16_t device = kNoPlace;  // a device's ordinal; the source of a move
   std::int16_t place = kNoPlace;   // the destination
 
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
@@ -89,7 +89,7 @@ inline std::uint64_t trace_word(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// A block, for its allocation, its free and the list of blocks live at the start.
+// A block, as recorded at its allocation and free, and in the list of blocks live at the start.
 struct TraceBlock {
   Facade facade = Facade::kHost;
   int device = 0;
@@ -112,7 +112,7 @@ inline TraceEvent trace_event(TraceKind kind, TraceTime at, const TraceBlock& bl
   return event;
 }
 
-// An event of a range of addresses on a device's stream.
+// Returns an event about a range of addresses on a device's stream.
 inline TraceEvent trace_event(TraceKind kind, TraceTime at, int device, const void* address,
                               std::size_t size_bytes, StreamHandle stream) {
   TraceEvent event;

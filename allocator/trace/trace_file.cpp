@@ -32,8 +32,8 @@ std::string with_process_number(std::string file) {
   return file;
 }
 
-// Blocks SIGXFSZ during its scope, because a write beyond RLIMIT_FSIZE would end the program. The
-// program's own handling of the signal stays.
+// Blocks SIGXFSZ in its scope, because a write beyond RLIMIT_FSIZE raises it, which would end the
+// program. The program's own handling of the signal does not change.
 class WithoutSizeSignal {
  public:
   WithoutSizeSignal() noexcept {
@@ -52,7 +52,7 @@ class WithoutSizeSignal {
   WithoutSizeSignal(const WithoutSizeSignal&) = delete;
   WithoutSizeSignal& operator=(const WithoutSizeSignal&) = delete;
 
-  // Removes the pending signal of a write that has failed with EFBIG.
+  // Removes the pending signal that a write raised when it failed with EFBIG.
   void take_back() noexcept {
     if (was_pending_) return;
     const ErrnoGuard errno_guard;
@@ -67,10 +67,10 @@ class WithoutSizeSignal {
   bool was_pending_ = false;
 };
 
-// Makes a new file with that name, and locks it. A former file of that name is removed, not
-// emptied, because it may have another name too. Returns -1 on failure, with the reason in
-// `*why_not`; an empty reason: another process traces there. Only a regular file is removed: a pipe
-// or a device belongs to the user.
+// Makes a new file with that name and locks it. Removes an existing file of that name instead of
+// emptying it, because the file may have another name too. Removes only regular files: a pipe or a
+// device belongs to the user. Returns -1 on failure, with the reason in `*why_not`. An empty reason
+// means that another process traces to that file.
 int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) {
   constexpr int kMostAttempts = 100;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
@@ -92,7 +92,7 @@ int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) 
       close(descriptor);
       return -1;
     }
-    // If the file has no name, another process has replaced it before the lock.
+    // If the file has no name any more, another process replaced it before it was locked.
     const bool has_name = fstat(descriptor, opened) == 0 && opened->st_nlink > 0;
     if (has_name && !is_there) return descriptor;
     const bool is_removed = !has_name || place.remove();
@@ -107,8 +107,8 @@ int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) 
   return -1;
 }
 
-// Makes `*file`; if another process traces there, a file with the process number in its name.
-// Returns -1 on failure, and why in `*why_not`.
+// Makes `*file`. If another process traces to it, adds the process number to the name. Returns -1
+// on failure, with the reason in `*why_not`.
 int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     const OwnFile place(*file);
@@ -124,8 +124,8 @@ std::size_t round_up_to_8(std::size_t size_bytes) {
   return (size_bytes + 7) / 8 * 8;
 }
 
-// Cuts the text to a chunk, at the end of a character. Text that is not UTF-8 is cut at the last
-// byte.
+// Cuts the text to the size of a chunk, at the end of a character. Text that is not UTF-8 is cut at
+// the last byte that fits.
 std::string_view cut_text(std::string_view text) {
   auto continues = [&](std::size_t at) {
     return (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u;
@@ -238,14 +238,14 @@ std::string TraceFile::make_header(const std::vector<TraceDevice>& devices) {
 std::uint64_t TraceFile::write_text(std::string_view text) noexcept {
   if (!is_open()) return 0;
   text = cut_text(text);
-  // A repeated failure uses the same text.
+  // If the same text was written last, as for a repeated failure, its number is returned.
   if (texts_ != 0 && text == last_text_) return texts_;
   TraceChunkHeader header;
   header.kind = TraceChunkKind::kText;
   header.count = static_cast<std::uint32_t>(text.size());
   header.value = texts_ + 1;
   if (!write_chunk(header, std::as_bytes(std::span(text)))) return 0;
-  last_text_.assign(text);  // has room, so it does not allocate
+  last_text_.assign(text);  // the capacity suffices, so this does not allocate
   return ++texts_;
 }
 
@@ -255,7 +255,7 @@ std::uint64_t TraceFile::write_site(std::string_view site) noexcept {
   const std::uint64_t text = write_text(site);
   try {
     if (text != 0) sites_.emplace(site, text);
-  } catch (const std::bad_alloc&) {  // the text is written again
+  } catch (const std::bad_alloc&) {  // the text will be written again
   }
   return text;
 }
@@ -272,7 +272,7 @@ void TraceFile::remember_site(const void* caller, std::uint64_t text) noexcept {
   }
 }
 
-// Returns false if the file is as it was before.
+// Writes a chunk. Returns false if that fails; the file is then as it was before.
 bool TraceFile::write_chunk(const TraceChunkHeader& header, std::span<const std::byte> content,
                             std::span<const std::byte> more) noexcept {
   if (!is_open()) return false;
@@ -302,7 +302,8 @@ bool TraceFile::write_chunk(const TraceChunkHeader& header, std::span<const std:
   return false;
 }
 
-// A program that closes descriptors it does not own may have another file under this number.
+// Whether the descriptor still is this file. A program that closes descriptors it does not own may
+// since have opened another file with the same number.
 bool TraceFile::is_ours() const noexcept {
   struct stat now {};
   return is_open() && fstat(descriptor_, &now) == 0 && now.st_dev == device_ &&

@@ -1,6 +1,6 @@
-// The file of a trace: its header and its chunks (trace_format.hpp). If it cannot be written,
-// events are counted as dropped, one line says so, and the program continues: no signal reaches it
-// and no write waits. If the program closes the file, the trace ends.
+// The file of a trace: its header and its chunks (trace_format.hpp). If the file cannot be written,
+// events are counted as dropped, one line in the log says so, and the program continues: no signal
+// reaches it and no write waits. If the program closes the file, the trace ends.
 //
 // Guarded by the recorder's mutex. Only open() and the functions about call sites allocate.
 #pragma once
@@ -34,38 +34,38 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Makes the file, with its header; TraceRecorder::start() describes its name. Returns an empty
-  // string, or in one line why not.
+  // Makes the file and writes its header. TraceRecorder::start() describes the name. Returns an
+  // empty string, or one line that says why the file cannot be made.
   std::string open(const std::string& name, const std::vector<TraceDevice>& devices);
   bool is_open() const noexcept { return descriptor_ >= 0; }
   const std::string& name() const { return name_; }  // of the latest trace
   // Ends the trace.
   void close() noexcept;
-  // Called in a forked child: closes the descriptor, because it shares the parent's lock on the
-  // file.
+  // Called in a forked child. Closes the descriptor, because it shares the lock of the parent on
+  // the file.
   void abandon() noexcept;
 
-  // Events that cannot be written are counted.
+  // Writes the events of the buffer, or counts them as dropped if they cannot be written.
   void write_events(const TraceBuffer& buffer) noexcept;
   // Writes the blocks that were live at the start, with the time of the start.
   void write_live_blocks(std::vector<TraceEvent>* events) noexcept;
   // Writes a text, cut to kMostTraceTextBytes at the end of a character. Returns the number of the
-  // text; 0: it could not be written.
+  // text, or 0 if it could not be written.
   std::uint64_t write_text(std::string_view text) noexcept;
 
-  // As write_text(), for a call site, whose text is written once.
+  // As write_text(), for a call site. The text of each call site is written once.
   std::uint64_t write_site(std::string_view site) noexcept;
-  // The number of the text of a call in code; 0: not known yet, or not remembered for lack of
-  // memory.
+  // Returns the number of the text for a call in code. Returns 0 if the text was not written yet,
+  // or could not be remembered because memory was short.
   std::uint64_t site_of(const void* caller) const noexcept;
   void remember_site(const void* caller, std::uint64_t text) noexcept;
 
   void count_dropped() noexcept { ++dropped_; }
   std::uint64_t dropped() const noexcept { return dropped_; }
 
-  // A line for the log about the file. The recorder writes it without its mutex.
+  // A line for the log about the file. The recorder logs it after releasing its mutex.
   struct Line {
-    std::string once;  // its key; empty: the line is written each time
+    std::string once;  // the key for log_once(); empty: the line is logged each time
     std::string text;
   };
   std::optional<Line> take_line() noexcept;
@@ -81,16 +81,16 @@ class TraceFile {
   const TraceClock& clock_;
   std::string name_;
   int descriptor_ = -1;
-  dev_t device_ = 0;  // identifies the file, with the number
+  dev_t device_ = 0;  // identifies the file, together with the number
   ino_t number_ = 0;
-  off_t written_bytes_ = 0;  // of the header and whole chunks
+  off_t written_bytes_ = 0;  // size of the header and the whole chunks
   TraceTime start_time_ = 0;
   std::string last_text_;
   std::uint64_t texts_ = 0;
-  std::map<std::string, std::uint64_t, std::less<>> sites_;       // numbers of texts
-  std::unordered_map<const void*, std::uint64_t> sites_of_code_;  // by the address of the call
-  std::uint64_t dropped_ = 0;                                     // events
-  std::optional<Line> line_;                                      // to be written
+  std::map<std::string, std::uint64_t, std::less<>> sites_;       // text -> number of the text
+  std::unordered_map<const void*, std::uint64_t> sites_of_code_;  // the same, by return address
+  std::uint64_t dropped_ = 0;                                     // number of events
+  std::optional<Line> line_;                                      // not yet logged
 };
 
 }  // namespace uvm

@@ -1,7 +1,7 @@
-// The format of a trace file, version 4: a header, then chunks. The last chunk says that the trace
-// is complete. Version 3 lacks call sites; version 2 also lacks kernels, touches, signals and
-// waits; version 1 also lacks packed chunks. docs/trace.md describes the format for readers in
-// other languages. Plain values, written as they are in memory.
+// The format of a trace file, version 4: a header, then chunks. The last chunk marks the trace as
+// complete. Version 3 lacks call sites; version 2 also lacks kernels, touches, signals and waits;
+// version 1 also lacks packed chunks. docs/trace.md describes the format for readers in other
+// languages. Plain values, written as they are in memory.
 #pragma once
 
 #include <array>
@@ -21,17 +21,17 @@ enum class TraceClockKind : std::uint32_t {
   kTicks = 1,        // the processor's time stamp counter
 };
 
-// Followed by the devices, then by the program's name.
+// The devices follow the header, then the program's name.
 struct TraceFileHeader {
   std::array<char, 8> magic = kTraceMagic;
   std::uint32_t version = kTraceVersion;
   std::uint32_t byte_order = kTraceByteOrder;
-  std::uint32_t header_bytes = 0;  // with the devices and the name; the first chunk follows
+  std::uint32_t header_bytes = 0;  // devices and name included; then comes the first chunk
   std::uint32_t event_bytes = sizeof(TraceEvent);
   std::uint64_t process = 0;
   std::int64_t start_time_of_day_ns = 0;  // since 1970-01-01 UTC
-  std::uint64_t start_time = 0;           // by the clock of the events
-  std::uint64_t start_monotonic_ns = 0;   // the same moment by CLOCK_MONOTONIC
+  std::uint64_t start_time = 0;           // on the clock of the events
+  std::uint64_t start_monotonic_ns = 0;   // the same moment on CLOCK_MONOTONIC
   TraceClockKind clock = TraceClockKind::kNanoseconds;
   std::uint32_t device_count = 0;
   std::uint32_t program_bytes = 0;
@@ -41,51 +41,53 @@ static_assert(sizeof(TraceFileHeader) == 72);
 
 struct TraceFileDevice {
   std::uint64_t capacity_bytes = 0;
-  std::array<char, 56> name{};  // cut if longer, then 0
+  std::array<char, 56> name{};  // cut to fit, and ended by 0
 };
 static_assert(sizeof(TraceFileDevice) == 64);
 
 inline constexpr std::size_t kMostTraceDevices = 1024;
 
 enum class TraceChunkKind : std::uint32_t {
-  kEvents = 0x544e5645,  // "EVNT": `count` events of one thread, in its order
-  // "PACK": `value` models, which are events that represent others like them, then
-  // `count` words (PackedTraceEvent), padded with 0 to 8. The first time is that of model 0.
+  kEvents = 0x544e5645,  // "EVNT": `count` events of one thread, in that thread's order
+  // "PACK": `value` models, which are events that represent others like them, then `count` words
+  // (PackedTraceEvent), zero-padded to a multiple of 8 bytes. Times start from that of model 0.
   kPacked = 0x4b434150,
-  kText = 0x54584554,  // "TEXT": text number `value`, `count` bytes, padded with 0 to 8
+  kText = 0x54584554,  // "TEXT": text number `value`, `count` bytes, zero-padded to 8n bytes
   kEnd = 0x53444e45,   // "ENDS": nothing follows; `value` events could not be written
 };
 
 struct TraceChunkHeader {
   TraceChunkKind kind = TraceChunkKind::kEvents;
   std::uint32_t count = 0;
-  std::uint32_t thread = 0;         // small numbers from 1, in the order of first events
+  std::uint32_t thread = 0;         // numbered from 1, in the order of first events
   std::uint32_t system_thread = 0;  // the system's number of the thread
   std::uint64_t value = 0;
-  std::uint64_t time = 0;          // the time of writing, by the clock of the events
-  std::uint64_t monotonic_ns = 0;  // the same moment by CLOCK_MONOTONIC
+  std::uint64_t time = 0;          // the time of writing, on the clock of the events
+  std::uint64_t monotonic_ns = 0;  // the same moment on CLOCK_MONOTONIC
 };
 static_assert(sizeof(TraceChunkHeader) == 40);
 
-// A chunk with its header is just below 64 KiB.
+// A chunk with its header is slightly smaller than 64 KiB.
 inline constexpr std::size_t kTraceEventsPerChunk = 1364;
 static_assert(sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent) <= 64u << 10);
 inline constexpr std::size_t kMostTraceTextBytes = 4096;
 
-// A packed chunk, with the other members of TraceBuffer, is just below 64 KiB too.
+// A packed chunk, together with the other members of TraceBuffer, is slightly smaller than 64 KiB
+// too.
 inline constexpr std::size_t kPackedWordsPerChunk = 6144;
 inline constexpr std::size_t kPackedModelsPerChunk = 740;
 
-// One word of a packed chunk. It is an event like one of the chunk's models, at a time after the
-// last event. With `is_free` its kind is kFree, because a block's allocation and free have one
-// model. Or the word is a pause, which adds to the time of the next event.
+// One word of a packed chunk: an event or a pause. The event is like one of the chunk's models, at
+// a time after the last event. If `is_free`, its kind is kFree, because a block's allocation and
+// free share one model. A pause adds to the time of the next event.
 class PackedTraceEvent {
  public:
   PackedTraceEvent() = default;
   PackedTraceEvent(std::int64_t since_last, bool is_free, std::size_t model)
       : word_(static_cast<std::uint32_t>(since_last) << kTimeShift |
               std::uint32_t{is_free} << kFreeShift | static_cast<std::uint32_t>(model)) {}
-  // The part of `since_last` that an event's word cannot hold.
+  // Returns a word for the part of `since_last` that an event's word cannot hold. less_pause()
+  // returns the rest.
   static PackedTraceEvent pause(std::int64_t since_last) {
     return {pauses(since_last), false, kPauseModel};
   }
@@ -102,7 +104,7 @@ class PackedTraceEvent {
   }
 
   bool is_pause() const { return model() == kPauseModel; }
-  // The time of an event or of a pause.
+  // Returns the time of an event since the last one, or the length of a pause.
   std::int64_t since_last() const {
     const std::int64_t time = static_cast<std::int32_t>(word_) >> kTimeShift;
     return is_pause() ? time << kTimeBits : time;

@@ -41,9 +41,10 @@ void follow(const TraceEvent& event, std::unordered_set<std::uint64_t>* live) {
   if (event.kind == TraceKind::kFree) live->erase(event.address);
 }
 
-// Orders events of several threads at the same time. Each step takes the first possible event among
-// the first events of all threads or, if none is possible, the first. A step compares two threads
-// and one address, however many events there are.
+// Orders events of several threads at the same time. An event is possible unless it allocates at a
+// live address or frees one that is not live. Each step looks at the first remaining event of each
+// thread and takes the first that is possible; if none is, the first of all. A step touches two
+// threads and one address, so its cost hardly depends on the number of events.
 class Simultaneous {
  public:
   Simultaneous(std::span<const ThreadEvent> events, std::unordered_set<std::uint64_t>* live)
@@ -62,7 +63,7 @@ class Simultaneous {
     heads_.erase(taken);
     if (depends_on_block(event)) {
       Block& block = blocks_[event.address];
-      // It is the first of those with the same kind of event for the block.
+      // The event is the first in the set for its kind of event and its block.
       (event.kind == TraceKind::kAllocate ? block.allocations : block.frees).erase(taken);
       follow(event, &live_);
       update(event.address, &block);
@@ -75,11 +76,11 @@ class Simultaneous {
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
-  // The first event of each thread, by index among the events.
+  // The first remaining events of threads that concern this block, as indexes among the events.
   struct Block {
     std::set<std::size_t> allocations;
     std::set<std::size_t> frees;
-    std::size_t possible = kNone;  // the one of them that is in possible_
+    std::size_t possible = kNone;  // the one of these events that is in possible_
   };
 
   static bool depends_on_block(const TraceEvent& event) {
@@ -113,7 +114,7 @@ class Simultaneous {
   std::unordered_map<std::uint64_t, Block> blocks_;
 };
 
-// Parses the bytes of one file from the front.
+// Parses the bytes of one file from the beginning.
 class Parser {
  public:
   Parser(const std::string& file, UnfinishedTrace unfinished)
@@ -188,7 +189,7 @@ class Parser {
     last_monotonic_ns_ = header_.start_monotonic_ns;
   }
 
-  // Returns false if the file ends inside the chunk and that is accepted.
+  // Returns false if the file ends inside the chunk and unfinished traces are accepted.
   bool parse_chunk() {
     const std::size_t start = at_;
     if (!has(sizeof(TraceChunkHeader))) return cut_short(start);
@@ -284,7 +285,7 @@ class Parser {
   }
 
   void add(const TraceEvent& event, std::uint32_t thread) {
-    // An event from before the recorder was started again belongs to a former trace.
+    // An event from before the recorder was started again belongs to an earlier trace.
     if (event.time >= header_.start_time) trace_.events.push_back({event, thread});
   }
 

@@ -1,10 +1,10 @@
 // Reads a trace file (docs/trace.md) into memory, in the order of events. Every length in the file
-// is checked before it is used: any file gives a trace or a TraceFormatError. Free functions,
+// is checked before use, so any file gives a trace or a TraceFormatError. Free functions,
 // thread-safe.
 //
-// Order: by time; events of one thread stay in their order. Of events of several threads at the
-// same time, the free of a live block comes before the next allocation at its address. So a trace
-// replays even with a coarse clock.
+// Events are ordered by time, and events of one thread stay in their order. If several threads have
+// events at the same time, the free of a live block comes before the next allocation at its
+// address. So a trace replays even if the clock was coarse.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace uvm {
 
-// "FILE: at byte N: the fault".
+// The message is "FILE: at byte N: the fault".
 class TraceFormatError : public std::runtime_error {
  public:
   TraceFormatError(const std::string& file, std::uint64_t offset, const std::string& what);
@@ -43,12 +43,12 @@ struct Trace {
   TraceClockKind clock = TraceClockKind::kNanoseconds;
   std::vector<Device> devices;
   std::vector<ThreadEvent> events;
-  std::vector<std::string> texts;  // by number, less 1
+  std::vector<std::string> texts;  // text number n is at index n - 1
   std::uint64_t dropped = 0;       // events that could not be written
   bool finished = false;           // the recorder was stopped, so nothing is missing at the end
 
-  // The text of a mark, a failure or a call site; empty for others, and if it could not be
-  // written.
+  // Returns the text of a mark, a failure or a call site. Returns an empty string for other events,
+  // or if the text could not be written.
   std::string text(const TraceEvent& event) const;
 };
 

@@ -17,7 +17,8 @@
 namespace uvm {
 namespace {
 
-// Unique among all recorders, because a thread's slot may be of a destroyed recorder.
+// Returns a number unique among all recorders, because a thread's slot may belong to a destroyed
+// recorder.
 std::uint32_t next_generation() {
   static std::atomic<std::uint32_t> last{0};
   const std::uint32_t next = last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -40,7 +41,7 @@ std::string TraceRecorder::start(const std::string& file, const std::vector<Devi
   if (in_child()) return fmt::format("trace {}: a forked child cannot be traced", file);
   if (std::string why_not = open(file, devices); !why_not.empty()) return why_not;
   std::vector<TraceEvent> live;
-  // From `begin` until the live blocks are written, no other thread writes to the file.
+  // From `begin` until the live blocks are written, no other thread can write to the file.
   std::unique_lock lock(mutex_, std::defer_lock);
   const Begin begin = [&]() UVM_NOT_ANALYSED {
     lock.lock();
@@ -109,7 +110,7 @@ void TraceRecorder::stop() noexcept {
 }
 
 void TraceRecorder::after_fork_in_child() noexcept {
-  // Takes no lock, because a thread of the parent may have held the mutex.
+  // Takes no lock, because a thread of the parent may have held the mutex at the fork.
   generation_.store(0, std::memory_order_relaxed);
   file_.abandon();
 }
@@ -143,8 +144,8 @@ void TraceRecorder::allocated_at(TraceTime at, const void* address,
   if (event.extra != 0) append(event);
 }
 
-// The symbol is looked up without the mutex, because the loader's lock may be held while memory is
-// allocated.
+// The symbol is looked up without the mutex, because another thread may hold the loader's lock
+// while it allocates memory.
 void TraceRecorder::allocated_by(TraceTime at, const void* address, const void* caller) noexcept {
   if (at == 0 || in_child()) return;
   ErrnoGuard errno_guard;
@@ -159,7 +160,7 @@ void TraceRecorder::allocated_by(TraceTime at, const void* address, const void* 
       const Locked lock(*this);
       event.extra = file_.write_site(site);
       file_.remember_site(caller, event.extra);
-    } catch (const std::exception&) {  // no memory for the text
+    } catch (const std::exception&) {  // memory for the text ran out
     }
   }
   if (event.extra != 0) append(event);
@@ -277,7 +278,7 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
   char text[256];
   std::size_t size_bytes = 0;
   try {
-    // Like RuntimeStatus::text(), which allocates.
+    // The same text as RuntimeStatus::text(), which allocates.
     size_bytes = fmt::format_to_n(text, sizeof(text), "{}: {} ({})", status.call,
                                   status.native_name, status.native_code)
                      .size;
@@ -290,7 +291,7 @@ std::uint64_t TraceRecorder::failure_text(const RuntimeStatus& status) noexcept 
 
 // ---- buffers
 
-// Adds a block's first event in its chunk, or one after a pause.
+// Adds an event that TraceBuffer::append_like_before() could not add.
 void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
   std::size_t model = TraceBuffer::kNoModel;
   if (slot_.generation == generation_.load(std::memory_order_acquire)) {
@@ -300,8 +301,8 @@ void TraceRecorder::append_block(bool is_free, TraceTime at, const TraceBlock& b
   if (model != TraceBuffer::kNoModel) slot_.buffer->remember(block.address, model);
 }
 
-// `model`: the model that the event is like; kNoModel: the event becomes a model. Returns the
-// event's model; kNoModel: the event is dropped.
+// Adds an event like `model`; kNoModel: the event becomes a model. Returns the event's model, or
+// kNoModel if the event is dropped.
 std::size_t TraceRecorder::append(const TraceEvent& event, bool is_free,
                                   std::size_t model) noexcept {
   const std::uint32_t generation = generation_.load(std::memory_order_acquire);
@@ -315,8 +316,8 @@ std::size_t TraceRecorder::append(const TraceEvent& event, bool is_free,
   return buffer->append(event, is_free, model);
 }
 
-// Gives the thread an empty buffer, because it has none, a full one, or one of an earlier trace.
-// nullptr: the event is dropped.
+// Gives the thread an empty buffer, because it has no buffer, a full one, or one of an earlier
+// trace. Returns nullptr if the event must be dropped.
 TraceBuffer* TraceRecorder::make_room(std::uint32_t generation) noexcept {
   ErrnoGuard errno_guard;
   if (in_child()) {
@@ -355,7 +356,7 @@ TraceBuffer* TraceRecorder::add_buffer() noexcept {
   }
 }
 
-// If the ending thread records after this, it gets another buffer.
+// If the ending thread records an event after this, it gets another buffer.
 void TraceRecorder::thread_ended(void* argument) noexcept {
   auto* buffer = static_cast<TraceBuffer*>(argument);
   TraceRecorder* recorder = buffer->recorder;

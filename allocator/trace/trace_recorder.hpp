@@ -1,23 +1,23 @@
 // Records the allocator's events in a file, for `uvmalloc trace` and for replay. Each thread fills
-// a buffer of its own without a lock, and writes it when it is full.
+// its own buffer without a lock, and writes the buffer when it is full.
 //
-// Any thread may call any member function. All but allocated_at() and allocated_by() may be called
-// with any lock of the allocator held. Only these two, start(), mark() and a thread's first event
+// Any thread may call any member function. Any lock of the allocator may be held, except during
+// allocated_at() and allocated_by(). Only these two, start(), mark() and a thread's first event
 // allocate. The mutex guards the file and the list of buffers. It is taken once in thousands of
 // events, and for each call site.
 //
-// A trace replays if times are taken while the thread holds the block: by a free before another
-// thread can get it, by an allocation after the thread has it. The simplest way is under the pool's
-// lock:
+// A trace replays correctly if each time is taken while the thread holds the block: for a free,
+// before another thread can get the block; for an allocation, after the thread has it. The simplest
+// way is to take the time under the pool's lock:
 //
 //   TraceTime at = trace_.now();    // under the lock; 0 while the recorder is off
 //   ...                             // the lock is released
 //   trace_.allocated(at, block);    // does nothing if `at` is 0
 //
 // Memory: 64 KiB for each live thread that has recorded an event. If the file cannot be written,
-// events are dropped and counted, one line says so, and the program continues: no signal reaches it
-// and no write waits. If the program closes the file, the trace ends. A forked child records
-// nothing. The buffers of a process that is killed, or ends by _exit, are lost.
+// events are dropped and counted, one line in the log says so, and the program continues: no signal
+// reaches it and no write waits. If the program closes the file, the trace ends. A forked child
+// records nothing. If a process is killed or ends by _exit, the events in its buffers are lost.
 #pragma once
 
 #include <pthread.h>
@@ -46,37 +46,39 @@ class TraceRecorder {
  public:
   TraceRecorder() = default;
   explicit TraceRecorder(TraceClock clock) : clock_(clock) {}
-  // Stops the trace. No other thread may record any more or be about to end.
+  // Stops the trace. No other thread may still record, or be about to end.
   ~TraceRecorder();
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
   using Device = TraceDevice;
   using BlockSink = std::function<void(const TraceBlock&)>;
-  // Calls the sink for each live block, and then `begin`. start() calls it once. For an exact list
-  // it holds the locks under which now() is called; neither call touches the file.
+  // Calls the sink for each live block, and then calls `begin`. start() calls this function once.
+  // For an exact list, it holds the locks under which now() is called. Neither call touches the
+  // file.
   using Begin = std::function<void()>;
   using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
-  // Begins a trace in `file`, which replaces a former one and which only this user may read. "%p"
-  // in the name is the process number. If another process is tracing to that file, ".<process
-  // number>" is added. Blocks that `live_blocks` lists come first, marked as already live. Returns
-  // an empty string, or in one line why not: for example, only a regular file is replaced. After an
-  // exception no trace runs.
+  // Begins a trace in `file`, which only this user may read. An existing regular file is replaced.
+  // "%p" in the name stands for the process number. If another process is tracing to that file,
+  // ".<process number>" is added to the name. The blocks that `live_blocks` lists come first,
+  // marked as already live. Returns an empty string, or one line that says why no trace began.
+  // After an exception no trace runs.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {}) UVM_NOT_ANALYSED;
 
-  // Writes the buffers and ends the file. Events that other threads record meanwhile may be left
-  // out.
+  // Writes the buffers and ends the file. Events that other threads record during the call may be
+  // left out.
   void stop() noexcept;
 
-  // Called in a forked child: off for good. Without this call too the parent's file is safe.
+  // Called in a forked child: switches the recorder off for good. The parent's file is safe even
+  // without this call.
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
   TraceTime now() const noexcept { return enabled() ? clock_.read() : 0; }
 
-  // Each of these does nothing if `at` is 0.
+  // These functions do nothing if `at` is 0.
 
   void allocated(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(false, at, block);
@@ -84,8 +86,8 @@ class TraceRecorder {
   void freed(TraceTime at, const TraceBlock& block) noexcept {
     if (at != 0) append(true, at, block);
   }
-  // The place in the program that allocated the live block at `address`. Called after its
-  // allocated(), on the same thread. `site` is text; `caller` is a return address.
+  // Names the place in the program that allocated the live block at `address`. Called after
+  // allocated() of the block, on the same thread. `site` is a text; `caller` is a return address.
   void allocated_at(TraceTime at, const void* address, std::string_view site) noexcept;
   void allocated_by(TraceTime at, const void* address, const void* caller) noexcept;
   void used(TraceTime at, const void* address, int device, StreamHandle stream) noexcept {
@@ -101,26 +103,28 @@ class TraceRecorder {
                  StreamHandle stream) noexcept;
   void stream_seen(TraceTime at, int device, StreamHandle stream) noexcept;
   void stream_gone(TraceTime at, int device, StreamHandle stream) noexcept;
-  // A request that could not be served: `request` has no address.
+  // Records a request that could not be served. `request` has no address.
   void out_of_memory(TraceTime at, const TraceBlock& request, const RuntimeStatus& status) noexcept;
-  // A driver call about a range; address nullptr and size 0 if it has none.
+  // Records a driver call about a range that failed; without a range, `address` is nullptr and the
+  // size 0.
   void call_failed(TraceTime at, int device, const void* address, std::size_t size_bytes,
                    const RuntimeStatus& status) noexcept;
-  // A kernel, a copy or a fill; `type` is TraceEvent::detail, the unit of `amount`.
+  // Records a kernel, a copy or a fill. `type` is TraceEvent::detail, the unit of `amount`.
   void kernel_started(TraceTime at, int device, StreamHandle stream, std::uint64_t amount,
                       std::uint8_t type, std::span<const TracedRange> ranges) noexcept;
-  // An event of the runtime is recorded on a stream, or a stream or the host waits.
+  // Record that an event of the runtime is recorded on a stream, and that a stream or the host
+  // waits.
   void signalled(TraceTime at, int device, StreamHandle stream, const void* signal) noexcept;
   void waited(TraceTime at, int device, StreamHandle stream, const void* signal,
               TraceWait wait) noexcept;
   // Writes a text of the program, cut to kMostTraceTextBytes at the end of a character.
   void mark(std::string_view text) noexcept;
 
-  std::string file() const;       // of the current or latest trace
+  std::string file() const;       // the name of the current or latest trace
   std::uint64_t dropped() const;  // events that could not be written
 
  private:
-  // A thread's buffer of the trace with that generation, which no other trace of the process has.
+  // A thread's buffer, and the generation of its trace, which no other trace of the process has.
   struct Slot {
     std::uint32_t generation = kNoGeneration;
     TraceBuffer* buffer = nullptr;
@@ -138,7 +142,7 @@ class TraceRecorder {
   std::size_t append(const TraceEvent& event, bool is_free = false,
                      std::size_t model = TraceBuffer::kNoModel) noexcept;
 
-  // Holds the mutex. Lines about the file are logged after it is released.
+  // Holds the mutex. Lines about the file are logged after the mutex is released.
   class UVM_SCOPED_CAPABILITY Locked {
    public:
     explicit Locked(TraceRecorder& recorder) UVM_ACQUIRE(recorder.mutex_) : recorder_(recorder) {
@@ -164,8 +168,8 @@ class TraceRecorder {
 
   const TraceClock clock_;
   std::atomic<std::uint32_t> generation_{0};  // of the current trace; 0: off
-  std::atomic<pid_t> process_{0};             // that started the first trace
-  pthread_key_t thread_key_ = 0;              // a thread's buffer; made by the first start()
+  std::atomic<pid_t> process_{0};             // the process that started the latest trace
+  pthread_key_t thread_key_ = 0;              // each thread's buffer; made by the first start()
 
   mutable Ranked<std::mutex, LockRank::kTrace> mutex_;
   bool key_made_ UVM_GUARDED_BY(mutex_) = false;

@@ -1,8 +1,8 @@
-// The settings of a user: parsed once from variables, or set by a program. known_settings() is the
-// table in docs/configuration.md, which scripts/lists.py writes. A value that is not accepted is an
-// error with the variable, the value and the accepted values, and the default stays in force.
+// The settings of a user: parsed once from variables, or set by a program. scripts/lists.py writes
+// known_settings() into the table in docs/configuration.md. If a value is not accepted, the default
+// stays in force, and an error names the variable, the value and the accepted values.
 //
-// Plain values and pure functions: any thread may use them.
+// Plain values and pure functions, which any thread may use.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ namespace uvm {
 
 enum class MoveMode : unsigned char {
   kCopyOnWrite,  // a device move shares the bytes until one side is written
-  kAlias,        // a device move shares the bytes for good: writes are seen on both sides
+  kAlias,        // a device move shares the bytes for good: both sides see all writes
   kCopy,         // a device move copies, as without uvmalloc
 };
 
-// What host memory consists of.
+// Which memory host blocks use.
 enum class HostBacking : unsigned char {
   kAuto,      // ordinary memory if every device uses the host's page tables, else managed memory
   kManaged,   // managed memory of the driver
@@ -37,14 +37,14 @@ enum class CpuTensors : unsigned char {
   kManaged,  // at once, which may initialise the driver
 };
 
-// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: unless the
-// process has PyTorch, with or without a plugin.
+// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: only if the
+// process has no PyTorch, with or without a plugin.
 enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 
 // The memory type that cudaPointerGetAttributes reports for pointers of a served cudaMalloc.
 enum class PointerType : std::uint8_t { kManaged, kDevice };
 
-// The reaction to steps that are much slower because their memory does not fit the device.
+// What happens if steps are much slower because their memory does not fit the device.
 enum class Thrashing : std::uint8_t {
   kWarn,  // logs one line
   kFail,  // a later allocation throws an out-of-memory error
@@ -56,21 +56,22 @@ struct Configuration {
   std::string runtime = "auto";            // UVMALLOC_RUNTIME
   Policy policy = Policy::kAuto;           // UVMALLOC_POLICY
   Thrashing thrashing = Thrashing::kWarn;  // UVMALLOC_THRASHING
-  // UVMALLOC_SPILL: a step may take this many times as long as with enough memory. At 1 nothing
-  // spills; infinity: no limit. Unset: no limit, except for programs that search for the largest
+  // UVMALLOC_SPILL: how many times as long a step may take as with enough memory. At 1 nothing
+  // spills; infinity: no limit. Unset: no limit, except in programs that search for the largest
   // batch.
   std::optional<double> most_slowdown;
   MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
   std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; unset: from the machine
-  // UVMALLOC_DEVICE_BUDGET; unset: device memory may exceed the device's own and spill to the host.
+  // UVMALLOC_DEVICE_BUDGET. Unset: device memory may exceed the device's own memory and spill to
+  // the host.
   std::optional<std::size_t> device_budget_bytes;
   std::optional<std::size_t> reserve_bytes;          // UVMALLOC_RESERVE; unset: from the machine
   std::size_t host_threshold_bytes = 1u << 20;       // UVMALLOC_HOST_THRESHOLD
   ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
   bool share = false;                                // UVMALLOC_SHARE
-  // No variable: the folder of the files through which programs agree on turns; empty:
-  // turn_folder().
+  // The folder of the files through which programs agree on turns. Empty: turn_folder(). Has no
+  // variable.
   std::string share_folder;
   bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
   std::string exclude;                            // UVMALLOC_EXCLUDE
@@ -79,8 +80,8 @@ struct Configuration {
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; unset: what the host has
   std::optional<std::size_t> span_bytes;          // UVMALLOC_SPAN_SIZE; unset: by the device
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; unset: from the budget
-  // No variable: after this many requests for large blocks from a pool, threads cache some. Unset:
-  // policy::kLargeHitsRequired.
+  // After this many requests for large blocks from a pool, threads cache some large blocks. Unset:
+  // policy::kLargeHitsRequired. Has no variable.
   std::optional<std::uint64_t> large_hits_required;
   LogLevel log = LogLevel::kWarning;  // UVMALLOC_LOG
   double decay_seconds = 0;           // UVMALLOC_DECAY: half-life; 0: never
@@ -88,8 +89,8 @@ struct Configuration {
   std::string report_directory;  // UVMALLOC_REPORT_DIR; empty: no report file
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
-  bool call_sites = false;       // UVMALLOC_CALL_SITES: traces name them
-  // Whether variables were read. If not, messages name the members instead.
+  bool call_sites = false;       // UVMALLOC_CALL_SITES: traces contain call sites
+  // Whether the settings come from variables. If not, messages name the members instead.
   bool from_variables = false;
   std::string_view name_of(std::string_view variable, std::string_view member) const {
     return from_variables ? variable : member;
@@ -119,20 +120,20 @@ struct ParsedConfiguration {
 // Returns the value of a variable, or nullptr.
 using VariableLookup = std::function<const char*(const char* name)>;
 
-// Reads the settings through `lookup`. `all_names` are the variables that exist: an unknown name
-// that starts with UVMALLOC_ is an error too, so that a misspelt name is noticed.
+// Reads the settings through `lookup`. `all_names` lists all variables that exist: an unknown name
+// that starts with UVMALLOC_ is an error, so that misspelt names are noticed.
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
-// As above, from this process's environment. A process may have rights that its caller lacks
-// (AT_SECURE: setuid, setgid, capabilities of the program's file). All settings then keep their
-// defaults, because the caller controls the variables. One error says so if there are variables of
-// uvmalloc.
+// As parse_configuration(), from this process's environment. A process may have rights that its
+// caller lacks (AT_SECURE: setuid, setgid, or capabilities of the program's file). Then all
+// settings keep their defaults, because the caller controls the variables; if variables of uvmalloc
+// exist, one error says so.
 ParsedConfiguration parse_environment();
 ParsedConfiguration parse_environment(bool has_raised_rights);
 
-// Parses "512MiB", "8G", "1.5GiB", "4096" into bytes; nullopt for other text. K, M, G, T mean
-// powers of 1024, with or without "iB" or "B".
+// Parses a text such as "512MiB", "8G", "1.5GiB" or "4096" into bytes. Returns nullopt for other
+// text. K, M, G, T mean powers of 1024, with or without "iB" or "B".
 std::optional<std::size_t> parse_size(std::string_view text);
 
 }  // namespace uvm

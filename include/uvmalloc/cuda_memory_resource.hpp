@@ -1,7 +1,7 @@
-// An allocator as a resource of libcu++ (cuda::mr): memory of one memory kind for one device, by
-// stream. Owns nothing: the allocator must outlive it. Thread-safe. Header only, for programs with
-// CCCL 3.0 (CUDA 13.0) or later on their include path; uvmalloc itself does not need CCCL. The host
-// and devices can access the memory. The resource models
+// Makes an allocator usable as a libcu++ resource (cuda::mr): memory of one memory kind for one
+// device, by stream. The host and devices can access the memory. The allocator must outlive the
+// resource. Thread-safe. Header only, for programs with CCCL 3.0 (CUDA 13.0) or later on their
+// include path; uvmalloc itself does not need CCCL. The resource models
 //   CCCL 3.0   cuda::mr::async_resource_with, if the program defines
 //              LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 //   from 3.1   cuda::mr::resource_with
@@ -35,25 +35,25 @@ class CudaMemoryResource {
     }
   }
 
-  // Returns a block of `size_bytes` bytes that `stream` may use at once; 0 bytes: nullptr. Throws
-  // OutOfMemoryError, which is a std::bad_alloc, and std::invalid_argument if the alignment is no
-  // power of two or above 2 MiB.
+  // Returns a block of `size_bytes` bytes that `stream` may use at once, or nullptr for 0 bytes.
+  // Throws OutOfMemoryError, which is a std::bad_alloc. Throws std::invalid_argument if the
+  // alignment is not a power of two or is above 2 MiB.
   void* allocate(::cuda::stream_ref stream, std::size_t size_bytes,
                  std::size_t alignment_bytes = kDefaultAlignment) {
     return allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes,
                                         stream.get());
   }
 
-  // Frees the block; its memory is used again after the present work on `stream`. nullptr is
-  // allowed. If the address is not the start of a live block, nothing is freed and one line is
+  // Frees the block. Its memory is used again after the present work on `stream`. `address` may be
+  // nullptr. If the address is not the start of a live block, nothing is freed and one line is
   // logged.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     free_after(*allocator_, address, device_, stream.get());
   }
 
-  // As allocate(), for use on any stream at once: device memory waits for the default stream, which
-  // may still work on the previous block there. Throws std::runtime_error if that wait fails.
+  // As allocate(), for use on any stream at once. For device memory, waits for the default stream,
+  // which may still work on the previous block there. Throws std::runtime_error if that wait fails.
   void* allocate_sync(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     void* block =
         allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes, nullptr);
@@ -72,7 +72,7 @@ class CudaMemoryResource {
   }
 
 #if CCCL_VERSION < 3001000
-  // The same functions under their names in CCCL 3.0.
+  // The same functions, with their names in CCCL 3.0.
   void* allocate(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     return allocate_sync(size_bytes, alignment_bytes);
   }
@@ -96,7 +96,7 @@ class CudaMemoryResource {
   }
 #endif
 
-  // Equal: the same allocator, memory kind and device.
+  // Resources are equal if they have the same allocator, memory kind and device.
   friend bool operator==(const CudaMemoryResource&, const CudaMemoryResource&) = default;
 
   friend constexpr void get_property(const CudaMemoryResource&,

@@ -1,13 +1,13 @@
-// The calls that uvmalloc makes to a machine. A DeviceRuntime serves all devices of one vendor. It
-// holds configuration and bound entry points only; its callers own all state (what is allocated,
-// what is where).
+// The calls that uvmalloc makes to the machine. A DeviceRuntime serves all devices of one vendor.
+// It holds only configuration and bound entry points; its callers keep track of what is allocated
+// and where pages are.
 //
-// Every method is const, thread-safe and callable from any thread, with or without a current
-// context: it enters the context of the device it names and restores the caller's. Methods never
+// Every method is const, and any thread may call it, with or without a current context. A method
+// enters the context of the device it names, and restores the caller's context. Methods never
 // throw; they return a RuntimeStatus.
 //
 // Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's
-// default stream, kPerThreadStream is that of the calling thread.
+// default stream; kPerThreadStream is the per-thread stream of the calling thread.
 #pragma once
 
 #include <chrono>
@@ -23,34 +23,36 @@ namespace uvm {
 using StreamHandle = void*;
 using EventHandle = void*;
 
-// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. In each thread it names another stream.
+// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. In each thread it names a different
+// stream.
 inline const StreamHandle kPerThreadStream = reinterpret_cast<StreamHandle>(2);
 
 enum class RuntimeError : std::uint8_t {
   kNone,
-  kNotReady,      // an event or stream has pending work; no failure
+  kNotReady,      // an event or stream has pending work; this is no failure
   kOutOfMemory,   // the machine's memory is exhausted; no other failure has this value
   kNotSupported,  // this device or driver cannot do it
   kInvalidValue,  // an argument is wrong
-  kNoDevice,      // no such device, or none at all
+  kNoDevice,      // the device does not exist, or the machine has none
   kNotUsable,     // in a forked child, after exit began, or not initialised
-  kCapture,       // refused because a stream is capturing
+  kCapture,       // refused because a stream is being captured
   kOther,
 };
 
-// Returns the number of the calling thread, not 0. No other thread ever has it.
+// Returns the number of the calling thread. It is not 0, and no other thread ever gets it.
 std::uint64_t this_thread_number();
 
 // One stream of one device.
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
-  // The thread of a per-thread stream; 0: a stream of all threads. From kFirstGone on: a destroyed
-  // stream; the number distinguishes it from other streams with the same handle.
+  // The thread of a per-thread stream, or 0 for a stream that all threads share. Numbers from
+  // kFirstGone on mark a destroyed stream and distinguish it from other streams with the same
+  // handle.
   std::uint64_t thread = 0;
   static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
-  // The stream that the handle names on the calling thread.
+  // Returns the stream that the handle names on the calling thread.
   static DeviceStream named(int device, StreamHandle handle) {
     return {device, handle, thread_of(handle)};
   }
@@ -59,9 +61,9 @@ struct DeviceStream {
   }
   bool exists() const { return device >= 0; }
   bool is_gone() const { return thread >= kFirstGone; }
-  // Whether the calling thread can pass its handle to a call.
+  // Whether the calling thread can pass the handle of this stream to a call.
   bool can_be_named() const { return thread == 0 || thread == this_thread_number(); }
-  // Both are declared, as in Place.
+  // Both are declared, because nvcc does not derive == from <=>.
   friend auto operator<=>(const DeviceStream&, const DeviceStream&) = default;
   friend bool operator==(const DeviceStream&, const DeviceStream&) = default;
 };
@@ -80,9 +82,9 @@ struct RuntimeStatus {
 struct DeviceCapabilities {
   bool managed_memory = false;
   bool concurrent_managed_access = false;  // the host may use managed memory while the device works
-  bool migrates_on_fault = false;          // pages follow their use; else uvmalloc does nothing
+  bool migrates_on_fault = false;          // pages migrate to their user; uvmalloc requires this
   bool pageable_memory_access = false;     // the device reaches ordinary host memory (HMM or ATS)
-  bool host_page_tables = false;     // it does so by the host's page tables: hardware coherent
+  bool host_page_tables = false;     // the device uses the host's page tables (coherent hardware)
   bool direct_host_access = false;   // the host reads device-resident managed memory in place
   bool integrated = false;           // the device shares the host's memory
   bool memory_is_host_node = false;  // its memory is a NUMA node, counted as the host's
@@ -97,12 +99,12 @@ struct DeviceDescription {
   std::string name;
   std::size_t total_bytes = 0;
   DeviceCapabilities capabilities;
-  std::string why_pages_stay;    // one clause, if pages do not migrate on a fault
+  std::string why_pages_stay;    // if pages do not migrate on a fault: the reason, as one clause
   std::string bus_address = {};  // domain, bus and device in hexadecimal; empty: unknown
 };
 
-// Returns an empty string if uvmalloc can use managed memory of the device, else one line that says
-// why not.
+// Returns an empty string if uvmalloc can use managed memory of the device, else the reason in one
+// line.
 std::string why_not_usable(int device, const DeviceDescription& description);
 
 struct MemoryFigures {
@@ -114,7 +116,7 @@ enum class PointerKind : std::uint8_t { kUnknown, kHost, kDevice, kManaged };
 
 struct PointerAttributes {
   PointerKind kind = PointerKind::kUnknown;
-  int device = -1;  // the device of the allocation, not of the pages
+  int device = -1;  // the device of the allocation, which need not be that of the pages
 };
 
 enum class Advice : std::uint8_t {
@@ -133,55 +135,56 @@ class DeviceRuntime {
 
   virtual std::string_view name() const = 0;
   virtual int device_count() const = 0;
-  // kNoDevice if the device does not exist.
+  // Returns kNoDevice if the device does not exist.
   virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
-  // Whether pages reach the device faster from `peer` than from the host: each reaches the other's
-  // memory, over a link that is not the host's bus. False if unknown.
+  // Whether pages reach the device faster from `peer` than from the host: each device can access
+  // the memory of the other over a link that is not the host's bus. False if unknown.
   virtual RuntimeStatus has_fast_link(int /*device*/, int /*peer*/, bool* out) const {
     *out = false;
     return {};
   }
-  // Whether the device can get work without a new context. Changes nothing. A runtime without
+  // Whether the device accepts work without a new context. Changes nothing. A runtime without
   // contexts returns true.
   virtual bool has_context(int /*device*/) const { return true; }
-  // lose_context(): the program has destroyed the context of the device, with all memory, streams
-  // and events in it. Until renew_context() calls for the device reach no driver and return
-  // kNotUsable. After it they use the context that the driver makes anew.
+  // lose_context() is called when the program has destroyed the context of the device, with all
+  // memory, streams and events in it. Until renew_context(), calls for the device do not reach the
+  // driver and return kNotUsable. Afterwards they use the context that the driver makes anew.
   virtual void lose_context(int /*device*/) const {}
   virtual void renew_context(int /*device*/) const {}
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
-  // Managed memory, `size_bytes` bytes, attached to all devices. `device` owns the allocation: it
-  // is made and freed in that device's context, so that a free from a thread without a context
-  // creates none elsewhere. Contents are undefined. A free may wait for the device. Neither call
-  // disturbs a capture of any thread; a driver may refuse allocation and advice with kCapture
-  // during one.
+  // Allocates managed memory, `size_bytes` bytes, attached to all devices. The allocation is made
+  // and freed in the context of `device`, so that a free on a thread without a context creates none
+  // elsewhere. The contents are undefined. A free may wait for the device. Neither call disturbs a
+  // capture of any thread. During a capture a driver may refuse allocation and advice with
+  // kCapture.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
-  // Says about a whole managed allocation that the host reads the results of kernels of `device`
-  // only after they have ended. The device may then cache the memory and use its own atomic
-  // operations. This is a hint: a refusal changes nothing.
+  // Promises, for a whole managed allocation, that the host reads results of kernels of `device`
+  // only after the kernels have ended. The device may then cache the memory and use its own atomic
+  // operations. This is a hint: if it is refused, nothing changes.
   virtual RuntimeStatus allow_coarse_grain(int /*device*/, void* /*address*/,
                                            std::size_t /*size_bytes*/) const {
     return {};
   }
 
-  // Hints. The driver rounds ranges outward to the host's pages. `device` names the context for the
-  // call.
+  // Hints. The driver rounds ranges outward to pages of the host. The call is made in the context
+  // of `device`.
   virtual RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                                Place place) const = 0;
   // Stream-ordered. May block the calling thread if the destination is the host.
   virtual RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes,
                                  Place destination, StreamHandle stream) const = 0;
-  // Stream-ordered: the contents become undefined. kNotSupported if capabilities.discard is false.
+  // Stream-ordered: the contents become undefined. Returns kNotSupported if capabilities.discard is
+  // false.
   virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
                                 StreamHandle stream) const = 0;
-  // Stream-ordered copy between any two addresses that the device can reach.
+  // A stream-ordered copy between any two addresses that the device can reach.
   virtual RuntimeStatus copy(int device, void* destination, const void* source,
                              std::size_t size_bytes, StreamHandle stream) const = 0;
 
-  // Non-blocking streams, without an implicit order with the default stream.
+  // Non-blocking streams: they have no implicit order with the default stream.
   virtual RuntimeStatus create_stream(int device, StreamHandle* out) const = 0;
   virtual RuntimeStatus destroy_stream(int device, StreamHandle stream) const = 0;
   virtual RuntimeStatus synchronize_stream(int device, StreamHandle stream) const = 0;
@@ -191,25 +194,25 @@ class DeviceRuntime {
 
   // Events without timing.
   virtual RuntimeStatus create_event(int device, EventHandle* out) const = 0;
-  // Events with timing, for time_between(). kNotSupported: the runtime has none.
+  // Events with timing, for time_between(). Returns kNotSupported if the runtime has none.
   virtual RuntimeStatus create_timed_event(int /*device*/, EventHandle* /*out*/) const {
     return {RuntimeError::kNotSupported, 0, "no events with timing", "create_timed_event"};
   }
   virtual RuntimeStatus destroy_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus record_event(int device, EventHandle event, StreamHandle stream) const = 0;
-  // kNone: complete; kNotReady: not yet. These three calls, and waits for a stream that is not
-  // being captured, do not disturb a capture.
+  // Returns kNone if the event is complete, or kNotReady. query_event(), synchronize_event(),
+  // time_between() and waits for a stream that is not being captured do not disturb a capture.
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
-  // The device's time between two recorded events with timing. kNotReady: one of them is not
-  // complete.
+  // Gets the device's time between two recorded events with timing. Returns kNotReady if one of
+  // them is not complete.
   virtual RuntimeStatus time_between(int /*device*/, EventHandle /*from*/, EventHandle /*to*/,
                                      std::chrono::nanoseconds* /*out*/) const {
     return {RuntimeError::kNotSupported, 0, "no events with timing", "time_between"};
   }
   virtual RuntimeStatus synchronize_device(int device) const = 0;
 
-  // A clock that runs while devices work; only differences count. Tests have their own.
+  // A clock that runs while devices work; only differences matter. Tests use their own clock.
   virtual std::chrono::nanoseconds now() const {
     return std::chrono::steady_clock::now().time_since_epoch();
   }

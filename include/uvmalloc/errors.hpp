@@ -7,8 +7,9 @@
 
 namespace uvm {
 
-// The budget has no room, or the driver refuses memory, after all cached memory was given back.
-// Blocks in use are not affected. what() says who holds how much and which setting changes it.
+// Thrown if the budget has no room, or the driver refuses memory, after all cached memory was given
+// back. Blocks in use are not affected. what() lists who holds how much memory, and which setting
+// changes that.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   OutOfMemoryError(std::size_t requested_bytes, std::string message, bool is_beyond_limit = false)
@@ -17,8 +18,8 @@ class OutOfMemoryError : public std::bad_alloc {
         is_beyond_limit_(is_beyond_limit) {}
   const char* what() const noexcept override { return message_.c_str(); }
   std::size_t requested_bytes() const { return requested_bytes_; }
-  // True if a budget or another limit of this allocator refused the request; false if the driver
-  // did.
+  // Returns true if a budget or another limit of this allocator refused the request, false if the
+  // driver did.
   bool is_beyond_limit() const { return is_beyond_limit_; }
 
  private:
@@ -30,7 +31,7 @@ class OutOfMemoryError : public std::bad_alloc {
 // The result of a free.
 enum class FreeResult : unsigned char {
   kFreed,
-  kNotOurs,   // not in this allocator's memory: pass it on to its owner
+  kNotOurs,   // the address is not in this allocator's memory: pass it to its owner
   kDouble,    // already free; nothing was freed
   kInterior,  // inside a block, not its start; nothing was freed
 };

@@ -1,4 +1,4 @@
-// The three memory kinds of the one allocator, named after what they replace.
+// The three memory kinds of the allocator. Each is named after the memory that it replaces.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Questions about memory and about the allocator. They change nothing. Thread-safe. Allocations and
+// Queries about memory and about the allocator. They change nothing. Thread-safe. Allocations and
 // frees of other threads wait during figures(), segments() and check_invariants().
 #pragma once
 
@@ -28,40 +28,40 @@ class Inspection {
  public:
   explicit Inspection(Engine& engine) : engine_(&engine) {}
 
-  // Returns the bytes of the 2 MiB pages that the range touches, by place, as hints and moves have
-  // left them; faults are not seen. Places without bytes are left out. The range is cut to the
-  // block that holds `address`. Empty if the address is in no block.
+  // Returns, for each place, the bytes of the 2 MiB pages that the range touches, as hints and
+  // moves have left them. Page faults are not seen. Places without bytes are left out. The range is
+  // cut to the block that holds `address`. Returns an empty map if the address is in no block.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
 
-  // Whether `address` lies in memory that this allocator has from the driver, used or not. Do not
-  // pass such an address to the driver to free: the driver would free all blocks of its allocation.
+  // Whether `address` is in memory that this allocator has from the driver, used or not. Do not
+  // pass such an address to the driver to free, because the driver would free all blocks of its
+  // allocation.
   bool has_taken(const void* address) const;
 
-  // The figures of the report.
+  // Returns the figures that the report shows.
   Figures figures() const;
   FigureStore& figure_store();
   live::LiveFigures live_figures() const;
-  // Figures by device; empty unless UVMALLOC_SHARE is on.
+  // Returns figures by device; empty unless UVMALLOC_SHARE is on.
   std::vector<sharing::SharingFigures> sharing_figures() const;
   std::vector<SegmentDescription> segments() const;
 
-  // The references are valid as long as the allocator.
+  // These references are valid as long as the allocator lives.
   const HintCounters& hints() const;
   const std::vector<DeviceDescription>& devices() const;
   const DeviceRuntime& runtime() const;
-  // Calls of the runtime so far, by the name of the DeviceRuntime method; methods never called are
-  // left out.
+  // The number of calls of the runtime so far, by the name of the DeviceRuntime method. Methods
+  // that were never called are left out.
   std::map<std::string, std::uint64_t> runtime_calls() const;
   const Configuration& configuration() const;
   // Returns kManaged or kOrdinary.
   HostBacking host_backing() const;
 
   // Whether this process is a forked child of the one that made the allocator. In a forked child
-  //  * live host blocks are where the parent has them, as they were. Blocks in managed memory were
-  //    copied, up to Configuration::fork_limit_bytes; the kernel shares ordinary memory, copy on
-  //    write.
-  //  * allocate() serves host and pinned requests from malloc. free() takes those back; for blocks
-  //    of the parent it returns kFreed and does nothing.
+  //  * live host blocks keep their addresses and contents. Blocks in managed memory were copied, up
+  //    to Configuration::fork_limit_bytes; the kernel shares ordinary memory, copy on write.
+  //  * allocate() serves host and pinned requests from malloc. free() frees these blocks; for
+  //    blocks of the parent it returns kFreed and does nothing.
   //  * find() and the figures describe the moment of the fork.
   //  * no other memory belongs to the allocator: functions that name an address return false,
   //    nullptr or nothing, and functions that give memory back do nothing.
@@ -70,7 +70,7 @@ class Inspection {
   // No function waits for a lock that a thread of the parent held, or calls the driver.
   bool in_forked_child() const;
 
-  // Aborts with a line that names the broken invariant.
+  // Checks the invariants. If one is broken, aborts with a line that names it.
   void check_invariants() const;
 
  private:

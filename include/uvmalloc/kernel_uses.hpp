@@ -1,6 +1,6 @@
-// What the kernels of a program use, so that moves can be planned while a device has less memory
-// than the program uses; otherwise the functions do nothing. Reports move memory and never change
-// its contents (docs/oversubscription.md). Thread-safe.
+// Reports which memory the kernels of a program use, so that moves can be planned while a device
+// has less memory than the program uses. Otherwise the functions do nothing. Reports move memory
+// and never change its contents (docs/oversubscription.md). Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,25 +18,25 @@ class KernelUses {
   explicit KernelUses(Engine& engine) : engine_(&engine) {}
 
   // Whether a plan needs reports of uses now. The listener is called at each change, on the thread
-  // that causes it. It must not call the allocator.
+  // that causes the change. It must not call the allocator.
   bool wanted() const noexcept;
   void set_listener(std::function<void(bool wanted)> listener);
 
   // Call this before a kernel that uses these ranges is launched on `stream` of `device`. Each
-  // range lies in one block; other ranges are ignored. For a captured graph pass the ranges of all
-  // its kernels (live::joined_uses), even if its memory is in no live block. If programs take turns
-  // on the device (UVMALLOC_SHARE), the function waits for this program's turn.
+  // range must be inside one block; other ranges are ignored. For a captured graph pass the ranges
+  // of all its kernels (live::joined_uses), even those in no live block. If programs take turns on
+  // the device (UVMALLOC_SHARE), the function waits for this program's turn.
   void note(int device, StreamHandle stream, std::span<const live::UseRange> uses,
             live::Launch launch) noexcept;
   // As note(), for one range, on the device where its block is used. `access` is live::kReads,
-  // live::kWrites or both. Returns false if the address is in no live block; this is checked only
-  // if wanted().
+  // live::kWrites or both. Returns false if the address is in no live block; checks this only if
+  // wanted().
   bool note(const void* address, std::size_t size_bytes, StreamHandle stream, std::uint8_t access);
-  // As note(), on the device where the block of the first range is used. Returns the first address
-  // that is in no live block, and notes nothing then; else nullptr.
+  // As note(), on the device where the block of the first range is used. If an address is in no
+  // live block, returns the first such address and notes nothing; otherwise returns nullptr.
   const void* note(StreamHandle stream, std::span<const live::UseRange> uses, live::Launch launch);
 
-  // Marks the end of a step of the program. Steps are found without it too.
+  // Marks the end of a step of the program. Steps are also detected without marks.
   void step_boundary() noexcept;
 
  private:

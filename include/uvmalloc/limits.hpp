@@ -1,4 +1,4 @@
-// The limits of memory, and what happens if it runs short. Thread-safe. Functions throw
+// Sets the limits of memory, and what happens when memory is short. Thread-safe. Functions throw
 // std::out_of_range if the device does not exist.
 #pragma once
 
@@ -15,31 +15,31 @@ class Limits {
  public:
   explicit Limits(Engine& engine) : engine_(&engine) {}
 
-  // Limits the bytes of device memory in pools of that device; SIZE_MAX: only the budget counts.
+  // Limits the bytes of device memory in pools of that device. SIZE_MAX: only the budget applies.
   // The default is Configuration::device_budget_bytes. Memory above a lowered limit stays.
   void set_device_limit(int device, std::size_t most_bytes);
-  // The most bytes that this process may use at a time.
+  // Returns the most bytes that this process may use at a time.
   std::size_t budget_bytes() const;
-  // Returns the bytes of the device's memory that this process can still get under the budgets,
-  // given the driver's figures. A limit set by set_device_limit() does not count: programs know it,
-  // and compare with other allocators' figures.
+  // Returns the bytes of the device's memory that this process can still get under the budgets.
+  // `driver` has the driver's figures. A limit set by set_device_limit() is ignored, because
+  // programs know it and compare the result with the figures of other allocators.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
 
-  // Adds a callback, which lives as long as the allocator. It frees memory that the program can
-  // spare, and returns whether it freed anything.
+  // Adds a callback, which lives as long as the allocator. It should free memory that the program
+  // does not need, and return whether it freed anything.
   //
   // A request that cannot be served calls the callbacks one by one on its thread, without locks.
   // The request is retried after each callback that freed something. The callbacks are called again
   // as long as one of them frees something. A request larger than the budget or the device's limit
   // calls none, since freeing cannot help it.
   //
-  // A callback may allocate: its thread calls no callback of this allocator meanwhile. Several
-  // threads may call it at a time. Its exceptions leave the request.
+  // A callback may allocate: meanwhile its thread calls no callback of this allocator. Several
+  // threads may call a callback at the same time. The exceptions of a callback leave the request.
   using PressureCallback = std::function<bool()>;
   void add_pressure_callback(PressureCallback callback);
 
-  // Gives back the idle cached memory that is due at `now`. Allocations and frees call it if
-  // UVMALLOC_DECAY is set; a program may call it as well.
+  // Gives back the idle cached memory that is due at `now`. If UVMALLOC_DECAY is set, allocations
+  // and frees call this; a program may call it as well.
   void decay(std::chrono::steady_clock::time_point now);
 
  private:

@@ -1,5 +1,5 @@
-// The level of lines on stderr. Apart from log.hpp, so that public headers need no formatting
-// library.
+// The level of lines on stderr. Defined apart from log.hpp, so that public headers need no
+// formatting library.
 #pragma once
 
 namespace uvm {

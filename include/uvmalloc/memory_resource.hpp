@@ -1,13 +1,13 @@
-// An allocator as a std::pmr::memory_resource: memory of one memory kind for one device and one
-// stream. Owns nothing: the allocator must outlive it. Thread-safe. Facade::kHost suits containers
-// that the host fills and devices read. With Facade::kDevice the next request on the stream uses
-// freed memory at once. So record the uses of other streams (record_use), and wait for the stream
-// before the host reads or writes.
+// Makes an allocator usable as a std::pmr::memory_resource: memory of one memory kind for one
+// device and one stream. The allocator must outlive the resource. Thread-safe. Facade::kHost suits
+// containers that the host fills and devices read. With Facade::kDevice the next request on the
+// stream uses freed memory at once. So record the uses of other streams (record_use), and wait for
+// the stream before the host reads or writes.
 //
-// Each allocation is a block of at least 512 bytes. A container with a node for each element (map,
-// list, unordered_map) needs a std::pmr pool resource in front of this one. This resource has no
-// pool of its own: a freed block waits for the streams recorded on it, and a pool would use a node
-// again at once.
+// Each allocation is a block of at least 512 bytes. A container that allocates a node for each
+// element (map, list, unordered_map) needs a std::pmr pool resource in front of this resource. This
+// resource does not pool nodes itself: a freed block waits for the streams recorded on it, but a
+// pool would use a node again at once.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace uvm {
 
 class ManagedMemoryResource final : public std::pmr::memory_resource {
  public:
-  // Throws std::invalid_argument if the device does not exist. `stream` counts for Facade::kDevice
-  // only.
+  // Throws std::invalid_argument if the device does not exist. `stream` is used only for
+  // Facade::kDevice.
   explicit ManagedMemoryResource(CachingManagedAllocator& allocator, Facade facade = Facade::kHost,
                                  int device = 0, StreamHandle stream = nullptr);
 
@@ -30,14 +30,14 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream() const { return stream_; }
 
  private:
-  // Returns a block of `size_bytes` bytes; 0 bytes: a block like any other. Throws
-  // OutOfMemoryError, which is a std::bad_alloc, and std::invalid_argument if the alignment is no
-  // power of two or above 2 MiB.
+  // Returns a block of `size_bytes` bytes, even for 0 bytes. Throws OutOfMemoryError, which is a
+  // std::bad_alloc. Throws std::invalid_argument if the alignment is not a power of two or is above
+  // 2 MiB.
   void* do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) override;
   // If the address is not the start of a live block, nothing is freed and one line is logged.
   void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment_bytes) override;
-  // Equal: the same allocator, memory kind, device and stream. Stricter than freeing needs: a
-  // container must not take over memory that is wanted elsewhere.
+  // Resources are equal if they have the same allocator, memory kind, device and stream. Freeing
+  // would need less, but a container must not take over memory that was allocated for another use.
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 
   CachingManagedAllocator* allocator_;
@@ -46,11 +46,11 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream_;
 };
 
-// Frees the block that starts at `address`, as CachingManagedAllocator::free(), for a resource,
-// whose deallocate() has no result. Logs also an address that is not the allocator's.
+// Frees the block that starts at `address`, as CachingManagedAllocator::free(), for resources,
+// because deallocate() returns no result. Also logs if the address is not the allocator's.
 void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept;
-// As free_or_log(), but the block is not used again before the present work on `stream` of `device`
-// is over. Waits for the stream if there is no memory to record its use.
+// As free_or_log(), but the memory is not used again before the present work on `stream` of
+// `device` is over. Waits for the stream if memory to record its use runs out.
 void free_after(CachingManagedAllocator& allocator, void* address, int device,
                 StreamHandle stream) noexcept;
 

@@ -1,5 +1,5 @@
-// A place for bytes: host memory or a device. Code outside hints/ and runtime/ compares places and
-// never assumes that only two kinds exist.
+// A place for bytes: host memory or a device. Code outside hints/ and runtime/ only compares
+// places, and must not assume that these two kinds are all.
 #pragma once
 
 #include <compare>
@@ -22,12 +22,12 @@ struct Place {
 
   constexpr bool is_host() const { return kind == PlaceKind::kHost; }
   constexpr bool is_device() const { return kind == PlaceKind::kDevice; }
-  // Both are declared: nvcc does not derive == from <=>.
+  // Both are declared, because nvcc does not derive == from <=>.
   friend constexpr auto operator<=>(const Place&, const Place&) = default;
   friend constexpr bool operator==(const Place&, const Place&) = default;
 };
 
-// "host", "device:0", "nowhere".
+// Returns "host", "device:0", or "nowhere".
 std::string to_string(Place place);
 
 }  // namespace uvm

@@ -23,7 +23,7 @@ class PlaceSet {
   constexpr bool has_device() const { return (bits_ >> 1) != 0; }
   friend constexpr bool operator==(PlaceSet, PlaceSet) = default;
 
-  // The first device; the host if the set has no device.
+  // Returns the first device, or the host if the set has no device.
   constexpr Place first_device() const {
     const std::uint64_t devices = bits_ >> 1;
     return devices == 0 ? Place::host() : Place::device(std::countr_zero(devices));

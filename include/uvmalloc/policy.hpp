@@ -1,4 +1,4 @@
-// The policies for placement, by their names in UVMALLOC_POLICY.
+// The policies for the placement of memory, and their names in UVMALLOC_POLICY.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@ namespace uvm {
 // The values of uvmalloc_policy (uvmalloc.h), and kOff.
 enum class Policy : unsigned char {
   kAuto,     // advice and prefetches by the rules of placement_planner.hpp
-  kDriver,   // plain unified memory: a move changes labels only, page faults do the rest
-  kLru,      // as kAuto; if memory is short, the least recently used page leaves
+  kDriver,   // plain unified memory: a move changes only labels, page faults do the rest
+  kLru,      // as kAuto; if memory is short, the least recently used page is evicted
   kPlanned,  // as kAuto; plans even if the program repeats no step
   kOff,      // moves are refused: callers copy, as without uvmalloc
 };
@@ -24,13 +24,13 @@ inline constexpr std::array<std::pair<std::string_view, Policy>, 5> kPolicies{
      {"off", Policy::kOff}}};
 std::string_view to_string(Policy policy);
 
-// Whether advice and prefetches are sent.
+// Whether the policy sends advice and prefetches.
 constexpr bool sends_hints(Policy policy) {
   return policy != Policy::kDriver && policy != Policy::kOff;
 }
 
-// Sets the policy that planners follow for calls of this thread; nullopt: their own policy. Returns
-// the previous value.
+// Sets the policy that planners follow for calls of this thread; with nullopt they follow their own
+// policy. Returns the previous value.
 std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 }  // namespace uvm

@@ -1,5 +1,5 @@
-// Private pools of device memory: for captured graphs, whose replays use the memory without a
-// request, and for pools of the program. Thread-safe. Functions throw std::out_of_range if the
+// Private pools of device memory, for graphs and for pools of the program. Replays of a captured
+// graph use its memory without a request. Thread-safe. Functions throw std::out_of_range if the
 // device does not exist, unless they say otherwise.
 #pragma once
 
@@ -16,42 +16,43 @@ class PrivatePools {
  public:
   explicit PrivatePools(Engine& engine) : engine_(&engine) {}
 
-  // Opens the private pool `id` (not 0): until end() it serves device requests on
-  // streams for which `routed` returns true, and no others. It is for graphs, whose replays use the
-  // memory without a request, and for pools of the program. If several open pools match a stream,
-  // the one opened last serves.
+  // Opens the private pool `id` (not 0). Until end(), it serves all device requests on streams for
+  // which `routed` returns true, and no others. If several open pools match a stream, the pool that
+  // was opened last serves the request.
   //
-  // While a capturing pool is open, nothing is waited for, queried or given to the driver; fences
-  // are recorded when the last one has ended.
+  // While a capturing pool is open, no thread waits for work, queries it, or gives memory to the
+  // driver. Fences are recorded when the last capture has ended.
   //
   // The first call with an `id` makes the pool, and each call adds a user. A private pool keeps its
-  // memory until release() was called as often as begin() and
-  // retain(). Throws std::invalid_argument if `id` is 0 or the device does not exist.
+  // memory until release() was called as often as begin() and retain(). Throws
+  // std::invalid_argument if `id` is 0 or the device does not exist.
   using StreamFilter = std::function<bool(StreamHandle)>;
   // Returns the number of the scope, which is not 0.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
-  // Ends the scope of that number; 0: the pool's innermost. Returns false if no such scope is open.
+  // Ends the scope with that number, or the pool's innermost scope if the number is 0. Returns
+  // false if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope = 0);
-  // Removes a user; with the last one, open scopes end. Returns false if there is no such pool.
+  // Removes a user. If it was the last one, open scopes end. Returns false if the pool does not
+  // exist.
   bool release(int device, std::uint64_t id);
-  // Adds a user without opening the pool; makes the pool if it does not exist. Throws as
-  // begin().
+  // Adds a user without opening the pool; makes the pool if it does not exist. Throws as begin().
   void retain(int device, std::uint64_t id);
-  std::size_t users(int device, std::uint64_t id) const;  // 0: no such pool
-  // From now on each block of the pool has its 2 MiB pages for itself. Call it before the pool's
-  // first block. Returns false if there is no such pool.
+  std::size_t users(int device, std::uint64_t id) const;  // 0 if the pool does not exist
+  // From now on each block of the pool shares its 2 MiB pages with no other block. Call this before
+  // the pool's first block. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);
 
-  // The pool's live blocks, by address.
+  // Returns the pool's live blocks, by address.
   std::vector<PrivateBlock> blocks(int device, std::uint64_t id) const;
-  // Makes exactly these blocks the live ones of the pool, at their addresses: frees the others, and
-  // allocates the missing ones. Contents stay. Waits for streams that use the blocks that it frees.
-  // No other thread may use the pool meanwhile. Throws std::invalid_argument, with some blocks
-  // done, if a block is not free at its address, and std::logic_error during a capture.
+  // Makes exactly these blocks the live ones of the pool, at their addresses: frees all others, and
+  // allocates those that are missing. Contents do not change. Waits for streams that use the blocks
+  // that it frees. No other thread may use the pool during the call. Throws std::invalid_argument,
+  // with some blocks done, if a block is not free at its address, and std::logic_error during a
+  // capture.
   void restore(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
-  // Gives back the cached memory of a pool that has no users any more, as
-  // CachingManagedAllocator::release_cached().
+  // Gives back the cached memory of a pool without users, as
+  // CachingManagedAllocator::release_cached() does.
   void release_cached(int device, std::uint64_t id);
 
  private:

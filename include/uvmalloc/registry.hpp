@@ -1,9 +1,9 @@
-// Runtimes by name. Built-in runtimes add themselves here. A third party adds its own without
-// rebuilding uvmalloc: in C by a table of operations (uvmalloc_runtime.h), in C++ with a
+// Finds and opens runtimes by name. Built-in runtimes add themselves here. Third parties add theirs
+// without rebuilding uvmalloc: in C with a table of operations (uvmalloc_runtime.h), in C++ with a
 // RuntimeRegistration object or add_runtime(). All functions are thread-safe.
 //
-// A name with a slash is the path of a shared object with such a table. The first query about the
-// name opens the object.
+// A name with a slash is the path of a shared object that exports such a table. The first query
+// about the name opens the object.
 #pragma once
 
 #include <functional>
@@ -16,25 +16,26 @@
 
 namespace uvm {
 
-// Makes a runtime. Returns nullptr, and the reason in one line in `*reason`, if this machine has no
-// such device.
+// Makes a runtime. If this machine has no such device, returns nullptr and stores the reason, one
+// line, in `*reason`.
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
-// Queries about a runtime before it is opened. They initialise nothing, and are called often.
+// Queries about a runtime that can be answered before it is opened. They are called often and
+// initialise nothing.
 struct RuntimeQuestions {
-  // Whether the program has initialised the vendor's driver, so that opening the runtime would not
-  // be the first to do so.
+  // Whether the program has initialised the vendor's driver, so that opening the runtime is not the
+  // first to do so.
   std::function<bool()> is_initialized;
-  // Whether this machine has the vendor's driver. May load it.
+  // Whether this machine has the vendor's driver. May load the driver.
   std::function<bool()> is_present;
 };
 
 // Adds a runtime. Returns false and changes nothing if the name is taken, empty, "auto" or a path.
-// A runtime without queries counts as present, and as initialised once a program names it.
+// A runtime without queries counts as present; it counts as initialised once a program names it.
 bool add_runtime(std::string_view name, RuntimeFactory factory, RuntimeQuestions questions = {});
 
-// Whether open_runtime(name) would initialise nothing that the program has not initialised itself.
-// For "auto": whether the program has initialised the driver of any runtime.
+// Whether open_runtime(name) would initialise only what the program has already initialised. For
+// "auto": whether the program has initialised the driver of any runtime.
 bool is_runtime_initialized(std::string_view name);
 
 // Whether open_runtime(name) may find a device. Initialises nothing.
@@ -43,12 +44,12 @@ bool is_runtime_present(std::string_view name);
 std::vector<std::string> runtime_names();
 
 struct RuntimeChoice {
-  std::unique_ptr<DeviceRuntime> runtime;  // nullptr: none is usable
-  std::string reason;                      // why not, one line; empty on success
+  std::unique_ptr<DeviceRuntime> runtime;  // nullptr if no runtime is usable
+  std::string reason;                      // why none is usable, in one line; empty on success
 };
 
-// Opens a runtime. `name` is a registered name, a path, or "auto": the first runtime, in the order
-// of their addition, that finds a device.
+// Opens a runtime. `name` is a registered name, a path, or "auto": the first runtime that finds a
+// device, in the order in which they were added.
 RuntimeChoice open_runtime(std::string_view name);
 
 struct RuntimeRegistration {

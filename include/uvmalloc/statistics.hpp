@@ -1,4 +1,4 @@
-// Figures of the allocator: plain values, read under its lock. Sizes are in bytes.
+// The figures of the allocator: plain values, read under the allocator's lock. Sizes are in bytes.
 #pragma once
 
 #include <algorithm>
@@ -33,15 +33,15 @@ struct Gauge {
   void reset_totals() { increased = decreased = 0; }
 };
 
-// Blocks of one memory kind, device and size class.
+// Figures of the blocks of one memory kind, device and size class.
 struct ClassStatistics {
   Gauge allocations;      // blocks with callers
   Gauge allocated_bytes;  // as rounded
   Gauge requested_bytes;  // before rounding
-  Gauge active_blocks;    // with callers, or freed and behind a fence
+  Gauge active_blocks;    // blocks with callers, and freed blocks behind a fence
   Gauge active_bytes;
   Gauge active_requested_bytes;  // before rounding
-  Gauge segments;                // of 2 MiB, in pools, with or without blocks
+  Gauge segments;                // 2 MiB pages in pools, with or without blocks
   Gauge reserved_bytes;
   std::uint64_t cache_hits = 0;  // requests served without a new segment
 
@@ -54,22 +54,22 @@ struct ClassStatistics {
   }
 };
 
-// Small blocks are objects of an arena, which has segments of its own; large blocks are all others.
+// Small blocks are objects of an arena, which has its own segments. All other blocks are large.
 enum class SizeClass : std::uint8_t { kSmall, kLarge };
 inline constexpr std::size_t kSizeClasses = 2;
 
-// Why a move to or from a device copied bytes instead of sharing them.
+// The reasons why a move to or from a device copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {
   kSmallBlock,      // below the threshold: shares pages with neighbours, or comes from malloc
   kForeign,         // memory of others (numpy, a file mapping, shared memory, another allocator)
-  kExported,        // a raw pointer to the block has left to other code
-  kPartialStorage,  // a view of a part that cannot be shared: by torch's version, by alignment, or
+  kExported,        // other code has a raw pointer to the block
+  kPartialStorage,  // a part that cannot be shared: because of torch's version, of alignment, or
                     // because an earlier write had to copy the storage after a part had moved
   kLayout,      // the result's strides differ, or it is conjugate, negative, quantised or sparse
   kConversion,  // the element type, layout or pinning changes in the same call
-  kCapturing,   // a stream is capturing
-  kAliased,     // others see writes to these bytes, so they cannot be copy-on-write
-  kMayBeRead,   // a conversion would take away bytes that somebody may read
+  kCapturing,   // a stream is being captured
+  kAliased,     // other tensors see writes to these bytes, so copy-on-write is not possible
+  kMayBeRead,   // a conversion would take away bytes that other code may read
   kMode,        // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
 };
 inline constexpr std::size_t kCopyReasons = 10;
@@ -90,27 +90,27 @@ struct MoveStatistics {
   std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
 };
 
-// CPU tensors in the C library's memory whose bytes were copied into managed memory at their first
-// move.
+// CPU tensors that were in the C library's memory. Their first move copied them into managed
+// memory.
 struct ConversionStatistics {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
 };
 
-// First writes to one side of a shared block.
+// First writes to one side of a block that two tensors share.
 struct MaterializationStatistics {
   std::uint64_t copies = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t steals = 0;  // the other side was gone, so nothing was copied
+  std::uint64_t steals = 0;  // the other side no longer existed, so nothing was copied
 };
 
-// Pools of one memory kind, device and stream, counted since the pools were made for an earlier
-// stream.
+// Figures of the pools of one memory kind, device and stream. If the stream took over the pools of
+// an earlier stream, the figures include that stream's.
 struct StreamStatistics {
   Facade facade = Facade::kHost;
   int device = 0;
   std::uintptr_t stream = 0;      // the handle; 0 for host and pinned
-  std::int64_t live_bytes = 0;    // allocated from these pools, less freed into them
+  std::int64_t live_bytes = 0;    // allocated from these pools, less those freed into them
   std::int64_t peak_bytes = 0;    // exact if one thread uses the stream, else an upper bound
   std::uint64_t allocations = 0;  // since the start
   std::uint64_t allocated_bytes = 0;
@@ -118,12 +118,12 @@ struct StreamStatistics {
   std::uint64_t largest_free_bytes = 0;
 };
 
-// Memory of a private pool of the device. The figures of the last 256 pools that have ended stay
-// until they are reset.
+// Memory of a private pool of the device. The figures of the last 256 pools that have ended are
+// kept until they are reset.
 struct PrivatePoolStatistics {
   int device = 0;
   std::uint64_t id = 0;
-  std::array<Gauge, kSizeClasses + 1> reserved_bytes;  // the last: all classes together
+  std::array<Gauge, kSizeClasses + 1> reserved_bytes;  // the last gauge: all classes together
 
   bool is_empty() const {
     const Gauge& all = reserved_bytes[kSizeClasses];
@@ -131,7 +131,7 @@ struct PrivatePoolStatistics {
   }
 };
 
-// Driver calls of one kind, and their times.
+// Driver calls of one kind: their number and the times that they took.
 struct CallTimes {
   std::uint64_t calls = 0;
   std::chrono::nanoseconds total{0};
@@ -146,30 +146,30 @@ struct CallTimes {
   }
 };
 
-// Slow work for one memory kind on one device, since the start or reset_totals().
+// Slow operations for one memory kind on one device, since the start or reset_totals().
 struct ServiceStatistics {
-  std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
+  std::uint64_t pressure_rounds = 0;  // times that all cached memory was given back for a request
   std::uint64_t out_of_memory = 0;
-  std::uint64_t fence_waits = 0;  // host waits for the fences of all freed blocks
-  CallTimes span_allocations;     // in the driver
+  std::uint64_t fence_waits = 0;  // times that the host waited for the fences of all freed blocks
+  CallTimes span_allocations;     // driver calls that allocate and free spans
   CallTimes span_frees;
 };
 
 // Copies of live host blocks for forked children.
 struct ForkStatistics {
-  std::uint64_t forks = 0;         // with live host blocks
-  std::uint64_t copied_bytes = 0;  // written anew
-  std::uint64_t shared_bytes = 0;  // unchanged since the copy for an earlier child
-  std::uint64_t without_copy = 0;  // forks whose child has no copy: beyond the limit, or failed
+  std::uint64_t forks = 0;         // forks with live host blocks
+  std::uint64_t copied_bytes = 0;  // bytes newly written for a child
+  std::uint64_t shared_bytes = 0;  // bytes unchanged since the copy for an earlier child
+  std::uint64_t without_copy = 0;  // forks without a copy: beyond the limit, or it failed
   std::chrono::nanoseconds time{0};
 };
 
-// Figures that are counted under the state lock. They hold no pointers, because a FigureStore keeps
-// them in a file, which may outlive the process.
+// Figures that are counted under the state lock. They contain no pointers, because a FigureStore
+// may keep them in a file that outlives the process.
 struct Totals {
-  Gauge touched_bytes;                     // 2 MiB pages given to pools since their span was made
+  Gauge touched_bytes;                     // 2 MiB pages that pools got, less discarded ones
   Gauge span_bytes;                        // reserved from the driver: address space
-  std::array<Gauge, kFacades> pool_bytes;  // 2 MiB pages of pools, by memory kind
+  std::array<Gauge, kFacades> pool_bytes;  // 2 MiB pages in pools, by memory kind
   MoveStatistics moves;
   ConversionStatistics conversions;
   MaterializationStatistics materializations;
@@ -177,29 +177,29 @@ struct Totals {
   std::uint64_t discarded_bytes = 0;
   std::uint64_t fences = 0;
   std::uint64_t recalls = 0;          // blocks taken back from a place that they had moved to
-  std::uint64_t pressure_rounds = 0;  // times everything cached was given back for one request
+  std::uint64_t pressure_rounds = 0;  // times that all cached memory was given back for a request
   std::uint64_t out_of_memory = 0;
 };
 
 struct Statistics : Totals {
   std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
-  // [facade][device][class]. The last class is all together, with peaks of its own.
+  // [facade][device][class]. The last class stands for all together and has its own peaks.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;
   std::vector<PrivatePoolStatistics> private_pools;
   // Live bytes, rounded. The peak is since the last reset_peaks(). With several devices it is the
-  // sum of their peaks, and may exceed the peak of live_bytes.
+  // sum of the peaks of the devices, which may exceed the peak of live_bytes.
   std::array<Gauge, kFacades> facade_bytes;
   std::array<std::uint64_t, kFacades> allocations{};
   std::array<std::uint64_t, kFacades> cache_hits{};
   Gauge live_bytes;  // all memory kinds
   std::uint64_t thread_cached_bytes = 0;
-  std::uint64_t free_bytes = 0;          // in pools, free for their streams
-  std::uint64_t largest_free_bytes = 0;  // the largest free block
-  // The part of touched_bytes in whole pages without a block of a caller, of a thread's cache or
-  // behind a fence.
+  std::uint64_t free_bytes = 0;          // in pools, free for requests of their streams
+  std::uint64_t largest_free_bytes = 0;  // the size of the largest free block
+  // The part of touched_bytes in unused whole pages: in no block of a caller or of a thread's
+  // cache, and in no block behind a fence.
   std::uint64_t touched_not_used_bytes = 0;
-  std::uint64_t metadata_bytes = 0;  // records and tables, in ordinary memory
+  std::uint64_t metadata_bytes = 0;  // records and tables of the allocator, in ordinary memory
   std::size_t budget_bytes = 0;
 };
 

@@ -1,6 +1,6 @@
-// The streams of a program: which of them use a block, when they end, and when they capture.
-// Thread-safe. Functions throw std::out_of_range if the device does not exist, unless they are
-// noexcept or say otherwise.
+// Tells the allocator about the streams of a program: which streams use a block, when they end, and
+// when they are captured. Thread-safe. Functions throw std::out_of_range if the device does not
+// exist, unless they are noexcept or say otherwise.
 #pragma once
 
 #include <vector>
@@ -13,51 +13,52 @@ class Streams {
  public:
   explicit Streams(Engine& engine) : engine_(&engine) {}
 
-  // As CachingManagedAllocator::record_use(), for all streams of the device for which memory was
+  // As CachingManagedAllocator::record_use(), for all streams of the device on which memory was
   // ever requested.
   bool record_use_of_all(const void* address, int device);
 
-  // Returns the streams that work on the block, its own included; none if the address is in no live
-  // block.
+  // Returns the streams that work on the block, its own included. Returns none if the address is in
+  // no live block.
   std::vector<DeviceStream> uses_of(const void* address) const;
 
-  // Waits until no recorded stream works on the block any more. Call it before the host writes to
+  // Waits until no recorded stream works on the block any more. Call this before the host writes to
   // the block in place. Throws std::runtime_error if a stream cannot be waited for, for example
   // because it is being captured.
   void wait_for_uses(const void* address);
 
-  // Call this before the stream is destroyed; it must get no more work. Another stream may get its
-  // handle, and that stream's work is not ordered after this one's. The next new stream takes over
-  // the memory cached for this one, and starts after its present work.
+  // Call this before the stream is destroyed; the stream must get no more work. Another stream may
+  // later get the same handle, and its work is not ordered after the work of this stream. The next
+  // new stream takes over the memory cached for this stream, and starts after its present work.
   //
-  // If the stream is captured, its present work cannot be ordered: the device is waited for before
-  // that memory, and blocks of other streams that it worked on, are used again. If private pools
-  // hold some of its memory, the device is waited for at once. If the wait is not possible, the
-  // memory stays unused until those pools are released.
+  // If the stream is being captured, its present work cannot be ordered. Then the allocator waits
+  // for the device before it uses that memory again, and before it uses blocks of other streams
+  // that this stream worked on. If private pools hold memory of the stream, the function waits for
+  // the device at once; if that is impossible, the memory stays unused until those pools are
+  // released.
   void forget(int device, StreamHandle stream);
 
-  // Call begin_capture() before the call that begins a capture of the stream, in the same thread.
-  // Call end_capture() after its end, or if it did not begin. The allocator's waits for the
-  // stream's work then do not invalidate the capture.
+  // Call begin_capture() before the call that begins a capture of the stream, on the same thread.
+  // Call end_capture() after the capture has ended, or if it did not begin. The allocator can then
+  // wait for the stream's work without invalidating the capture.
   void begin_capture(const DeviceStream& stream);
   void end_capture(const DeviceStream& stream) noexcept;
 
-  // Returns the streams of the device for which memory was requested and which are not forgotten. A
+  // Returns the streams of the device on which memory was requested, except forgotten ones. A
   // device that does not exist has none.
   std::vector<DeviceStream> of(int device) const;
 
-  // Waits until no thread of the allocator calls the device. Call it before the program destroys
+  // Waits until no thread of the allocator calls the device. Call this before the program destroys
   // the device's context.
   void finish_prefetches() noexcept;
 
   // Call this right after the program has destroyed the device's context, and with it all memory,
   // streams and events there (cudaDeviceReset). Ends the blocks of that memory and returns their
   // addresses, which must not be freed again. Blocks in ordinary memory stay. Other threads must
-  // not use the device meanwhile, as for the reset itself.
+  // not use the device during the call, as during the reset itself.
   std::vector<void*> forget_device(int device);
 
   // Waits for all work of the device. Returns false if work may still be in flight, because the
-  // device fails or because a stream captures: waiting would invalidate its graph.
+  // device fails or a stream is being captured: waiting would invalidate the capture.
   bool wait_for_device(int device);
 
  private:

@@ -1,5 +1,5 @@
-// The ranges that a kernel uses, as reported by the program, and figures of the moves planned from
-// them. Plain values.
+// The ranges that a kernel uses, as the program reports them, and figures of the moves that were
+// planned with these reports. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@ namespace uvm::live {
 
 inline constexpr std::uint8_t kReads = 1;
 inline constexpr std::uint8_t kWrites = 2;
-// The kernel touches each byte of the range at most once, so caches do not help it.
+// The kernel touches each byte of the range at most once, so caches do not help the kernel.
 inline constexpr std::uint8_t kOnce = 4;
 
-// The access of a range that has both accesses.
+// Returns the access of a range that is joined from ranges with these two accesses.
 constexpr std::uint8_t joined_access(std::uint8_t one, std::uint8_t other) {
   const auto either = static_cast<std::uint8_t>(one | other);
   return (one & other & kOnce) != 0 ? either : static_cast<std::uint8_t>(either & ~kOnce);
 }
 
-// A range that a kernel uses. The range lies in one block.
+// A range that a kernel uses. The range must be inside one block.
 struct UseRange {
   std::uintptr_t address = 0;
   std::size_t size_bytes = 0;
@@ -26,17 +26,17 @@ struct UseRange {
 };
 
 // A captured graph counts as one kernel, because nothing can be moved between its kernels. Its
-// temporary memory lies in no live block.
+// temporary memory is in no live block.
 enum class Launch : std::uint8_t { kKernel, kGraph };
 
-// Totals since the start. A page has 2 MiB.
+// Totals since the start. A page is 2 MiB.
 struct LiveFigures {
   std::uint64_t kernels = 0;
   std::uint64_t brought_pages = 0;  // prefetched by the plan
   std::uint64_t evicted_pages = 0;
   std::uint64_t pages_to_peers = 0;  // among the evicted pages
   std::uint64_t discarded_pages = 0;
-  std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver brought
+  std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver had to bring
   std::uint64_t in_place_pages = 0;  // times that a page began to be used on the host
 
   LiveFigures& operator+=(const LiveFigures& other) {
