@@ -1,29 +1,29 @@
-/* uvmalloc for C, and for everything that calls C: one caching allocator for host, pinned and
- * device memory over unified memory. In libuvmalloc.so and libuvmalloc.a alike. C11 or C++.
+/* uvmalloc for C, and for all languages that can call C: one caching allocator for host, pinned and
+ * device memory, based on unified memory. The same in libuvmalloc.so and libuvmalloc.a. C11 or C++.
  *
- * Allocators. A handle is one allocator with its own cache, budget and statistics.
+ * Allocators. A handle stands for one allocator with its own cache, budget and statistics.
  * uvmalloc_create() makes one. uvmalloc_process_allocator() returns the one that serves this
  * process when libuvmalloc.so is preloaded. In C++ a handle is the address of a
  * uvm::CachingManagedAllocator.
  *
- * Status. A function that returns another uvmalloc_status than UVMALLOC_OK has done nothing, except
- * that it sets results given by address to zero (NULL). A null pointer to an allocator or a result
- * is UVMALLOC_ERROR_INVALID_ARGUMENT. uvmalloc_last_error() describes the error. Running out of
- * memory is a status, never an abort. No function throws.
+ * Status. A function that returns a uvmalloc_status other than UVMALLOC_OK has done nothing, except
+ * that it sets results given by address to zero (NULL). If a pointer to an allocator or a result is
+ * NULL, the status is UVMALLOC_ERROR_INVALID_ARGUMENT. uvmalloc_last_error() describes the error.
+ * Running out of memory is a status, never an abort. No function throws.
  *
- * Units. Sizes are in bytes. A page has 2 MiB.
+ * Units. Sizes are in bytes. A page is 2 MiB.
  *
  * Threads. Any thread may call any function at any time, with or without a current device context.
- * Only uvmalloc_destroy() must be the last call on its handle.
+ * Only uvmalloc_destroy() must be the last call with its handle.
  *
  * Streams. A stream is the vendor's own handle (cudaStream_t, CUstream, hipStream_t). NULL is the
- * device's default stream. The per-thread default stream is that of the calling thread. Call
- * uvmalloc_forget_stream() before a stream is destroyed that a call has named, because another
- * stream may get its handle.
+ * device's default stream. The handle of the per-thread default stream means the stream of the
+ * calling thread. Call uvmalloc_forget_stream() before a stream that a call has named is destroyed,
+ * because another stream may get its handle.
  *
  * Structures start with struct_bytes, which the caller sets to sizeof the structure. New members
- * are added at the end only. So a program built against an older header keeps working, and one
- * built against a newer header reads in struct_bytes how much the library has filled in.
+ * are added only at the end. So a program built against an older header keeps working, and a
+ * program built against a newer header reads in struct_bytes how much the library has filled in.
  *
  * Names and values in this header keep their meaning within a minor version: that of the library's
  * file name, libuvmalloc.so.MAJOR.MINOR. */
@@ -66,18 +66,18 @@ typedef enum uvmalloc_status {
   UVMALLOC_ERROR_INVALID_ARGUMENT = 1, /* a null pointer, an alignment, a structure's size */
   UVMALLOC_ERROR_OUT_OF_MEMORY = 2, /* a limit or the driver refuses memory, after all cached memory
                                        was given back; blocks in use are not affected */
-  UVMALLOC_ERROR_NO_DEVICE = 3,     /* no device of that number, or no device at all */
+  UVMALLOC_ERROR_NO_DEVICE = 3,     /* the device does not exist, or the machine has none */
   UVMALLOC_ERROR_NOT_USABLE = 4,    /* unified memory cannot be used here: a device lacks it, or a
                                        forked child needs the device */
   UVMALLOC_ERROR_NOT_OURS = 5,      /* the address is in no block of this allocator */
   UVMALLOC_ERROR_DOUBLE_FREE = 6,   /* the block is already free */
-  UVMALLOC_ERROR_INTERIOR = 7,      /* inside a block; its start is needed */
+  UVMALLOC_ERROR_INTERIOR = 7,      /* the address is inside a block, but must be its start */
   UVMALLOC_ERROR_INTERNAL = 8
 } uvmalloc_status;
 
-/* The memory kind: what an allocation replaces. All kinds are unified memory, which the host and
- * devices reach at one address. The kind decides where pages are wanted at first, and which streams
- * a freed block waits for. */
+/* The memory kind of an allocation: the kind of memory that it replaces. All kinds are unified
+ * memory, which the host and devices reach at one address. The kind decides where pages are placed
+ * at first, and which streams a freed block waits for. */
 typedef enum uvmalloc_facade {
   UVMALLOC_HOST = 0,   /* pageable host memory */
   UVMALLOC_PINNED = 1, /* page-locked host memory */
@@ -88,159 +88,162 @@ typedef enum uvmalloc_facade {
 #define UVMALLOC_PLACE_HOST (-1)
 #define UVMALLOC_PLACE_NOWHERE (-2) /* in results only: unknown */
 
-/* Who decides where pages are. */
+/* The policy: who decides where pages are. */
 typedef enum uvmalloc_policy {
   UVMALLOC_POLICY_AUTO = 0,   /* uvmalloc, by advice and prefetches */
   UVMALLOC_POLICY_DRIVER = 1, /* the driver alone: no advice, no prefetches */
-  UVMALLOC_POLICY_LRU = 2,    /* as AUTO; if memory is short, the least recently used page leaves */
+  UVMALLOC_POLICY_LRU = 2,    /* as AUTO; if memory is short, evicts the least recently used page */
   UVMALLOC_POLICY_PLANNED = 3 /* as AUTO; plans even if the program repeats no step */
 } uvmalloc_policy;
 
 /* ---- version and errors */
 
-/* UVMALLOC_VERSION and UVMALLOC_VERSION_NUMBER of the loaded library. Static storage. */
+/* Return UVMALLOC_VERSION and UVMALLOC_VERSION_NUMBER of the loaded library. Static storage. */
 UVMALLOC_API const char* uvmalloc_version(void) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_version_number(void) UVMALLOC_NOEXCEPT;
 
-/* The name of a status, such as "UVMALLOC_ERROR_OUT_OF_MEMORY", or "unknown status". Static
+/* Returns the name of a status, such as "UVMALLOC_ERROR_OUT_OF_MEMORY", or "unknown status". Static
  * storage. */
 UVMALLOC_API const char* uvmalloc_status_name(int status) UVMALLOC_NOEXCEPT;
 
-/* The message of the last call that failed on this thread, for people; "" if none has failed. Valid
- * until the next call fails on this thread. */
+/* Returns the message of the last call that failed on this thread, for people to read, or "" if
+ * none has failed. The text is valid until the next call fails on this thread. */
 UVMALLOC_API const char* uvmalloc_last_error(void) UVMALLOC_NOEXCEPT;
 
 /* ---- allocators */
 
-/* Zero members mean the defaults. Variables (UVMALLOC_BUDGET and others) are not read, except
+/* Members that are zero mean the defaults. Variables such as UVMALLOC_BUDGET are not read, except
  * UVMALLOC_RUNTIME if `runtime` is NULL. */
 typedef struct uvmalloc_options {
   size_t struct_bytes;
-  /* The kind of device by name, such as "cuda", or by the path of a shared object
-   * (uvmalloc_runtime.h). NULL: UVMALLOC_RUNTIME, else the first kind with a device. */
+  /* The kind of device: a name such as "cuda", or the path of a shared object (uvmalloc_runtime.h).
+   * NULL: UVMALLOC_RUNTIME, or else the first kind that has a device. */
   const char* runtime;
   int32_t policy;        /* a uvmalloc_policy */
   uint64_t budget_bytes; /* the most memory in use at a time, at least 2 MiB; 0: from the machine */
-  uint64_t reserve_bytes; /* of each device's memory, left to others; 0: from the machine */
+  uint64_t reserve_bytes; /* left free on each device for others; 0: from the machine */
   uint64_t span_bytes;    /* reserved from the driver at a time, in 2 MiB pages; 0: by the device */
   uint64_t device_budget_bytes; /* as uvmalloc_set_device_limit() of each device, at least 2 MiB; 0:
                                    no limit */
-  double decay_seconds; /* half-life of idle cached memory: half of it goes back to the driver in
-                           each; 0: it stays until it is needed elsewhere or released */
+  double decay_seconds; /* half-life of idle cached memory: in each, half of it goes back to the
+                           driver; 0: it stays until it is needed elsewhere or released */
 } uvmalloc_options;
 
-/* Makes an allocator on all devices of a runtime. `options` NULL: the defaults.
+/* Makes an allocator on all devices of a runtime. If `options` is NULL, uses the defaults.
  *
- * UVMALLOC_ERROR_INVALID_ARGUMENT: `out` is NULL; struct_bytes is too small for the first version
- * of the structure or above 4096; a member that this library does not know is not zero; the policy
- * is unknown; a budget is below 2 MiB; a decay is negative or not finite. UVMALLOC_ERROR_NO_DEVICE:
- * no such runtime, no driver, or no device. UVMALLOC_ERROR_NOT_USABLE: managed memory of a device
- * does not follow its use.
+ * Errors. UVMALLOC_ERROR_INVALID_ARGUMENT: `out` is NULL; struct_bytes is too small for the first
+ * version of the structure, or above 4096; a member that this library does not know is not zero;
+ * the policy is unknown; a budget is below 2 MiB; decay_seconds is negative or not finite.
+ * UVMALLOC_ERROR_NO_DEVICE: the runtime, its driver or a device does not exist.
+ * UVMALLOC_ERROR_NOT_USABLE: managed memory of a device does not migrate to its users.
  *
- * In a forked child an allocator of the parent behaves as the process's own does
- * (uvmalloc_process_allocator()). A new one is UVMALLOC_ERROR_NO_DEVICE there if the parent has
- * used the driver, because the child has no device. */
+ * In a forked child an allocator of the parent behaves as the process's own allocator does
+ * (uvmalloc_process_allocator()). There, making a new one returns UVMALLOC_ERROR_NO_DEVICE if the
+ * parent has used the driver, because the child has no device. */
 UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
                                              uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
-/* Adds a kind of device by the table of operations that uvmalloc_runtime.h describes. From then on
- * uvmalloc_options and UVMALLOC_RUNTIME accept `name`, and "auto" tries it after the runtimes that
- * were there before. Name and table are copied; `context` is passed to each operation.
+/* Adds a kind of device, by the table of operations that uvmalloc_runtime.h describes. From then on
+ * uvmalloc_options and UVMALLOC_RUNTIME accept `name`, and "auto" tries this kind after those that
+ * were added before. The name and the table are copied; `context` is passed to each operation.
  *
- * UVMALLOC_ERROR_INVALID_ARGUMENT: the name is empty, "auto", taken, or has a slash; an operation
- * of the required group is missing, or a part of an optional one; the version is newer than that of
- * this library; or struct_bytes is not the size of its version. */
+ * Errors. UVMALLOC_ERROR_INVALID_ARGUMENT: the name is empty, "auto", taken, or has a slash; an
+ * operation of the required group is missing, or only a part of an optional group is set; the
+ * version is newer than that of this library; or struct_bytes is not the size of that version. */
 struct uvmalloc_runtime_operations;
 UVMALLOC_API uvmalloc_status
 uvmalloc_register_runtime(const char* name, const struct uvmalloc_runtime_operations* operations,
                           void* context) UVMALLOC_NOEXCEPT;
 
-/* Waits for the devices and gives all memory back, in use or not. NULL is allowed. Like
- * uvmalloc_release_cached() it may invalidate a capture that the allocator does not know.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: the process's allocator, which is never destroyed. */
+/* Waits for the devices and gives all memory back, even blocks in use. `allocator` may be NULL.
+ * Like uvmalloc_release_cached(), this may invalidate a capture that the allocator does not know.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` is that of the process, which is never destroyed. */
 UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Gets the allocator of this process. The first call makes it, configured by variables
- * (docs/configuration.md).
+ * (docs/configuration.md). UVMALLOC_ERROR_NOT_USABLE: this process cannot have one, now or later.
  *
- * In a forked child it serves host memory from malloc, which can be freed and nothing else.
- * Functions that name an address return UVMALLOC_ERROR_NOT_OURS there, except uvmalloc_free() of a
- * parent's block, which does nothing, and uvmalloc_describe(). UVMALLOC_ERROR_NOT_USABLE: this
- * process cannot have one, now or later. */
+ * In a forked child the allocator serves host memory from malloc, which can only be freed. There,
+ * functions that name an address return UVMALLOC_ERROR_NOT_OURS. Exceptions are
+ * uvmalloc_describe(), and uvmalloc_free() of a parent's block, which does nothing. */
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
-/* Limits the bytes of 2 MiB pages with device memory of `device`, cached blocks included;
- * UINT64_MAX: the budget alone decides. Memory above a lowered limit stays. Requests beyond the
- * limit return UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE: no such device. */
+/* Limits the bytes of 2 MiB pages that hold device memory of `device`, cached blocks included.
+ * UINT64_MAX: only the budget applies. Memory above a lowered limit stays. Requests beyond the
+ * limit return UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE: the device does not
+ * exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                                        uint64_t most_bytes) UVMALLOC_NOEXCEPT;
 
-/* Adds a callback, which is called with `argument` if a request cannot be met from cached or
- * allowed memory. It frees memory that the program can spare, and returns whether it freed anything
- * (0: no).
+/* Adds a callback, which is called with `argument` if a request cannot be served from cached memory
+ * or within the limits. The callback should free memory that the program does not need, and return
+ * whether it freed anything (0: no).
  *
- * Callbacks are called one by one, in the order of their addition, before cached memory goes back
- * to the driver. The request is retried after each that freed something. They are called again as
- * long as one of them frees something and the request still fails. A request larger than the budget
- * or the device's limit calls none, since freeing cannot help it.
+ * Callbacks are called one by one, in the order in which they were added, before cached memory goes
+ * back to the driver. The request is retried after each callback that freed something. They are
+ * called again as long as one of them frees something and the request still fails. A request larger
+ * than the budget or the device's limit calls none, since freeing cannot help it.
  *
  * A callback runs on the thread of the request, without locks, and may call any function of this
- * interface. It may allocate: its thread calls no callback of this allocator meanwhile. Several
- * threads may call it at a time. It cannot be removed. UVMALLOC_ERROR_INVALID_ARGUMENT: a null
- * pointer other than `argument`. */
+ * interface. It may allocate: meanwhile its thread calls no callback of this allocator. Several
+ * threads may call a callback at the same time. A callback cannot be removed.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer other than `argument` is NULL. */
 typedef int (*uvmalloc_pressure_callback)(void* argument);
 UVMALLOC_API uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
                                                             uvmalloc_pressure_callback callback,
                                                             void* argument) UVMALLOC_NOEXCEPT;
 
-/* Gets the number of devices. They are numbered from 0. */
+/* Gets the number of devices, which are numbered from 0. */
 UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* allocator,
                                                    int* out) UVMALLOC_NOEXCEPT;
 
 /* ---- memory */
 
-/* Allocates `size_bytes` bytes. `facade` is a uvmalloc_facade. `device` is the one that will access
- * the memory. Contents are undefined.
+/* Allocates `size_bytes` bytes. `facade` is a uvmalloc_facade. `device` is the device that will
+ * access the memory. The contents are undefined. For 0 bytes, returns UVMALLOC_OK and sets *out to
+ * NULL.
  *
- * A device block may be used on `stream` at once, on other streams after they wait for it. Host and
- * pinned blocks belong to no stream, and no device works on them any more.
+ * A device block may be used at once on `stream`, and on other streams after they wait for
+ * `stream`. Host and pinned blocks belong to no stream, and no device still works on a new one.
  *
- * `alignment_bytes` is a power of two up to 2 MiB, or 0 for the default: 512 bytes; for host and
- * pinned blocks from 1 MiB on, 2 MiB. With more than 512 bytes a small host or pinned block takes 2
- * MiB, and no device block comes from a thread's cache.
+ * `alignment_bytes` is a power of two up to 2 MiB, or 0 for the default: 512 bytes, but 2 MiB for
+ * host and pinned blocks from 1 MiB on. With more than 512 bytes, a small host or pinned block
+ * takes 2 MiB, and no device block comes from a thread's cache.
  *
- * 0 bytes: UVMALLOC_OK and *out is NULL. SIZE_MAX bytes: UVMALLOC_ERROR_OUT_OF_MEMORY.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` or `out` is NULL, or no such memory kind or
- * alignment. UVMALLOC_ERROR_NO_DEVICE: no such device. UVMALLOC_ERROR_NOT_USABLE: a forked child
- * requests device memory, or an alignment above 512; or the driver fails for another reason than a
- * lack of memory. */
+ * Errors. UVMALLOC_ERROR_OUT_OF_MEMORY: memory is short; always for SIZE_MAX bytes.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` or `out` is NULL, or the memory kind or the
+ * alignment is not valid. UVMALLOC_ERROR_NO_DEVICE: the device does not exist.
+ * UVMALLOC_ERROR_NOT_USABLE: a forked child requests device memory or an alignment above 512, or
+ * the driver fails for a reason other than a lack of memory. */
 UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, int facade,
                                                int device, size_t size_bytes,
                                                size_t alignment_bytes, uvmalloc_stream stream,
                                                void** out) UVMALLOC_NOEXCEPT;
 
-/* Frees the block that starts at `address`; NULL is allowed. Work may be pending on the block's own
- * stream and on recorded streams: the memory is not used again before that work is over.
- * UVMALLOC_ERROR_NOT_OURS, _DOUBLE_FREE, _INTERIOR: nothing is freed; the last two are logged. */
+/* Frees the block that starts at `address`, which may be NULL. Work may still be pending on the
+ * block's own stream and on recorded streams: the memory is not used again before that work is
+ * over. UVMALLOC_ERROR_NOT_OURS, _DOUBLE_FREE, _INTERIOR: nothing is freed; the last two are
+ * logged. */
 UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator,
                                            void* address) UVMALLOC_NOEXCEPT;
 
-/* Records that `stream` of `device` works on the block that holds `address`. Once freed, the block
- * is not used again before the work that is on the stream at the free is over.
- * UVMALLOC_ERROR_NOT_OURS: in no live block. UVMALLOC_ERROR_NO_DEVICE: no such device. */
+/* Records that `stream` of `device` works on the block that holds `address`. After the block is
+ * freed, it is not used again before the work that is then on the stream is over.
+ * UVMALLOC_ERROR_NOT_OURS: the address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the device
+ * does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
                                                  int device,
                                                  uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
-/* Call this before `stream` gets a kernel that uses the range, which lies in one block. The stream
- * belongs to the device where the block is in use. `access` is 1 if the kernel reads the range, 2
- * if it writes it, 3 for both. Add 4 if the kernel touches each byte at most once, without atomic
- * operations: such memory may then stay on the host.
+/* Call this before `stream` gets a kernel that uses the range, which must be inside one block. The
+ * stream belongs to the device that uses the block. `access` is 1 if the kernel reads the range, 2
+ * if the kernel writes it, 3 for both. Add 4 if the kernel touches each byte at most once, without
+ * atomic operations: such memory may then stay on the host.
  *
  * While a device has less memory than the program uses, uvmalloc moves memory ahead of its use
  * (docs/oversubscription.md). Otherwise the call does nothing, and checks only its pointers and
- * `access`. It never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: another `access`.
- * UVMALLOC_ERROR_NOT_OURS: in no live block. */
+ * `access`. It never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: `access` is not valid.
+ * UVMALLOC_ERROR_NOT_OURS: the address is in no live block. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                                size_t size_bytes, uvmalloc_stream stream,
                                                int access) UVMALLOC_NOEXCEPT;
@@ -258,83 +261,86 @@ typedef enum uvmalloc_launch {
 } uvmalloc_launch;
 
 /* As uvmalloc_note_use(), for all `count` ranges of one kernel, or of all kernels of a graph in
- * their order. `launch` is a uvmalloc_launch. Each range lies in one block, and ranges may overlap;
- * 0 ranges are allowed. `stream` belongs to the device where the block of the first range is in
- * use, and the other blocks are in use there too.
+ * their order. `launch` is a uvmalloc_launch. Each range must be inside one block. Ranges may
+ * overlap, and `count` may be 0. `stream` belongs to the device that uses the block of the first
+ * range; the other blocks are in use there too.
  *
- * Call it on the thread that launches, before each launch. A graph that is being captured launches
- * nothing yet: the call then does nothing. UVMALLOC_ERROR_INVALID_ARGUMENT: also if `uses` is NULL
- * and `count` is not 0. UVMALLOC_ERROR_NOT_OURS: an address is in no live block, and nothing is
- * noted. */
+ * Call this on the thread that launches, before each launch. A graph that is being captured
+ * launches nothing yet, so the call then does nothing. UVMALLOC_ERROR_INVALID_ARGUMENT: also if
+ * `uses` is NULL and `count` is not 0. UVMALLOC_ERROR_NOT_OURS: an address is in no live block, and
+ * nothing is noted. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_uses(uvmalloc_allocator* allocator,
                                                 const uvmalloc_use* uses, size_t count,
                                                 uvmalloc_stream stream,
                                                 int launch) UVMALLOC_NOEXCEPT;
 
-/* Marks the end of a step that the program repeats. Without marks steps are found too, but later.
- */
+/* Marks the end of a step that the program repeats. Steps are also detected without marks, but
+ * later. */
 UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocator)
     UVMALLOC_NOEXCEPT;
 
-/* Call this before `stream` of `device` is destroyed; it must get no more work. The next new stream
- * takes over the memory cached for it, and starts after its present work. That order is not
- * possible while a stream is being captured. The device is then waited for before that memory, and
- * blocks of other streams that it worked on, are used again. A program that preloads the library
- * need not call it. UVMALLOC_ERROR_NO_DEVICE: no such device. */
+/* Call this before `stream` of `device` is destroyed; the stream must get no more work. The next
+ * new stream takes over the memory cached for this stream, and starts after its present work. While
+ * a stream is being captured, that order is not possible. Then the allocator waits for the device
+ * before it uses that memory again, and before it uses blocks of other streams that this stream
+ * worked on. A program that preloads the library need not call this. UVMALLOC_ERROR_NO_DEVICE: the
+ * device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                                     uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
-/* Waits until no recorded stream works on the block. Call it before the host writes to the block in
- * place. UVMALLOC_ERROR_NOT_OURS: in no live block. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be
- * waited for, for example because it is being captured. */
+/* Waits until no recorded stream works on the block. Call this before the host writes to the block
+ * in place. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. UVMALLOC_ERROR_NOT_USABLE: a
+ * stream cannot be waited for, for example because it is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocator,
                                                     const void* address) UVMALLOC_NOEXCEPT;
 
 /* Moves the block that holds `address` to `destination`, a device or UVMALLOC_PLACE_HOST. The
- * address stays: pages are advised and prefetched as the policy says. A hint that fails is no
- * error. The block can be used everywhere before, during and after the move.
+ * address stays the same: pages are advised and prefetched according to the policy. A hint that
+ * fails is no error. The block can be used everywhere before, during and after the move.
  *
- * To a device: `stream`, of that device, will use the bytes. It waits for the prefetch, and counts
- * as recorded. To the host: `stream`, of the device where the block is, wrote the bytes. It counts
- * as recorded. With `wait` the call returns when all recorded streams are done with the block, so
- * that the host may read. Without `wait` the pages follow when the stream is done.
+ * For a move to a device, `stream` belongs to that device, waits for the prefetch, and will use the
+ * bytes. For a move to the host, `stream` belongs to the device where the block is, and wrote the
+ * bytes. In both cases `stream` counts as recorded. With `wait`, a call for a move to the host
+ * returns when all recorded streams have finished with the block, so that the host may read.
+ * Without `wait`, the pages follow when the stream has finished.
  *
- * UVMALLOC_ERROR_NOT_OURS: in no live block. UVMALLOC_ERROR_NO_DEVICE: no such destination.
- * UVMALLOC_ERROR_OUT_OF_MEMORY: the device's limit has no room for the block.
- * UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, for example because it is being
+ * Errors. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the
+ * destination does not exist. UVMALLOC_ERROR_OUT_OF_MEMORY: the device's limit has no room for the
+ * block. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, for example because it is being
  * captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address,
                                            int destination, uvmalloc_stream stream,
                                            int wait) UVMALLOC_NOEXCEPT;
 
-/* Gives all cached memory back: free 2 MiB pages are discarded if the device can, and whole spans
- * go back to the driver. Waits for blocks that were freed with pending work, and for the devices.
- * Do not call it during a capture that the allocator does not know: the wait may invalidate it. */
+/* Gives all cached memory back: free 2 MiB pages are discarded if the device can do that, and empty
+ * spans go back to the driver. Waits for blocks that were freed with pending work, and for the
+ * devices. Do not call this during a capture that the allocator does not know, because the wait may
+ * invalidate the capture. */
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator)
     UVMALLOC_NOEXCEPT;
 
 /* Gives back the idle cached memory that is due by now, if decay_seconds (or UVMALLOC_DECAY) is
- * set. Requests and frees do that now and then, so only a program that is idle for long needs the
- * call. */
+ * set. Requests and frees do that from time to time, so only a program that is idle for long needs
+ * this call. */
 UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
-/* ---- what is known */
+/* ---- information */
 
 typedef struct uvmalloc_block {
   size_t struct_bytes;
   void* base;
-  uint64_t size_bytes; /* requested_bytes, rounded, and a rest that is too small for others */
+  uint64_t size_bytes; /* requested_bytes, rounded up, and a remainder too small for other blocks */
   uint64_t requested_bytes;
   int32_t facade; /* a uvmalloc_facade */
   int32_t device;
   int32_t place;   /* where it is in use: a device, UVMALLOC_PLACE_HOST or _NOWHERE */
   int32_t live;    /* 1: allocated; 0: cached, or waiting for the work of a stream */
-  int32_t movable; /* 1: it shares at most its first and last 2 MiB page */
+  int32_t movable; /* 1: it shares at most its first and last 2 MiB page with other blocks */
 } uvmalloc_block;
 
-/* Describes the block that holds `address`, which may be interior.
- * UVMALLOC_ERROR_NOT_OURS: in no block. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or
- * struct_bytes is too small. */
+/* Describes the block that holds `address`, which may be inside the block. UVMALLOC_ERROR_NOT_OURS:
+ * the address is in no block. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or struct_bytes
+ * is too small. */
 UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator,
                                                const void* address,
                                                uvmalloc_block* out) UVMALLOC_NOEXCEPT;
@@ -342,7 +348,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocat
 /* Figures of one memory kind on all devices. This structure never grows. */
 typedef struct uvmalloc_facade_statistics {
   uint64_t allocations; /* since the start */
-  uint64_t cache_hits;  /* of these, served without new memory */
+  uint64_t cache_hits;  /* allocations served without new memory */
   uint64_t live_bytes;  /* as rounded */
   uint64_t peak_bytes;  /* since the start or the last reset of peaks; with several devices the sum
                            of their peaks, which can exceed the peak of all memory kinds */
@@ -356,7 +362,7 @@ typedef struct uvmalloc_statistics {
   uvmalloc_facade_statistics device;
   uint64_t live_bytes;    /* of all memory kinds, as rounded */
   uint64_t peak_bytes;    /* of live_bytes, since the start */
-  uint64_t touched_bytes; /* 2 MiB pages used since they were reserved from the driver */
+  uint64_t touched_bytes; /* 2 MiB pages used since they were reserved, less discarded ones */
   uint64_t span_bytes;    /* reserved from the driver: address space, not memory */
   uint64_t budget_bytes;
   uint64_t moves_to_devices;
@@ -367,52 +373,54 @@ typedef struct uvmalloc_statistics {
   uint64_t out_of_memory; /* requests that were refused */
 } uvmalloc_statistics;
 
-/* Gets all figures at one moment.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or struct_bytes is too small for the first
- * version of the structure. */
+/* Gets all figures at one moment. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or
+ * struct_bytes is too small for the first version of the structure. */
 UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
                                                      uvmalloc_statistics* out) UVMALLOC_NOEXCEPT;
 
-/* Restarts the peaks of the memory kinds at the bytes now in use. The peak of all kinds together
- * stays. */
+/* Restarts the peaks of the memory kinds at the bytes that are now in use. The peak of all kinds
+ * together does not change. */
 UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Begins a trace of everything that the allocator does (docs/trace.md) in `file`, which is
- * overwritten. "%p" in the name is the process number. Live blocks come first.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer. UVMALLOC_ERROR_NOT_USABLE: the file cannot be
- * written, a trace is being written already, or this is a forked child. */
+ * overwritten. "%p" in the name stands for the process number. Live blocks come first.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL. UVMALLOC_ERROR_NOT_USABLE: the file cannot be
+ * written, a trace is already being written, or this is a forked child. */
 UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
                                                   const char* file) UVMALLOC_NOEXCEPT;
 
-/* Writes the events that threads still buffer, and ends the trace file; does nothing without a
- * trace. Events of other threads at this moment may be left out. uvmalloc_destroy() and the end of
- * the process do the same. */
+/* Writes the events that threads have not written yet, and ends the trace file. Does nothing
+ * without a trace. Events that other threads record during the call may be left out.
+ * uvmalloc_destroy() and the end of the process do the same. */
 UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
-/* Writes `text`, UTF-8, into the trace, cut to 4096 bytes at the end of a character; does nothing
- * without a trace. UVMALLOC_ERROR_INVALID_ARGUMENT: a null pointer, or an empty text. */
+/* Writes `text`, which is UTF-8, into the trace, cut to 4096 bytes at the end of a character. Does
+ * nothing without a trace. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or the text is
+ * empty. */
 UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
                                                  const char* text) UVMALLOC_NOEXCEPT;
 
 /* ---- this process */
 
-/* The report on the process's allocator so far (docs/report.md), as JSON. Copies as much as fits
- * into `buffer`, which may be NULL, always ended by NUL. Returns the bytes that the whole text
- * needs, NUL included; -1 on failure. */
+/* Gets the report on the process's allocator so far (docs/report.md), as JSON. Copies as much of
+ * the text as fits into `buffer`, always ended by NUL; `buffer` may be NULL. Returns the bytes that
+ * the whole text needs, NUL included, or -1 on failure. */
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 /* As uvmalloc_report_json(), for a process that could not write its report to its folder
- * (UVMALLOC_REPORT_DIR). Its figures are in `report.<pid>.figures` there, however it ended. Also -1
- * if the file is no such file of this version. */
+ * (UVMALLOC_REPORT_DIR), however it ended. `figures_file` is `report.<pid>.figures` in that folder,
+ * which has the figures of the process. Also returns -1 if the file is not such a file of this
+ * version. */
 UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
                                              size_t capacity_bytes) UVMALLOC_NOEXCEPT;
-/* As uvmalloc_report_json(), for what this machine can do and the settings in force, as JSON. */
+/* As uvmalloc_report_json(), but gets what this machine can do and the settings in force. */
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 
-/* As uvmalloc_mark_trace() of the process's allocator. Does nothing without a trace or such an
+/* As uvmalloc_mark_trace() of the process's allocator. Does nothing without a trace or without that
  * allocator, or if `text` is NULL or empty. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
-/* A range that a kernel uses. `access`: 1 read, 2 written, 3 both. */
+/* A range that a kernel uses. `access` is 1 if the kernel reads it, 2 if the kernel writes it, 3
+ * for both. */
 typedef struct {
   const void* address;
   size_t size_bytes;
@@ -430,27 +438,28 @@ UVMALLOC_API void uvmalloc_trace_kernel(int device, const void* stream, uint64_t
                                         const uvmalloc_trace_range* ranges,
                                         size_t range_count) UVMALLOC_NOEXCEPT;
 
-/* Records how the program orders its work, in the same trace. `order` is -1: the event `signal` is
- * recorded on the stream; 0: the stream waits for the event; 1, 2, 3: the host waits for the event,
- * the stream, the device. */
+/* Records in the same trace how the program orders its work. `order` says what happens. -1: the
+ * event `signal` is recorded on the stream. 0: the stream waits for the event. 1, 2, 3: the host
+ * waits for the event, the stream, the device. */
 UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const void* signal,
                                        int order) UVMALLOC_NOEXCEPT;
 
-/* Sets what host memory a framework gets on this thread. 1, as at the start: managed memory from
- * UVMALLOC_HOST_THRESHOLD on; 0: from malloc; 2: managed memory of any size. Returns the previous
- * value. */
+/* Sets which host memory a framework gets on this thread. 0: memory from malloc. 1, the initial
+ * value: managed memory from UVMALLOC_HOST_THRESHOLD on. 2: managed memory of any size. Returns the
+ * previous value. */
 UVMALLOC_API int uvmalloc_set_host_managed(int managed) UVMALLOC_NOEXCEPT;
 
-/* RFC-0023's switch. 1: unified memory is enabled for the framework in this process (PyTorch with
- * its plugin in place, and a device that can use managed memory). 0: it is switched off, not usable
- * here, or this is a forked child. torch.cuda.get_enabled_uvm() returns the same. Initialises
- * nothing: before the program has initialised the driver, 1 if the machine has a driver. */
+/* The switch of RFC-0023. Returns 1 if unified memory is enabled for the framework in this process:
+ * PyTorch with its plugin, and a device that can use managed memory. Returns 0 if it is switched
+ * off or not usable here, or if this is a forked child. torch.cuda.get_enabled_uvm() returns the
+ * same. Initialises nothing: before the program has initialised the driver, returns 1 if the
+ * machine has a driver. */
 UVMALLOC_API int uvmalloc_is_enabled(void) UVMALLOC_NOEXCEPT;
 
 /* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives
- * the same memory (1) or behaves like a copy (0). UVMALLOC_MOVE sets it at the start. The first and
- * the last function return the previous value. The last one is for this thread alone: its 1
- * overrides the process's value. */
+ * the same memory (1) or behaves like a copy (0). UVMALLOC_MOVE sets the initial value. The two
+ * setters return the previous value. The last function sets it only for this thread: a 1 there
+ * overrides the value of the process. */
 UVMALLOC_API int uvmalloc_set_move_on_copy(int on) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_move_on_copy(void) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_set_thread_move_on_copy(int on) UVMALLOC_NOEXCEPT;

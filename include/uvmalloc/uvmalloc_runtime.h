@@ -1,26 +1,27 @@
-/* A kind of device for uvmalloc, brought by a third party: a table of operations in C. uvmalloc is
- * not rebuilt. C11 or C++. examples/custom_runtime/ is a complete small device.
+/* A kind of device that a third party adds to uvmalloc by a table of operations in C. uvmalloc is
+ * not rebuilt. C11 or C++. examples/custom_runtime/ is a small, complete device.
  *
- * Two ways in. If UVMALLOC_RUNTIME, or the runtime of uvmalloc_create(), is a path (a value with a
- * slash), uvmalloc opens that shared object and calls its uvmalloc_runtime(). A program that links
- * with uvmalloc calls uvmalloc_register_runtime() of uvmalloc.h.
+ * There are two ways to add a table. If UVMALLOC_RUNTIME, or the runtime of uvmalloc_create(), is a
+ * path (a value with a slash), uvmalloc opens that shared object and calls its uvmalloc_runtime().
+ * A program that links with uvmalloc calls uvmalloc_register_runtime() of uvmalloc.h.
  *
- * Versions. The table begins with its own length and the version that it was written for. uvmalloc
- * copies it. New operations are added at the end, each with a new version, in optional groups. So a
- * runtime keeps working with a newer uvmalloc, without a rebuild.
+ * Versions. The table begins with its own size and the version that it was written for. uvmalloc
+ * copies it. New operations are added at the end, in optional groups, each with a new version. So a
+ * runtime keeps working with a newer uvmalloc without a rebuild.
  *
- * Groups. The required group is complete. Of each optional group a table has all operations or
- * none; missing operations are NULL.
+ * Groups. A table has all operations of the required group. Of each optional group it has all
+ * operations or none; missing operations are NULL.
  *
- * Errors. An operation returns 0, or the vendor's own code, which is not 0. error_kind() and
- * error_name() translate the code.
+ * Errors. An operation returns 0 on success, else the vendor's own code, which is not 0.
+ * error_kind() and error_name() translate the code.
  *
  * Threads. Any thread may call any operation at any time, with or without a current device. An
- * operation restores what it makes current. It throws no exception and does not call uvmalloc.
+ * operation restores the caller's current device. It throws no exception and does not call
+ * uvmalloc.
  *
- * Devices are numbered from 0. uvmalloc names no device that does not exist. A stream is the
- * vendor's handle. NULL is the device's default stream; UVMALLOC_RUNTIME_STREAM_PER_THREAD is that
- * of the calling thread. */
+ * Devices are numbered from 0. uvmalloc names only devices that exist. A stream is the vendor's
+ * handle. NULL is the device's default stream; UVMALLOC_RUNTIME_STREAM_PER_THREAD is the per-thread
+ * stream of the calling thread. */
 #ifndef UVMALLOC_UVMALLOC_RUNTIME_H
 #define UVMALLOC_UVMALLOC_RUNTIME_H
 
@@ -36,17 +37,17 @@ extern "C" {
 
 #define UVMALLOC_RUNTIME_STREAM_PER_THREAD ((void*)2)
 
-/* A place for memory: a device's number, or this. */
+/* A place for memory: a device's number, or UVMALLOC_RUNTIME_HOST. */
 #define UVMALLOC_RUNTIME_HOST (-1)
 
 /* The kinds of errors. */
 typedef enum uvmalloc_runtime_error {
   UVMALLOC_RUNTIME_OK = 0,
-  UVMALLOC_RUNTIME_NOT_READY = 1,     /* a stream or event has pending work; no failure */
-  UVMALLOC_RUNTIME_OUT_OF_MEMORY = 2, /* the machine's memory is exhausted, and nothing else */
+  UVMALLOC_RUNTIME_NOT_READY = 1,     /* a stream or event has pending work; this is no failure */
+  UVMALLOC_RUNTIME_OUT_OF_MEMORY = 2, /* the machine's memory is exhausted; no other failure */
   UVMALLOC_RUNTIME_NOT_SUPPORTED = 3, /* this device or driver cannot do it */
   UVMALLOC_RUNTIME_INVALID_VALUE = 4, /* an argument is wrong */
-  UVMALLOC_RUNTIME_NO_DEVICE = 5,     /* no such device, or none at all */
+  UVMALLOC_RUNTIME_NO_DEVICE = 5,     /* the device does not exist, or the machine has none */
   UVMALLOC_RUNTIME_NOT_USABLE = 6,    /* in a forked child, at exit, or before initialize() */
   UVMALLOC_RUNTIME_CAPTURE = 7,       /* refused because a stream is being captured */
   UVMALLOC_RUNTIME_OTHER = 8
@@ -68,18 +69,18 @@ typedef enum uvmalloc_runtime_pointer_kind {
   UVMALLOC_RUNTIME_POINTER_MANAGED = 3
 } uvmalloc_runtime_pointer_kind;
 
-/* uvmalloc passes it zeroed, with struct_bytes set to its own size. A runtime that knows fewer
- * members fills those. Members named after a property are 0 or 1. uvmalloc serves no device without
- * the first three properties. */
+/* The result of describe(). uvmalloc passes it zeroed, with struct_bytes set to its size. A runtime
+ * that knows fewer members fills only those. Members named after a property are 0 or 1. uvmalloc
+ * serves a device only if it has the first three properties. */
 typedef struct uvmalloc_runtime_device {
   size_t struct_bytes;
   char name[256];
   uint64_t total_bytes;
   int32_t managed_memory;
   int32_t concurrent_managed_access; /* the host may use managed memory while the device works */
-  int32_t migrates_on_fault;         /* pages of managed memory follow their use */
+  int32_t migrates_on_fault;         /* pages of managed memory migrate to their user */
   int32_t pageable_memory_access;    /* the device reaches ordinary host memory */
-  int32_t host_page_tables;          /* it does so by the host's own page tables */
+  int32_t host_page_tables;          /* the device uses the host's own page tables for that */
   int32_t direct_host_access;        /* the host reads managed memory on the device in place */
   int32_t integrated;                /* the device shares the host's memory */
   int32_t memory_is_host_node; /* its memory is a NUMA node that the host counts as host memory */
@@ -93,30 +94,30 @@ typedef struct uvmalloc_runtime_pointer {
   int32_t device; /* where the memory was allocated; -1: unknown */
 } uvmalloc_runtime_pointer;
 
-/* `context` is the pointer that was registered with the table. */
+/* The table. Each operation gets `context`, the pointer that was registered with the table. */
 typedef struct uvmalloc_runtime_operations {
   size_t struct_bytes; /* sizeof(uvmalloc_runtime_operations) */
   uint32_t version;    /* UVMALLOC_RUNTIME_VERSION */
 
   /* ---- required */
 
-  /* Called before all other operations except the group "presence", once for each allocator, so
-   * more than once. A failure is the reason why there is no device. Nothing is ever shut down:
-   * memory, streams and events may be used until the process ends. */
+  /* Called once for each allocator, so possibly several times, before all other operations except
+   * the group "presence". A failure is reported as the reason why there is no device. Nothing is
+   * ever shut down: memory, streams and events may be used until the process ends. */
   int (*initialize)(void* context);
-  /* The number of devices, at least 1 if initialize() has succeeded and the machine has a device.
-   */
+  /* Gets the number of devices: at least 1 if initialize() succeeded and the machine has a
+   * device. */
   int (*device_count)(void* context, int* out);
   int (*describe)(void* context, int device, uvmalloc_runtime_device* out);
   int (*memory_figures)(void* context, int device, uint64_t* free_bytes, uint64_t* total_bytes);
-  /* Memory that the driver does not know is no error: its kind is UVMALLOC_RUNTIME_POINTER_UNKNOWN.
-   */
+  /* Memory that the driver does not know is no error: its kind is
+   * UVMALLOC_RUNTIME_POINTER_UNKNOWN. */
   int (*pointer_attributes)(void* context, const void* address, uvmalloc_runtime_pointer* out);
 
-  /* Memory that host and devices reach at one address. From 2 MiB on it begins at a multiple of 2
-   * MiB. Its contents are undefined. A free may wait for the device, and may run on a thread that
-   * has never used the device. Neither call disturbs a capture. A free of other memory returns a
-   * code of the kind UVMALLOC_RUNTIME_INVALID_VALUE. */
+  /* Allocate and free memory that the host and devices reach at one address. Allocations from 2 MiB
+   * on begin at a multiple of 2 MiB. The contents are undefined. A free may wait for the device,
+   * and may run on a thread that has never used the device. Neither call disturbs a capture. A free
+   * of other memory returns a code of the kind UVMALLOC_RUNTIME_INVALID_VALUE. */
   int (*allocate_managed)(void* context, int device, size_t size_bytes, void** out);
   int (*free_managed)(void* context, int device, void* address);
 
@@ -124,15 +125,15 @@ typedef struct uvmalloc_runtime_operations {
   int (*copy)(void* context, int device, void* destination, const void* source, size_t size_bytes,
               void* stream);
 
-  /* Streams without an implicit order with the default stream. Work of a destroyed stream still
+  /* Streams that have no implicit order with the default stream. Work of a destroyed stream still
    * completes. */
   int (*create_stream)(void* context, int device, void** out);
   int (*destroy_stream)(void* context, int device, void* stream);
   int (*synchronize_stream)(void* context, int device, void* stream);
   int (*stream_wait_event)(void* context, int device, void* stream, void* event);
 
-  /* Events without timing. An event that was never recorded is complete. query_event() returns 0,
-   * or a code whose kind is UVMALLOC_RUNTIME_NOT_READY. */
+  /* Events without timing. An event that was never recorded counts as complete. query_event()
+   * returns 0 if the event is complete, or a code of the kind UVMALLOC_RUNTIME_NOT_READY. */
   int (*create_event)(void* context, int device, void** out);
   int (*destroy_event)(void* context, int device, void* event);
   int (*record_event)(void* context, int device, void* event, void* stream);
@@ -140,28 +141,28 @@ typedef struct uvmalloc_runtime_operations {
   int (*synchronize_event)(void* context, int device, void* event);
   int (*synchronize_device)(void* context, int device);
 
-  /* The kind (a uvmalloc_runtime_error) and the vendor's name of a code, for example
+  /* Return the kind (a uvmalloc_runtime_error) and the vendor's name of a code, for example
    * "CUDA_ERROR_OUT_OF_MEMORY". The name is in static storage. */
   int (*error_kind)(void* context, int code);
   const char* (*error_name)(void* context, int code);
 
-  /* ---- hints: optional. Without them pages stay where the device puts them. */
+  /* ---- hints: optional. Without them, pages stay where the device puts them. */
 
-  /* `advice` is a uvmalloc_runtime_advice, `place` a device or UVMALLOC_RUNTIME_HOST. Ranges are
+  /* `advice` is a uvmalloc_runtime_advice; `place` is a device or UVMALLOC_RUNTIME_HOST. A range is
    * inside one allocation, or in ordinary memory if the device reaches that. */
   int (*advise)(void* context, int device, void* address, size_t size_bytes, int advice, int place);
   /* Stream-ordered. May block the calling thread if the destination is the host. */
   int (*prefetch)(void* context, int device, void* address, size_t size_bytes, int destination,
                   void* stream);
 
-  /* ---- discard: optional. Without it, allocated memory is never given up. */
+  /* ---- discard: optional. Without it, uvmalloc gives memory back only by freeing it. */
 
   /* Stream-ordered: the contents become undefined. */
   int (*discard)(void* context, int device, void* address, size_t size_bytes, void* stream);
 
   /* ---- capture: optional. Without it no stream is ever captured. */
 
-  /* Whether the stream records its work for later instead of executing it: 0 or 1. */
+  /* Gets 1 if the stream is recording its work for later instead of executing it, else 0. */
   int (*is_capturing)(void* context, int device, void* stream, int* out);
 
   /* ---- contexts: optional. Without it a device accepts work at any time. */
@@ -169,25 +170,25 @@ typedef struct uvmalloc_runtime_operations {
   /* Returns 1 if the device accepts work without a new context, else 0. Changes nothing. */
   int (*has_context)(void* context, int device);
 
-  /* ---- presence: optional. Without it the driver counts as present, and as initialised if a
-   * program names the runtime. */
+  /* ---- presence: optional. Without it, the driver counts as present; it counts as initialised if
+   * a program names the runtime. */
 
-  /* Return 1 or 0. They are called often and initialise nothing. */
+  /* Return 1 or 0. They are called often and must initialise nothing. */
   int (*is_present)(void* context);     /* this machine has the vendor's driver */
   int (*is_initialized)(void* context); /* the program has initialised the vendor's driver */
 } uvmalloc_runtime_operations;
 
-/* This structure never changes. Name and table may be in static storage or not: uvmalloc copies
- * both. */
+/* What uvmalloc_runtime() returns. This structure never changes. uvmalloc copies the name and the
+ * table, so they need not be in static storage. */
 typedef struct uvmalloc_runtime_registration {
   const char* name; /* not empty, without a slash, not "auto", not the name of another runtime */
   const uvmalloc_runtime_operations* operations;
   void* context;
 } uvmalloc_runtime_registration;
 
-/* The one function that a runtime's shared object exports. `newest_version` is the newest that the
- * calling uvmalloc knows. A runtime that knows older versions too may return a table of that one.
- * Must not return NULL. The object is never unloaded. */
+/* The one function that a runtime's shared object exports. `newest_version` is the newest version
+ * that the calling uvmalloc knows. A runtime that also knows older versions may return a table of
+ * that version. Must not return NULL. The object is never unloaded. */
 #define UVMALLOC_RUNTIME_EXPORT __attribute__((visibility("default")))
 UVMALLOC_RUNTIME_EXPORT const uvmalloc_runtime_registration* uvmalloc_runtime(
     uint32_t newest_version);

@@ -1,12 +1,12 @@
 /* Control of the simulated machine.
  *
  * Programs reach the simulator through stand-ins for libcuda.so.1 and libcudart.so.13. This header
- * is for tests, for the kernels that run on the simulator and for reports: capacity, residency,
- * counters, virtual time, failures on demand. It names no vendor. Link with libuvmsim.so, or look
- * the names up with dlsym: if a process has them, its devices are simulated.
+ * is for tests, for the kernels that run on the simulator, and for reports: capacity, residency,
+ * counters, virtual time, failures on demand. It depends on no vendor. Link with libuvmsim.so, or
+ * look up the names with dlsym. If a process has these names, its devices are simulated.
  *
- * All calls are thread-safe and may be made at any time. Unless a call says so, it does not count
- * as a driver call and does not move the virtual clock.
+ * All calls are thread-safe and may be made at any time. Unless its comment says otherwise, a call
+ * does not count as a driver call and does not advance the virtual clock.
  *
  * Functions that return int return 0 on success. Otherwise they return a UVMSIM_ERROR_* value and
  * change nothing. */
@@ -33,39 +33,43 @@ enum {
 
 /* ---- the machine */
 
-/* The number of devices by UVMSIM_DEVICES (default 1), before CUDA_VISIBLE_DEVICES hides any. */
+/* Returns the number of devices set by UVMSIM_DEVICES (default 1), including those that
+ * CUDA_VISIBLE_DEVICES hides. */
 int uvmsim_device_count(void);
 
-/* Whether `machine` is a valid value of UVMSIM_MACHINE: a name in profiles/ beside the library, or
- * a file. On failure `fault` gets a sentence, ended by NUL and cut to the capacity. Makes no
- * machine. */
+/* Checks whether `machine` is a valid value of UVMSIM_MACHINE: a name in profiles/ beside the
+ * library, or a file. On failure `fault` gets a sentence, ended by NUL and cut to `capacity` bytes.
+ * Makes no machine. */
 int uvmsim_check_machine(const char* machine, char* fault, size_t capacity);
 
 /* Returns 1 in a forked child of the process that loaded the simulator, else 0. The threads of the
- * parent's CPU libraries do not exist in the child. */
+ * parent's CPU libraries do not exist in such a child. */
 int uvmsim_is_forked_child(void);
 
-/* Gets the memory of a device in bytes: UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G, KiB, MiB,
- * GiB, T). */
+/* Gets the size of a device's memory in bytes: UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G,
+ * KiB, MiB, GiB, T). */
 int uvmsim_capacity(int device, size_t* out_bytes);
 
-/* Sets the memory of a device, at least 2 MiB. If less than is in use, managed memory is evicted.
- * UVMSIM_ERROR_OUT_OF_MEMORY, and no change, if unevictable memory alone is larger. */
+/* Sets the size of a device's memory, at least 2 MiB. If more is in use, managed memory is evicted.
+ * Returns UVMSIM_ERROR_OUT_OF_MEMORY, and changes nothing, if unevictable memory alone is
+ * larger. */
 int uvmsim_set_capacity(int device, size_t bytes);
 
-/* Gets the bytes of a device's memory in use: unevictable allocations, and 2 MiB chunks of managed
+/* Gets the bytes in use of a device's memory: unevictable allocations, and 2 MiB chunks of managed
  * memory. */
 int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes);
 
-/* The peak of the bytes in use since the start or the last reset. */
+/* Get and reset the peak of the bytes in use, which is since the start or the last reset. */
 int uvmsim_peak_used(int device, size_t* out_bytes);
 int uvmsim_reset_peak_used(int device);
 
-/* Gets the host memory that managed and pinned memory take, its limit (SIZE_MAX: none), and its
- * peak. A page keeps its host memory when it migrates to a device. Any pointer may be NULL. */
+/* Gets the bytes of host memory that managed and pinned memory take, their limit (SIZE_MAX: none),
+ * and their peak. A page keeps its host memory when it migrates to a device. Any pointer may be
+ * NULL. */
 int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used_bytes, size_t* out_peak_bytes);
 
-/* Gets the host bytes in use alone; 0 if this process has no machine yet. Makes no machine. */
+/* Gets only the bytes of host memory in use; 0 if this process has no machine yet. Makes no
+ * machine. */
 int uvmsim_host_taken(size_t* out_bytes);
 
 /* ---- kernels */
@@ -73,20 +77,20 @@ int uvmsim_host_taken(size_t* out_bytes);
 enum { UVMSIM_READ = 1, UVMSIM_WRITE = 2 };
 
 typedef struct {
-  const void* address; /* the program's address, not a device view */
-  size_t size_bytes;   /* 0: ignored */
+  const void* address; /* the program's address, not a device view (uvmsim_device_view) */
+  size_t size_bytes;   /* a range of 0 bytes is ignored */
   int access;          /* UVMSIM_READ, UVMSIM_WRITE, or both */
 } uvmsim_access;
 
 /* Puts a kernel of `duration_ns` virtual nanoseconds that touches these ranges on `stream` (0, 1,
  * 2: the default streams) of `device`. The ranges become resident or mapped by the rules of unified
- * memory, and the stream's time line advances. The caller then does the work itself, at once, on
- * the device views. UVMSIM_ERROR_ADDRESS if the device cannot reach a range (plain host memory,
- * unless the profile allows it; memory of another process). */
+ * memory, and the stream's time advances. After the call, the caller does the work of the kernel
+ * itself, at once, on the device views. Returns UVMSIM_ERROR_ADDRESS if the device cannot reach a
+ * range: memory of another process, or plain host memory unless the profile allows it. */
 int uvmsim_kernel(int device, void* stream, const uvmsim_access* accesses, size_t count,
                   uint64_t duration_ns);
 
-/* Types of a kernel's operations. */
+/* The type of a kernel's operations. */
 enum {
   UVMSIM_FLOAT64 = 0,
   UVMSIM_FLOAT32 = 1,
@@ -95,43 +99,44 @@ enum {
   UVMSIM_FLOAT8 = 4
 };
 
-/* The virtual nanoseconds of a kernel by the machine's cost model: its launch, and the longer of
- * moving `bytes` in device memory and of `operations`. 0 for an unknown type. */
+/* Returns the virtual nanoseconds that a kernel takes by the machine's cost model. These are the
+ * launch, and the longer of the times for moving `bytes` in device memory and for `operations`.
+ * Returns 0 for an unknown type. */
 uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type);
 
-/* What a kernel computes. */
+/* The operations that a kernel computes. */
 typedef struct {
   uint64_t operations;
   int type;      /* UVMSIM_FLOAT64 and so on */
-  int continues; /* nonzero: a part of a launched kernel, without a launch of its own */
+  int continues; /* nonzero: a part of a kernel already launched, so it has no launch time */
 } uvmsim_arithmetic;
 
-/* As uvmsim_kernel and uvmsim_launch, for a kernel whose time the cost model gives:
+/* As uvmsim_kernel and uvmsim_launch, for a kernel that takes the time of the cost model:
  * uvmsim_kernel_ns for the bytes of its ranges. A range that is read and written counts twice. A
- * trace of uvmalloc keeps the operations, so that it replays on other machines. */
+ * trace of uvmalloc keeps the operations, so that it can be replayed on other machines. */
 int uvmsim_kernel_arithmetic(int device, void* stream, const uvmsim_access* accesses, size_t count,
                              const uvmsim_arithmetic* arithmetic);
 int uvmsim_launch_arithmetic(int device, void* stream, const uvmsim_access* accesses, size_t count,
                              const uvmsim_arithmetic* arithmetic, int (*run)(void* context),
                              void (*release)(void* context), void* context);
 
-/* As uvmsim_kernel, for a kernel that may become part of a graph. `run(context)` does its work on
- * the device views and returns 0, or another value if it has failed. It is called once, before this
- * function returns. If the stream is being captured, it is called at each launch of a graph that
- * holds the kernel, on the launching thread, after the ranges have been touched.
+/* As uvmsim_kernel, for a kernel that may become part of a graph. `run(context)` does the work of
+ * the kernel on the device views. It returns 0, or another value if it failed. It is called once,
+ * before this function returns. If the stream is being captured, it is instead called at each
+ * launch of a graph that holds the kernel, on the launching thread, after the ranges have been
+ * touched.
  *
- * `release(context)` is called once, when nothing can run the kernel any more, even if this
- * function fails. Neither is called with a lock held. uvmsim_kernel itself returns
- * UVMSIM_ERROR_CAPTURE on a stream that is being captured, because the work of its caller would not
- * be recorded. */
+ * `release(context)` is called once, when the kernel can no longer run, even if this function
+ * fails. No lock is held during either call. uvmsim_kernel itself returns UVMSIM_ERROR_CAPTURE on a
+ * stream that is being captured, because the graph would not contain the work of its caller. */
 int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses, size_t count,
                   uint64_t duration_ns, int (*run)(void* context), void (*release)(void* context),
                   void* context);
 
 /* Returns the address at which a kernel finds the bytes of `address`. For managed and device
- * memory: the device view. For pinned and registered host memory, and mapped ordinary memory that
- * devices reach: the address itself. Otherwise NULL. The view is valid while the allocation lives,
- * and linear within it. */
+ * memory, this is the device view. For pinned and registered host memory, and for mapped ordinary
+ * memory that devices reach, it is `address` itself. For other memory, returns NULL. A view is
+ * valid while the allocation lives, and linear within the allocation. */
 void* uvmsim_device_view(const void* address);
 
 typedef struct {
@@ -140,30 +145,30 @@ typedef struct {
 } uvmsim_grid;
 
 /* A library that UVMSIM_KERNELS names may export this function, to run kernels that a program
- * launches with <<<>>>. It gets the kernel's mangled name and the addresses of its arguments. It
- * reports the memory that the kernel touches by uvmsim_kernel or uvmsim_launch, does the work on
- * the device views, and returns 0. It passes on errors of those two functions, and returns
- * UVMSIM_ERROR_INVALID if it does not know the kernel. */
+ * launches with <<<>>>. It gets the kernel's mangled name and the addresses of the kernel's
+ * arguments. It reports the memory that the kernel touches with uvmsim_kernel or uvmsim_launch,
+ * does the work on the device views, and returns 0. It passes on errors of those two functions, and
+ * returns UVMSIM_ERROR_INVALID if it does not know the kernel. */
 int uvmsim_kernels_launch(const char* symbol, int device, void* stream, const uvmsim_grid* grid,
                           void** arguments);
 
 /* The library may export this function too. It writes the sizes of the kernel's parameters in
- * bytes, in their order and at most `capacity` of them, and returns their number; -1 if it does not
- * know the kernel. The interfaces then know the layout of the parameters (cuFuncGetParamInfo), and
- * the arguments of the nodes of captured graphs. */
+ * bytes, in their order and at most `capacity` of them. It returns the number of parameters, or -1
+ * if it does not know the kernel. With it, cuFuncGetParamInfo and the arguments of the nodes of
+ * captured graphs work. */
 int uvmsim_kernels_parameters(const char* symbol, size_t* sizes_bytes, size_t capacity);
 
 /* ---- residency */
 
 /* Gets the bytes of [address, address + size_bytes) that are resident at `location` (a device or
- * UVMSIM_HOST), in whole 4 KiB pages cut to the range. A read-duplicated page is resident at
- * several locations. UVMSIM_ERROR_INVALID if a part of the range is neither managed memory nor
- * ordinary memory that devices reach. */
+ * UVMSIM_HOST). Counts whole 4 KiB pages, cut to the range. A read-duplicated page is resident at
+ * several locations. Returns UVMSIM_ERROR_INVALID if a part of the range is neither managed memory
+ * nor ordinary memory that devices reach. */
 int uvmsim_residency(const void* address, size_t size_bytes, int location, size_t* out_bytes);
 
 /* Gets the advice in force for the page at `address`: the preferred location (a device,
- * UVMSIM_HOST, or -2 for none), a bit for each device of the accessed-by set (bit 63: the host),
- * and whether it is read-mostly. */
+ * UVMSIM_HOST, or -2 for none), a bit for each device in the accessed-by set (bit 63: the host),
+ * and whether the page is read-mostly. */
 int uvmsim_advice(const void* address, int* out_preferred, uint64_t* out_accessed_by,
                   int* out_read_mostly);
 
@@ -175,46 +180,47 @@ typedef struct {
   uint64_t device_allocations, device_frees;
   uint64_t pinned_allocations, pinned_frees;
   uint64_t advice_calls, prefetch_calls, discard_calls;
-  uint64_t copy_calls, copy_bytes; /* explicit copies of any direction */
+  uint64_t copy_calls, copy_bytes; /* explicit copies in any direction */
   uint64_t fault_pages_device,
       fault_pages_host; /* 4 KiB pages made resident or mapped by a touch */
   uint64_t migrated_bytes_to_device, migrated_bytes_to_host, migrated_bytes_between_devices;
   uint64_t populated_bytes_device,
-      populated_bytes_host; /* first touch or prefetch of memory without pages */
+      populated_bytes_host; /* by a first touch or a prefetch of memory without pages */
   uint64_t evicted_chunks,
-      evicted_bytes;            /* 2 MiB chunks reclaimed; bytes copied to the host for that */
-  uint64_t remote_access_bytes; /* kernel accesses served over the link without migration */
+      evicted_bytes;            /* 2 MiB chunks evicted; bytes copied to the host for that */
+  uint64_t remote_access_bytes; /* kernel accesses over the link, without migration */
   uint64_t unimplemented_calls;
   uint64_t graph_launches;
-  uint64_t faults_device; /* faults that the driver serviced; pages that came along raise none */
-  uint64_t speculative_pages_device; /* 4 KiB pages that came along with faulted ones */
-  uint64_t throttles_device;         /* sleeps of a device because pages thrash */
+  uint64_t faults_device; /* faults that the driver served; pages that come along raise none */
+  uint64_t speculative_pages_device; /* 4 KiB pages that came along with faulted pages */
+  uint64_t throttles_device;         /* times that a device slept because pages thrash */
   uint64_t pinned_pages_device; /* 4 KiB pages used in place because they thrash, at each use */
 } uvmsim_counters;
 
 void uvmsim_get_counters(uvmsim_counters* out);
 void uvmsim_reset_counters(void);
 
-/* How often the entry point `name` of a stand-in, such as "cuMemAdvise_v2", was called since the
- * start or the last uvmsim_reset_counters. Unimplemented ones count too. */
+/* Returns how often the entry point `name` of a stand-in, such as "cuMemAdvise_v2", was called
+ * since the start or the last uvmsim_reset_counters. Calls of unimplemented entry points count
+ * too. */
 uint64_t uvmsim_call_count(const char* name);
 
-/* Calls `visit` for each entry point that was called and is not implemented. */
+/* Calls `visit` for each entry point that was called but is not implemented. */
 void uvmsim_each_unimplemented(void (*visit)(const char* name, uint64_t calls, void* context),
                                void* context);
 
 /* ---- virtual time */
 
-/* Virtual nanoseconds since the start. Time advances when a host thread waits for a stream or an
- * event, and by uvmsim_advance_ns. Each query of an unfinished one takes 1,000 ns, so that polling
- * ends. */
+/* Return and advance the virtual time in nanoseconds since the start. Time advances when a host
+ * thread waits for a stream or an event, and by uvmsim_advance_ns. Each query of an unfinished
+ * stream or event takes 1,000 ns, so that polling ends. */
 uint64_t uvmsim_now_ns(void);
 void uvmsim_advance_ns(uint64_t nanoseconds);
 
 /* ---- failures on demand */
 
-/* Makes the `nth` call from now (1: the next) of the entry point `name` return `error` and do
- * nothing, once. `error` is a value of that interface's own error type. nth 0 cancels it. */
+/* Makes the `nth` call from now (1: the next) of the entry point `name` do nothing and return
+ * `error`, once. `error` is a value of the error type of that interface. `nth` 0 cancels this. */
 int uvmsim_fail_call(const char* name, uint64_t nth, int error);
 
 #ifdef __cplusplus
