@@ -18,7 +18,8 @@ class MemoryObserver {
   virtual void pages_removed(const StreamKey& pool, void* base,
                              std::size_t size_bytes) noexcept = 0;
 
-  // Called when a block whose free had to wait (BlockDescription::waits_when_freed) becomes free.
+  // Called when a block becomes free after its free had to wait
+  // (BlockDescription::waits_when_freed).
   virtual void free_completed(const StreamKey& pool, void* address,
                               std::size_t requested_bytes) noexcept = 0;
 };

@@ -110,8 +110,8 @@ inline constexpr std::size_t kSurplusParts = 4;
 
 // ---- Budget
 
-// Memory that stays free unless UVMALLOC_RESERVE is set: a part of all memory, at most 512 MiB. On
-// a device, the program's context uses the reserve or a part of it.
+// Memory that stays free unless UVMALLOC_RESERVE is set: this part (1/16, 1/64) of all memory, at
+// most 512 MiB. On a device, the program's context uses the reserve or a part of it.
 inline constexpr std::size_t kHostReserveParts = 16;
 inline constexpr std::size_t kDeviceReserveParts = 64;
 inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;

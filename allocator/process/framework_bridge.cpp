@@ -97,7 +97,7 @@ void FrameworkBridge::set_search_signs(std::function<SearchSign()> find) {
   engine().spill_limit.set_find_sign(std::move(find));
 }
 
-// ---- switches of this process
+// ---- settings of this process
 
 namespace {
 

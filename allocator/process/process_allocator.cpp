@@ -52,8 +52,7 @@ void describe(CachingManagedAllocator* allocator) {
 }
 
 // Returns a name for the file of figures, with the number of this process. If the process was
-// another program before (exec), the file of that program exists already, so the name gets a
-// number.
+// another program before (exec), the file of that program exists already; then adds another number.
 std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
   // Absolute, because the program may change its folder before it ends.

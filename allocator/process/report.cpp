@@ -394,7 +394,7 @@ std::string report_json() {
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
   out.add("wall_seconds", wall.count());
   add_figures(allocator->inspection().figures(), &out);
-  out.add("threads_left_out", 0);  // only a file of figures lacks them
+  out.add("threads_left_out", 0);  // only a file of figures may lack threads
   add_native_allocations(&out);
   add_interposed_calls(&out);
   return std::move(out).finish();
@@ -410,7 +410,7 @@ std::string report_json_of(const std::string& figures_file, std::string* why_not
   JsonText out(figures->about);
   add_figures(*figures, &out);
   out.add("threads_left_out", figures->threads_left_out);
-  out.add("native_allocations", nullptr);  // only the registry process can count them
+  out.add("native_allocations", nullptr);  // only the process itself could count them
   return std::move(out).finish();
 }
 

@@ -68,7 +68,7 @@ class SmallArena {
 
   // Gives back every segment without blocks. If another thread frees the last block of a segment
   // meanwhile, the segment may stay until the next call. If jemalloc has destroyed the calling
-  // thread's data, segments whose parts jemalloc has not joined yet stay.
+  // thread's data, a segment stays while jemalloc has not joined its parts.
   void purge() noexcept;
 
   // Returns the bytes that jemalloc uses for this arena's records (slabs, bins, free pages): about

@@ -23,7 +23,7 @@ class SmallArenas {
   // The memory into which an arena may grow. Each value includes those before it.
   enum class Growth : std::uint8_t { kFreeMemory, kNewPages, kNewPagesOfAnyFacade, kBeyondBudget };
   struct Segment {
-    void* base = nullptr;  // nullptr if there is none
+    void* base = nullptr;  // nullptr if no segment is available
     bool is_new_page = false;
   };
   // Provides the segments of pools (ExtentSource). Arenas call it while they hold their locks.

@@ -28,7 +28,7 @@ struct Span {
   bool ordinary = false;                    // the memory is the kernel's, not the driver's
   SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
-  std::vector<bool> touched;                // by page
+  std::vector<bool> touched;                // for each page
   std::size_t touched_bytes = 0;
 
   std::size_t free_bytes() const {

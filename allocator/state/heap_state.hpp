@@ -32,7 +32,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     std::size_t budget_bytes;                // of the process; requests beyond it fail
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
     std::vector<std::size_t> spill_limits;   // the same, as set by SpillLimit
-    // By device: the bytes in use that are not ours, the smallest figure of any query so far.
+    // By device: the bytes in use outside this allocator, the smallest figure of any query so far.
     std::vector<std::size_t> foreign_bytes;
     ResidencyLedger ledger;
     PlacementPlanner planner;
@@ -42,7 +42,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     PrivatePoolTable private_pools;
     HeapStatistics book;
     PressureRounds::Callbacks pressure_callbacks;
-    std::size_t orphaned_streams = 0;  // streams whose pools have Pool::is_orphaned set
+    std::size_t orphaned_streams = 0;  // streams with pools that are Pool::is_orphaned
     std::uint64_t lock_cycles = 0;     // times that the state lock was taken; tests limit them
 
     // Whether the pool's pages may serve other pools.

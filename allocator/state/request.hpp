@@ -18,7 +18,7 @@ struct RequestShape {
   // The request is for a private pool. Private pools have no small objects, because those could not
   // be restored at their addresses.
   bool is_private = false;
-  bool whole_pages = false;  // the request is for a private pool whose blocks share no page
+  bool whole_pages = false;  // the request is for a private pool with whole pages for each block
   bool is_aligned() const { return alignment_bytes > kGranule; }
   // Returns the extra bytes to request, so that an aligned part fits. The bytes in front of an
   // aligned device block become a separate block.

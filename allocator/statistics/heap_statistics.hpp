@@ -85,7 +85,7 @@ class HeapStatistics {
 
   const std::size_t devices_;
   Totals& totals_;
-  Statistics figures_;  // except the totals
+  Statistics figures_;  // all figures except the totals
   MemoryObserver* observer_ = nullptr;
 };
 

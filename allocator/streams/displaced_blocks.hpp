@@ -23,8 +23,8 @@ class DisplacedBlocks {
   DisplacedBlocks(const DisplacedBlocks&) = delete;
   DisplacedBlocks& operator=(const DisplacedBlocks&) = delete;
 
-  // Takes back a block of the request's pool that is displaced to another pool and whose fences are
-  // over. Always finds one if such a block fits. The caller must bring its pages back.
+  // Takes back a block of the request's pool that is displaced to another pool, once the block's
+  // fences are over. Always finds such a block if one fits. The caller must bring its pages back.
   Found recall(const Request& request);
 
   // Called before a host request takes new pages. Drops fences that are over. For pageable memory

@@ -146,8 +146,8 @@ bool FencedBlocks::try_to_add(Block* block) {
   return waits;
 }
 
-// Keeps a block whose fences cannot be recorded now, because a stream is being captured or memory
-// is short.
+// Keeps a block until its fences can be recorded. They cannot be recorded now, because a stream is
+// being captured or memory is short.
 void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
   heap.proves(state_);
   block->set(BlockState::kFenced);
@@ -240,8 +240,8 @@ std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex owning
   return bytes;
 }
 
-// Takes the blocks whose fences are over. Sets `*more` if the next fences of a stream may be over
-// too.
+// Takes the blocks that have no pending fence any more. Sets `*more` if the next fences of a stream
+// may be over too.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;
@@ -251,7 +251,7 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
     while (end < oldest.size() && oldest[end].stream == stream) ++end;
     const bool may_have_more = end - i == policy::kFencesPerStream;
     for (; i < end; ++i) {
-      // With `wait`, a fence that is not over belongs to an earlier stream with the same handle.
+      // With `wait`, a pending fence belongs to an earlier stream with the same handle.
       if (!work_.is_over(oldest[i]) && !(wait && work_.wait_for(oldest[i]))) break;
       over.push_back(oldest[i]);
     }

@@ -22,7 +22,7 @@ namespace uvm {
 
 class FencedBlocks {
  public:
-  // Gives blocks whose fences are over to `returns`, without the state lock.
+  // Gives blocks to `returns` when their fences are over, without the state lock.
   FencedBlocks(HeapState& state, StreamWork& work, ReturnsBlocks& returns);
   FencedBlocks(const FencedBlocks&) = delete;
   FencedBlocks& operator=(const FencedBlocks&) = delete;
@@ -38,12 +38,13 @@ class FencedBlocks {
   // to that pool.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
-  // Takes a freed block, whose storage records are gone, and sets the pool that it joins. Returns
-  // true if the block waits here until its streams have finished or, if memory to record that runs
-  // out, until there is memory. If it returns false, the caller may give the block back at once.
+  // Takes a freed block and sets the pool that it joins. The block's storage records are gone.
+  // Returns true if the block waits here until its streams have finished or, if memory to record
+  // that runs out, until there is memory. If it returns false, the caller may give the block back
+  // at once.
   bool add(Block* block) noexcept;
 
-  // Gives back blocks whose streams have finished. Looks at some streams, in turn. Does nothing
+  // Gives back blocks if their streams have finished. Looks at some streams, in turn. Does nothing
   // during a capture.
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
@@ -84,15 +85,15 @@ class FencedBlocks {
   BlockChain take_finished(const std::vector<Fence>& oldest, bool wait, bool* more);
   bool try_to_add(Block* block);
   void defer(const LockedHeap& heap, Block* block);
-  // The streams whose work must be over before the block may join `pool`.
+  // Returns the streams that must finish their work before the block may join `pool`.
   std::vector<DeviceStream> streams_to_wait_for(const LockedHeap& heap, const Block& block,
                                                 const Pool& pool) const;
 
   HeapState& state_;
   StreamWork& work_;
   ReturnsBlocks& returns_;
-  // One thread at a time takes blocks whose fences are over. So another thread that is short of
-  // memory finds those blocks already given back.
+  // One thread at a time takes blocks when their fences are over. So another thread that is short
+  // of memory finds those blocks already given back.
   Ranked<std::mutex, LockRank::kFences> mutex_;
   DeviceStream last_drained_;  // guarded by mutex_
   FenceQueues waiting_ UVM_GUARDED_BY(state_);

@@ -1,6 +1,6 @@
-// Records the streams that work on live blocks, and the blocks whose raw pointers other code has.
-// Thread-safe; functions without a LockedHeap take the state lock themselves. In a forked child
-// nothing is recorded.
+// Records the streams that work on live blocks, and the blocks to which other code has raw
+// pointers. Thread-safe; functions without a LockedHeap take the state lock themselves. In a forked
+// child nothing is recorded.
 #pragma once
 
 #include <cstddef>

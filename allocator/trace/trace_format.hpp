@@ -72,8 +72,7 @@ inline constexpr std::size_t kTraceEventsPerChunk = 1364;
 static_assert(sizeof(TraceChunkHeader) + kTraceEventsPerChunk * sizeof(TraceEvent) <= 64u << 10);
 inline constexpr std::size_t kMostTraceTextBytes = 4096;
 
-// A packed chunk, together with the other members of TraceBuffer, is slightly smaller than 64 KiB
-// too.
+// A packed chunk with the other members of TraceBuffer is also slightly smaller than 64 KiB.
 inline constexpr std::size_t kPackedWordsPerChunk = 6144;
 inline constexpr std::size_t kPackedModelsPerChunk = 740;
 
