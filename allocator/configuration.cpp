@@ -42,8 +42,7 @@ bool is_off(std::string_view text) {
   return std::find(kOff.begin(), kOff.end(), lower(text)) != kOff.end();
 }
 
-// Excludes variables that the build and the command line read: they are not settings of the
-// library.
+// Excludes variables that only the build and the command line read: they are no settings.
 bool is_of_uvmalloc(std::string_view name) {
   return name.starts_with("UVMALLOC_") && name != "UVMALLOC_CACHE" && name != "UVMALLOC_LIB_DIR" &&
          name != "UVMALLOC_JEMALLOC_DIR";

@@ -37,8 +37,7 @@ inline constexpr std::size_t kMostRestBytes = kPageBytes / 4;
 // kCloseBins bins above a request, which are up to half too large, count as close fits.
 inline constexpr std::size_t kBinsOfOctave = 8;
 inline constexpr std::size_t kCloseBins = 4;
-// The number of free blocks tried for an aligned request. After them, a block is taken that is
-// large enough at any address.
+// An aligned request tries this number of free blocks, then takes one that fits at any address.
 inline constexpr int kTriesForAligned = 16;
 // Placement conserves pages once more than 1/kConserveFromParts of the budget, or of the device's
 // limit, is in use. Benchmark key: least_budget_mean. See
@@ -47,8 +46,7 @@ inline constexpr std::size_t kConserveFromParts = 2;
 
 // ---- Thread caches (pair_ns, replay_ns)
 
-// For one stream a thread caches at most 1/kThreadCacheParts of the budget, or 64 MiB if that is
-// more.
+// A thread caches at most 1/kThreadCacheParts of the budget, or 64 MiB if more, for one stream.
 inline constexpr std::size_t kThreadCacheParts = 8;
 inline constexpr std::size_t kLeastThreadCacheBytes = 64 * kMiB;
 // The most blocks in a bin, and the most bytes in a bin of small objects. An optimizer frees
@@ -91,9 +89,8 @@ inline constexpr unsigned kSmallRetries = 56;
 
 // ---- Spans (least_budget_mean, steady_driver_calls)
 
-// If the pages of a span can go back one by one, the span may be as large as the budget: an unused
-// part costs only address space. Large spans also help because free blocks of two spans are never
-// joined.
+// If the pages of a span can go back one by one, the span may be as large as the budget. An unused
+// part costs only address space, and free blocks of two spans are never joined.
 inline constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
 // Other spans stay small, because one live block keeps all pages of its span. Their size is
 // kLeastSpanBytes, and on a device at least kRequestsPerSpan times the request that needs the span.
@@ -142,16 +139,14 @@ inline constexpr int kDecayPeriods = 8;
 
 // ---- Statistics and fork
 
-// A thread that has used up its headroom below a peak gets about 1/kHeadroomParts of the headroom
-// that is left.
+// A thread that has used up its headroom below a peak gets about 1/kHeadroomParts of the rest.
 inline constexpr std::int64_t kHeadroomParts = 2;
 // The most ended private pools that statistics list, about 110 bytes each. The bound is for servers
 // that capture graphs, and so end private pools, all the time.
 inline constexpr std::size_t kListedEndedPools = 256;
 // A fork that copies more than this number of bytes is logged in one line.
 inline constexpr std::size_t kReportedCopyBytes = 256 * kMiB;
-// A file of an earlier fork is used again if at least 1/kReusedFileParts of the file equals the
-// live bytes.
+// A file of an earlier fork is reused if at least 1/kReusedFileParts of it equals the live bytes.
 inline constexpr std::size_t kReusedFileParts = 2;
 
 }  // namespace uvm::policy

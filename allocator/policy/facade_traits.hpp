@@ -1,5 +1,4 @@
-// The properties of memory kinds (facades), each defined once, so that a new kind needs changes
-// only here.
+// Properties of memory kinds (facades). Each is defined once: a new kind needs changes only here.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +10,7 @@
 
 namespace uvm {
 
-// Whether the order of work on a stream protects a block. Host and pinned blocks belong to no
-// stream.
+// Whether work on a stream orders the uses of a block. Host and pinned blocks have no stream.
 constexpr bool is_stream_ordered(Facade facade) {
   return facade == Facade::kDevice;
 }

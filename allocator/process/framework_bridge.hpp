@@ -1,6 +1,5 @@
-// The functions that a framework's plugin calls on the allocator, and the framework's settings in
-// this process. No other part of the allocator knows frameworks and their tensors. All functions
-// are thread-safe.
+// The functions that a framework's plugin calls, and the framework's settings in this process. No
+// other part of the allocator knows frameworks and their tensors. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +18,20 @@ class FrameworkBridge {
  public:
   explicit FrameworkBridge(CachingManagedAllocator& allocator) : allocator_(&allocator) {}
 
-  // Marks a block after code that cannot be followed (numpy, DLPack, data_ptr()) got its raw
-  // pointer. Tensors that may write must not share such a block. Returns false if the address is in
-  // no live block.
+  // Marks a block after code that cannot be followed (numpy, DLPack, data_ptr()) got its pointer.
+  // Tensors that may write must not share it. Returns false if `address` is in no live block.
   bool mark_exported(const void* address);
   // Marks all live blocks that could be shared, as mark_exported() does. Called when a graph is
   // captured, because its replays use the addresses of these blocks.
   void mark_live_exported();
 
   // Sets whether the program sees the block as page-locked memory on the host. By default only
-  // pinned blocks are page-locked; freeing the block restores the default. Call this if the block's
-  // only user on the host is not the one that it was allocated for. Does nothing if `address` is in
-  // no live block.
+  // pinned blocks are; freeing the block restores the default. Call this if the block's only user
+  // on the host is not the one that it was made for. Does nothing if `address` is in no live block.
   void set_pinned(const void* address, bool pinned);
 
   // Records that only devices use the block that holds `address`, until the block moves to the
-  // host. A forked child gets no copy of such a block. Does nothing if `address` is in no live
-  // block.
+  // host. A forked child gets no copy of it. Does nothing if `address` is in no live block.
   void note_left_host(const void* address);
 
   // Records that the block that holds `address` is used only at these places. For callers that move
@@ -44,21 +40,18 @@ class FrameworkBridge {
   bool note_places(const void* address, PlaceSet places);
   // Undoes one effect of note_places(): the block is used at that place again.
   void note_place_again(const void* address, Place place);
-  // Sets a function that is called before figures are read, without locks. If uses of blocks end
-  // without a call, `source` reports that by note_places(). Set it before other threads use the
-  // allocator.
+  // Sets a function that is called before figures are read, without locks. It reports uses that
+  // ended without a call, by note_places(). Set it before other threads use the allocator.
   void set_places_source(std::function<void()> source);
 
   // Returns a host block for bytes that are now in other memory of this process. The caller copies
-  // the bytes and frees the other memory piece by piece, so the bytes never take memory twice. An
-  // automatic budget grows by the block, because the other memory did not count as available.
-  // Throws as allocate().
+  // them and frees the other memory piece by piece, so they never take memory twice. An automatic
+  // budget grows by the block: that memory did not count as available. Throws as allocate().
   void* allocate_for_conversion(int device, std::size_t size_bytes);
 
   // Counts a move that copied `size_bytes` bytes, by its reason.
   void note_copy(CopyReason reason, std::size_t size_bytes);
-  // Counts a first write to a shared block. The write copied bytes, or took the block over
-  // (`steal`).
+  // Counts a first write to a shared block, which copied bytes or took the block over (`steal`).
   void note_materialization(std::size_t copied_bytes, bool steal);
 
   // Sets the observer, which must live as long as it is set; nullptr removes it.
@@ -96,8 +89,7 @@ HostMemory host_memory() noexcept;
 MoveMode configured_move_mode() noexcept;
 // Sets how a framework's tensors move. Before the first call, configured_move_mode() decides.
 void set_move_mode(MoveMode mode) noexcept;
-// Returns the mode of this process, or kAlias if set_thread_aliases(true) is in force on this
-// thread.
+// Returns the mode of this process, or kAlias while set_thread_aliases(true) holds on this thread.
 MoveMode move_mode() noexcept;
 // Sets whether moves on this thread alias. Returns the previous value.
 bool set_thread_aliases(bool aliases) noexcept;

@@ -29,7 +29,6 @@ class JsonText {
     begin_member(key);
     text_ += text_of(value);
   }
-  // Adds an element to the current array.
   template <class Value>
   void add_element(const Value& value) {
     begin_element();
@@ -54,7 +53,6 @@ class JsonText {
     nest('[', ']', elements);
   }
 
-  // Returns the text of the object.
   [[nodiscard]] std::string finish() && { return std::move(text_) + '}'; }
 
  private:

@@ -68,8 +68,7 @@ std::string figures_file(const std::string& wanted_directory) {
   return file;
 }
 
-// Writes the report, then removes the file of figures, because that file means that there is no
-// report.
+// Writes the report, then removes the file of figures, which means that there is no report.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {
@@ -80,8 +79,7 @@ void write_report_file(CachingManagedAllocator& allocator, const std::string& di
   }
 }
 
-// Writes a report that gives the reason. Without it a launcher would say that the program never
-// used uvmalloc.
+// Without this report of the reason, a launcher would say that the program never used uvmalloc.
 void report_inactive_at_exit() {
   if (process_allocator() != nullptr) return;
   const std::string& directory = process_configuration().configuration.report_directory;

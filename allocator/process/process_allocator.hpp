@@ -1,11 +1,9 @@
-// The allocator of this process. It is made at most once, when it is first needed, from the
-// configuration in the environment. It is never destroyed, because exit handlers of other libraries
-// may still free into it.
+// The allocator of this process. It is made at most once, when first needed, from the configuration
+// in the environment. It is never destroyed, because exit handlers may still free into it.
 //
-// Making the allocator initialises the driver. So it is made when the program uses the device. For
-// host memory alone it is made only if the program has initialised the driver. Making it also
-// registers the fork handlers and, if configured, the report at exit. All functions are
-// thread-safe.
+// Making the allocator initialises the driver. So it is made when the program uses the device, and
+// for host memory alone only if the program has initialised the driver. Making it also registers
+// the fork handlers and, if configured, the report at exit. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +38,7 @@ CachingManagedAllocator* process_allocator() noexcept;
 // Whether activate_process_allocator() was called and the allocator cannot be active.
 bool has_activation_failed() noexcept;
 
-// Whether the program has initialised the driver. If so, activate_process_allocator() is not the
-// first to do so. Initialises nothing.
+// Whether the program has already initialised the driver. Initialises nothing.
 bool is_driver_initialized();
 
 // CUDA allocation calls that the preload library intercepts.

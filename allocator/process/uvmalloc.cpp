@@ -88,8 +88,7 @@ std::int32_t number_of(Place place) {
   return place.is_host() ? UVMALLOC_PLACE_HOST : UVMALLOC_PLACE_NOWHERE;
 }
 
-// Copies the caller's structure into one of this version. Members that an older caller lacks are
-// zero.
+// Copies the caller's structure. Members of this version that an older caller lacks are zero.
 uvmalloc_options known_options(const uvmalloc_options& given) {
   if (given.struct_bytes < kFirstOptionsBytes) {
     throw Failed{too_small("uvmalloc_create", given.struct_bytes, kFirstOptionsBytes)};
@@ -145,8 +144,7 @@ uvm::Configuration configuration_of(const uvmalloc_options& given) {
   return configuration;
 }
 
-// Copies as much of `all` as fits into the caller's structure. The caller has checked that
-// struct_bytes is large enough.
+// Copies as much of `all` as fits. The caller has checked that struct_bytes is large enough.
 template <class Structure>
 void fill(Structure* out, Structure all) {
   all.struct_bytes = std::min(out->struct_bytes, sizeof all);
@@ -164,8 +162,7 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
   return guarded([&] {
     uvm::Configuration configuration =
         options == nullptr ? uvm::Configuration() : configuration_of(*options);
-    // The devices are a property of the machine, so UVMALLOC_RUNTIME decides, as for preloaded
-    // programs.
+    // The devices belong to the machine, so UVMALLOC_RUNTIME decides, as for preloaded programs.
     if (options == nullptr || options->runtime == nullptr)
       configuration.runtime = uvm::process_configuration().configuration.runtime;
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);

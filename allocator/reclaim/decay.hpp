@@ -1,8 +1,7 @@
 // Computes how much idle memory should go back to the driver: half of it in each half-life. Memory
 // is idle if it stayed free for a whole period, an eighth of the half-life. So memory that a
-// program takes and frees more often stays. Bytes that are due but not yet gone are carried over,
-// because memory goes back in large pieces. Time is an argument. Not thread-safe: its owner guards
-// it.
+// program takes and frees more often stays. Due bytes are carried over, because memory goes back in
+// large pieces. Time is an argument. Not thread-safe: its owner guards it.
 #pragma once
 
 #include <algorithm>

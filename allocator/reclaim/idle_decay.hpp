@@ -1,6 +1,5 @@
-// Gives idle memory back to the driver (UVMALLOC_DECAY; decay.hpp). The clock is read on the
-// allocator's slow paths, which programs in a steady state seldom take. Thread-safe; takes the
-// state lock itself.
+// Gives idle memory back to the driver (UVMALLOC_DECAY; decay.hpp). Reads the clock on the
+// allocator's slow paths, which programs seldom take. Thread-safe; takes the state lock itself.
 #pragma once
 
 #include <atomic>
@@ -27,8 +26,7 @@ class IdleDecay {
   IdleDecay& operator=(const IdleDecay&) = delete;
 
   bool enabled() const UVM_NOT_ANALYSED { return decay_.enabled(); }  // never changes
-  // Gives back the bytes that are due at `now`. Throws std::bad_alloc if memory to list them runs
-  // out.
+  // Gives back the bytes that are due at `now`. Throws std::bad_alloc if it cannot list them.
   void decay(Decay::Time now);
   // As decay(), at the present time. If memory runs out, nothing goes back.
   void decay_now() noexcept;

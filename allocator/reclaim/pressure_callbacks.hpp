@@ -1,6 +1,5 @@
 // The callbacks by which programs free memory when it is short. Owns their list, and makes the
-// rounds in which a request calls them (pressure_rounds.hpp). Thread-safe; takes the state lock
-// itself.
+// rounds in which a request calls them (pressure_rounds.hpp). Thread-safe; takes the state lock.
 #pragma once
 
 #include <cstddef>

@@ -135,9 +135,8 @@ void Reclaimer::release_surplus_spans(const Request& request) {
   if (surplus_bytes > most_bytes) release_pages_of(wanted, surplus_bytes - most_bytes / 2);
 }
 
-// Removes whole free pages, and their fences, from the pool. A block with fences leaves only as a
-// whole, because a remaining part would have to keep the fences. After std::bad_alloc `detached_`
-// lists the pages that have left.
+// Removes whole free pages, and their fences, from the pool. A block with fences leaves as a whole,
+// because the rest would have to keep them. After std::bad_alloc `detached_` lists what has left.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
                                   const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
@@ -229,8 +228,7 @@ std::size_t Reclaimer::release_chosen(const PoolFilter& wanted, const Choose& ch
     return wanted(heap, heap->pools.at(pool));
   });
   Departure departure;
-  // No request can get detached pages before the wait for the devices, so their fences can be
-  // released.
+  // No request can get detached pages before the devices are idle, so their fences may be released.
   struct FencesEnd {
     ~FencesEnd() { work.release(&fences); }
     StreamWork& work;
@@ -351,8 +349,7 @@ void Reclaimer::discard_free_pages_of(Span* span) {
   }
 }
 
-// Discards pages that were taken out of their span. Returns whether the driver or the kernel did
-// so.
+// Discards pages that were taken out of their span. Returns false if that failed.
 bool Reclaimer::try_to_discard(const SpanStore::Run& run) noexcept {
   try {
     // A driver does not discard ordinary memory, so the kernel drops it.

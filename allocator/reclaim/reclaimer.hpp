@@ -46,8 +46,7 @@ class Reclaimer {
   // waits for the blocks behind fences. Does not wait during a capture.
   void reclaim_all_and_fenced(const Request& request);
 
-  // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes that left
-  // the pools.
+  // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes released.
   std::size_t release_pages(std::size_t most_bytes);
   // Called before host or pinned memory gets another span. Releases idle spans beyond a part of the
   // bytes in use. A free span serves only requests up to its size, so requests of varying sizes

@@ -14,12 +14,10 @@ class ExtentSource {
  public:
   virtual ~ExtentSource() = default;
 
-  // Returns a segment of SmallArena::kSegmentBytes, aligned to its size, or nullptr if no segment
-  // is available now. The segment belongs to this arena until give_back(). Its contents are never
-  // read.
+  // Returns a segment of SmallArena::kSegmentBytes, aligned to its size, or nullptr if none is
+  // available. The arena has it until give_back(). Its contents are never read.
   virtual void* take() noexcept = 0;
 
-  // Takes back a segment that take() returned.
   virtual void give_back(void* segment) noexcept = 0;
 
   // Whether the address is in a segment that take() returned. Called while jemalloc holds no lock.

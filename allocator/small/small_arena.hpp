@@ -1,8 +1,7 @@
 // Small blocks of one pool, up to 4 KiB each, cut from segments of 256 KiB. A jemalloc arena
-// manages the blocks, and an ExtentSource provides the segments (Note "Small arenas"). jemalloc
-// keeps all its records in its own memory (`metadata_use_hooks` is false, and slabs have no
-// headers). So segments are never read, written, zeroed or advised: they may be managed memory, or
-// not accessible at all.
+// manages the blocks; an ExtentSource provides the segments (Note "Small arenas"). jemalloc keeps
+// all records in its own memory (`metadata_use_hooks` is false; slabs have no headers). So segments
+// are never read, written, zeroed or advised: they may be managed memory, or not accessible at all.
 //
 // Segments. The arena takes one segment at a time, if no free page fits. Freed pages stay with the
 // arena and are used first; jemalloc never ages them. purge() returns segments without blocks to
@@ -45,8 +44,7 @@ class SmallArena {
   explicit SmallArena(ExtentSource& source);
 
   // Gives every segment back, even those with live blocks. jemalloc never unmaps the 256 KiB of
-  // address space for the arena's records, although no memory stays there. So arenas should be
-  // long-lived.
+  // address space for the arena's records, although they take no memory. So arenas should last.
   ~SmallArena();
   SmallArena(const SmallArena&) = delete;
   SmallArena& operator=(const SmallArena&) = delete;
@@ -71,10 +69,9 @@ class SmallArena {
   // thread's data, a segment stays while jemalloc has not joined its parts.
   void purge() noexcept;
 
-  // Returns the bytes that jemalloc uses for this arena's records (slabs, bins, free pages): about
-  // 90 KiB for an arena without blocks. Does not count the map from addresses to slabs, which all
-  // arenas share: 8 bytes per page of the host. Slow, because it collects the statistics of all
-  // arenas.
+  // Returns the bytes of jemalloc's records for this arena (slabs, bins, free pages): about 90 KiB
+  // without blocks. Does not count the map from addresses to slabs, which all arenas share: 8 bytes
+  // per page of the host. Slow, because it collects the statistics of all arenas.
   std::size_t metadata_bytes() const noexcept;
 
  private:

@@ -30,10 +30,9 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
 // before new pages are touched.
 std::size_t thread_cache_bytes(const Configuration& configuration, std::size_t budget_bytes);
 
-// Returns how many bytes of a device this process can obtain: the bytes that the driver reports
-// free, but at most the rest of the budget and the device's whole memory. On an integrated device
-// the host's available bytes replace the driver's figure, because that counts reclaimable page
-// cache as used.
+// Returns how many bytes of a device this process can obtain: those that the driver reports free,
+// but at most the rest of the budget and the device's whole memory. For an integrated device the
+// host's available bytes replace the driver's figure, which counts reclaimable page cache as used.
 std::size_t obtainable_bytes(const MemoryFigures& driver, bool integrated,
                              std::size_t available_host_bytes, std::size_t budget_left_bytes);
 

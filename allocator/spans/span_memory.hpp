@@ -31,15 +31,13 @@ class SpanMemory {
   HostBacking host_backing() const { return host_backing_; }  // kManaged or kOrdinary
 
   // Whether pages of the span can go back while others are in use. The kernel takes back pages of
-  // ordinary memory. A driver that discards takes back pages on a device. A discard does not free
-  // host pages: the driver keeps them until the span is freed (nvidia-uvm up to 595:
-  // va_block_discard_locked ends their residency, block_kill frees them). A discard does nothing
-  // for an integrated device.
+  // ordinary memory; a driver that discards takes back a device's pages. A discard leaves host
+  // pages with the driver until the span is freed (nvidia-uvm up to 595: va_block_discard_locked
+  // ends their residency, block_kill frees them). It does nothing for an integrated device.
   bool gives_pages_back(const Span& span) const;
 
-  // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span. The
-  // caller has set the span's facade and device. On failure `size_bytes` is the size of the last
-  // attempt.
+  // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span. Its
+  // facade and device are already set. On failure `size_bytes` is the size of the last attempt.
   RuntimeStatus take(std::size_t least_bytes, Span* span);
   RuntimeStatus give_back(const Span& span) const noexcept;
 

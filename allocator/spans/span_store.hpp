@@ -53,9 +53,8 @@ class SpanStore {
 
   Span* add(std::unique_ptr<Span> span);
 
-  // Finds the lowest free run of `size_bytes` in spans of this memory kind and device. Of several
-  // spans, chooses the run with the fewest untouched pages. If `any_facade`, spans of other memory
-  // kinds count too.
+  // Finds the lowest free run of `size_bytes` in spans of this memory kind and device; of several
+  // spans, the run with the fewest untouched pages. `any_facade`: in spans of all memory kinds.
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
   // Returns the run at exactly that address if it is free, else a run without a span.
@@ -65,20 +64,17 @@ class SpanStore {
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
-  // Takes all free runs of touched pages out of the span. give_back_untouched() of these runs then
-  // allocates nothing.
+  // Takes all free runs of touched pages. give_back_untouched() of them then allocates nothing.
   std::vector<Run> take_touched(Span* span);
 
-  // Takes a run that find() returned, if nothing has changed since. Its pages count as touched from
-  // now on.
+  // Takes a run that find() has just returned. Its pages count as touched from now on.
   void take(const Run& run, std::size_t size_bytes);
 
   void give_back(Span* span, char* base, std::size_t size_bytes);
   // As give_back(), for pages that were discarded: they count as untouched.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
-  // Removes and returns the spans that have no runs in use. If it throws std::bad_alloc, removes
-  // none.
+  // Removes and returns the spans without runs in use. If it throws std::bad_alloc, removes none.
   std::vector<std::unique_ptr<Span>> remove_empty();
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
@@ -91,8 +87,7 @@ class SpanStore {
  private:
   std::vector<std::unique_ptr<Span>> spans_;
   std::size_t touched_bytes_ = 0;
-  // Map nodes of the runs that take_touched() took, kept so that giving the runs back allocates
-  // nothing.
+  // Map nodes of the runs that take_touched() took, so that giving them back allocates nothing.
   std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
 };
 

@@ -20,8 +20,7 @@ void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) 
 
 void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Block& block,
                                   bool from_cache) noexcept {
-  // A thread that had no cache when its request began may have one now. Such a cache does not know
-  // the stream.
+  // A thread may have got a cache since its request began. Such a cache does not know the stream.
   ThreadCache* const cache = caches_.local();
   if (cache != nullptr && cache->is_open(first)) {
     bool within = false;

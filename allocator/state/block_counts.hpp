@@ -13,14 +13,11 @@ class BlockCounts {
  public:
   BlockCounts(const HeapState& state, ThreadCaches& caches) : state_(state), caches_(caches) {}
 
-  // Counts a block that was allocated for the request.
   void allocated(const Request& request, Block& block, bool from_cache) noexcept;
-  // Makes room for the pool's counters. Call it before blocks of the pool are counted. Throws
-  // std::bad_alloc.
+  // Makes room for the pool's counters, before its blocks are counted. Throws std::bad_alloc.
   void make_room(PoolIndex pool) { caches_.make_room(first_of(pool)); }
   bool has_room(PoolIndex pool) const UVM_NOT_ANALYSED { return caches_.has_room(first_of(pool)); }
-  // Counts a block that is charged to another pool from now on, although that pool did not serve
-  // it.
+  // Counts a block that is charged to another pool from now on. That pool did not serve it.
   void allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept;
   // Counts the free of a block that was charged to `pool`. `key` is the pool's key.
   void freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept;

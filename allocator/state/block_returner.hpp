@@ -30,8 +30,7 @@ class BlockReturner {
   // Returns all blocks that threads cache.
   void flush_all();
 
-  // Returns its blocks at the end of its scope. Make it before locks are taken, so that it returns
-  // them after.
+  // Returns its blocks at the end of its scope. Make it before locks are taken.
   class Later {
    public:
     explicit Later(BlockReturner& owner) : owner_(owner) {}

@@ -27,8 +27,7 @@ class Charges {
   // Returns the pool that counts the live block.
   static PoolIndex pool_of(const LockedHeap& heap, const Block& block);
   // Makes the side state and the pools for a block that will be used at these places. Returns the
-  // pools. Before a block is charged to them, call make_room() for them without the lock. Throws
-  // std::bad_alloc.
+  // pools. Call make_room() for them, without the lock, before any charge. Throws std::bad_alloc.
   static std::vector<PoolIndex> prepare(const LockedHeap& heap, Block* block, PlaceSet places);
   void make_room(const std::vector<PoolIndex>& pools) {
     for (const PoolIndex pool : pools) counts_.make_room(pool);

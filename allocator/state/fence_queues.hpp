@@ -74,8 +74,7 @@ class FenceQueues {
     for (const auto& [block, fences] : left_) visit(*block);
   }
 
-  // Removes the oldest fence of the stream. Returns its block if that was the block's last fence,
-  // else nullptr.
+  // Removes the stream's oldest fence. Returns its block if the block has no other, else nullptr.
   Block* take_oldest(DeviceStream stream) {
     auto found = streams_.find(stream);
     Block* block = found->second.front().block;

@@ -50,8 +50,7 @@ class UVM_CAPABILITY("state lock") HeapState {
       const StreamKey& key = pool.key;
       return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
     }
-    // Returns the page-granular pool of a stream, given the stream's first pool. Blocks that other
-    // pools own may be displaced to it.
+    // Returns the page-granular pool of a stream, given its first pool. Displaced blocks join it.
     Pool& page_granular_pool(PoolIndex first) {
       return pools.at(first + static_cast<PoolIndex>(PoolClass::kPageGranular));
     }
@@ -73,8 +72,7 @@ class UVM_CAPABILITY("state lock") HeapState {
 
   // ---- without the lock: these functions read atomics, or members that never change
 
-  // Returns the block that starts at `address`, or nullptr if none does. The start of a live block
-  // is always found.
+  // Returns the block that starts at `address`, or nullptr. Always finds the start of a live block.
   Block* block_at(const void* address) const UVM_NOT_ANALYSED {
     return guarded_.pools.directory().block_at(address);
   }
@@ -82,8 +80,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     return guarded_.pools.directory().is_ours(address);
   }
   bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
-  // Whether a stream is being captured. If so, no thread may wait for work, query it, or give
-  // memory to the driver.
+  // Whether a stream is being captured. If so, do not wait, query, or give memory to the driver.
   static bool is_capturing() { return CaptureGuard::of_process().any(); }
   bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
   // Returns the index of the counters for that memory kind and device.
@@ -110,8 +107,7 @@ class UVM_CAPABILITY("state lock") HeapState {
 class LockedHeap {
  public:
   HeapState::Guarded* operator->() const { return &state_.guarded_; }
-  // Proves to clang's thread analysis that the lock of `state` is held; debug builds check that
-  // this object belongs to `state`.
+  // Proves to clang's analysis, and checks in debug builds, that the lock of `state` is held.
   void proves([[maybe_unused]] const HeapState& state) const UVM_ASSERT_HELD(state) {
     assert(&state == &state_);
   }
@@ -136,8 +132,7 @@ class UVM_SCOPED_CAPABILITY HeapGuard : public LockedHeap {
   [[gnu::always_inline]] ~HeapGuard() UVM_RELEASE() UVM_NOT_ANALYSED { state_.lock_.unlock(); }
 };
 
-// For a thread that holds the lock in another way, or needs none: around a fork, or when no other
-// thread is left.
+// For a thread that holds the lock in another way (around a fork), or that runs alone.
 class HeldHeap : public LockedHeap {
  public:
   explicit HeldHeap(const HeapState& state) UVM_ASSERT_HELD(state) : LockedHeap(state) {}

@@ -4,8 +4,7 @@
 
 namespace uvm {
 
-// The planner has already recorded the hint as sent. Drops that record, so that the planner's next
-// decision sends a hint again.
+// Drops the planner's record that the hint was sent, so that its next decision sends one again.
 void HintDispatcher::forget(const LockedHeap& heap, const Hint& hint) {
   if (hint.kind == HintKind::kPrefetch) {
     heap->ledger.set(hint.address, hint.size_bytes, Place::nowhere());

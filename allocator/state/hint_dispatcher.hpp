@@ -1,7 +1,6 @@
 // Sends the hints that the planner has decided on, and corrects the ledger if the driver refuses
-// one. Plans are made under the state lock and sent without it. Plans for arenas wait here until
-// they can be sent, because arenas grow under locks that forbid driver calls (invariant 13).
-// Thread-safe.
+// one. Plans are made under the state lock and sent without it. Plans for arenas wait here, because
+// arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -45,8 +44,7 @@ class HintDispatcher {
   // their pools go back to spans, because a thread may be sending hints for those pages.
   void finish_pending() { const RankedGuard lock(sending_); }
 
-  // Sends its plan at the end of its scope. Make it before the state lock is taken, so that it
-  // sends without the lock.
+  // Sends its plan at the end of its scope. Make it before the state lock is taken.
   class Later {
    public:
     Later(HintDispatcher& owner, int device) : owner_(owner), device_(device) {}

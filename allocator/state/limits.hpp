@@ -46,8 +46,7 @@ std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
 
-// Returns the bytes by which small objects in pools of `key` may exceed the budget
-// (budget_reserve.hpp).
+// Returns the bytes by which small objects in pools of `key` may exceed the budget (BudgetReserve).
 std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
                                 SmallArenas::Growth most);
 
@@ -55,8 +54,7 @@ std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
 // lowered limit may use those bytes again.
 bool exceeds(const LockedHeap& heap, const Request& request);
 
-// Whether the device's own memory may be too full for the pages of the request, so that host memory
-// would be used.
+// Whether the device may be too full for the request's pages, so that they would be on the host.
 bool would_leave_device(const LockedHeap& heap, const Request& request);
 
 // Whether pages are scarce, so that placement should conserve them.

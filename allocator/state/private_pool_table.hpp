@@ -32,17 +32,15 @@ class PrivatePoolTable {
   bool any_open() const { return open_.load(std::memory_order_relaxed) != 0; }
 
   // Opens a scope of the pool for one more user; makes the pool if it does not exist. Returns the
-  // scope's number, which is never 0. Throws std::invalid_argument if `id` is 0 or the device does
-  // not exist. If `capturing`, the caller has begun a capture in the process's CaptureGuard;
-  // closing the scope ends that capture.
+  // scope's number, never 0. Throws std::invalid_argument if `id` is 0 or the device does not
+  // exist. If `capturing`, the caller has begun a capture in the CaptureGuard, which ends with the
+  // scope.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
   // Adds a user without opening a scope; makes the pool if it does not exist.
   void retain(int device, std::uint64_t id);
-  // Closes the scope with that number, or the innermost scope if the number is 0. Returns false if
-  // no such scope is open.
+  // Closes the scope with that number (0: the innermost). Returns false if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
-  // Removes a user. The last one removes the pool and closes its open scopes. Returns false if the
-  // pool does not exist.
+  // Removes a user; the last removes the pool and closes its scopes. False if there is no pool.
   bool release(int device, std::uint64_t id);
   // Lets later blocks of the pool share no page. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);

@@ -15,8 +15,7 @@ namespace uvm {
 // Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  // The request is for a private pool. Private pools have no small objects, because those could not
-  // be restored at their addresses.
+  // For a private pool, which has no small objects: they could not be restored at their addresses.
   bool is_private = false;
   bool whole_pages = false;  // the request is for a private pool with whole pages for each block
   bool is_aligned() const { return alignment_bytes > kGranule; }
@@ -44,8 +43,7 @@ struct Request {
   };
   Aligned aligned = {};
 
-  // The only function that rounds request sizes. `bytes` is at most kLargestRequest less
-  // shape.room_bytes().
+  // The only function that rounds sizes. `bytes` is at most kLargestRequest less room_bytes().
   [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
                                              StreamHandle stream, PoolIndex pools,
                                              const RequestShape& shape = {}) {

@@ -34,9 +34,8 @@ class StreamWork {
   bool is_over(const Fence& fence) const;
   bool are_over(const std::vector<Fence>& fences) const;
 
-  // These functions wait. They return false, or a status that is not ok, if the work may still run:
-  // the wait failed, or a capture forbids waiting for a device. On a device that has become
-  // unusable, all work counts as over.
+  // These functions wait. False, or a status that is not ok: the work may still run, because the
+  // wait failed or a capture forbids it. On an unusable device, all work counts as over.
   bool wait_for(const Fence& fence);
   bool wait_for_device(int device);
   RuntimeStatus wait_for(const DeviceStream& stream);
@@ -59,16 +58,14 @@ class StreamWork {
   // false if the stream is being captured.
   bool order_after(const DeviceStream& stream, const Fence& fence);
   // Orders later work of the calling thread's stream behind the present work of all blocking
-  // streams of the device. It does so through the legacy default stream, which waits for them. They
-  // include per-thread streams that no thread can name any more. A wait for the device would do it
-  // too, but would invalidate captures that uvmalloc was not notified of. Returns false if one of
-  // the two streams is being captured.
+  // streams of the device, even per-thread streams that no thread can name any more. Uses the
+  // legacy default stream, which waits for them. A wait for the device would invalidate captures
+  // that uvmalloc was not notified of. Returns false if one of the two streams is being captured.
   bool order_after_blocking_streams(const DeviceStream& stream);
 
  private:
   RuntimeStatus synchronize(int device) const;
-  // Whether the calling thread's stream of that name is being captured, or a capture forbids the
-  // query.
+  // Whether the calling thread's stream is being captured, or a capture forbids the query.
   bool is_captured(const DeviceStream& stream) const;
   bool synchronize_unless_captured(const DeviceStream& stream, RuntimeStatus* status) const;
   std::optional<Fence> before_capture_of(const DeviceStream& stream);

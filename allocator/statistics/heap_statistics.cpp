@@ -77,8 +77,7 @@ PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
   return &*found;
 }
 
-// Counts pages as those of large blocks. If arenas get segments of them, small_segment_taken()
-// counts these bytes as small.
+// Counts pages as those of large blocks. small_segment_taken() moves segments of arenas to small.
 void HeapStatistics::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);

@@ -32,8 +32,8 @@ class SpanStore;
 
 using PoolOfBlock = std::function<PoolIndex(const Block&)>;
 
-// Called under the state lock while all threads are stopped. `charged` returns the pool that counts
-// a live block.
+// Called under the state lock with all threads stopped. `charged` returns the pool that counts a
+// live block.
 std::vector<SegmentDescription> describe_segments(const SpanStore& spans, const BlockPools& pools,
                                                   const PoolOfBlock& charged);
 

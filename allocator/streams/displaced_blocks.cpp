@@ -21,8 +21,7 @@ bool DisplacedBlocks::is_pending(const LockedHeap& heap, const PageBlock& block,
   });
 }
 
-// Makes one driver call for each stream that has not finished, and one more for the block that it
-// returns.
+// Makes one driver call for each unfinished stream, and one more for the block that it returns.
 Found DisplacedBlocks::recall(const Request& request) {
   std::vector<Pending> pending;
   for (;;) {
@@ -105,8 +104,7 @@ void DisplacedBlocks::shed_finished_fences_of(PoolIndex owning_pool) {
   }
 }
 
-// Takes the oldest block with fences among those that were displaced from the pool later than
-// `after`.
+// Takes the oldest block with fences that was displaced from the pool later than `after`.
 DisplacedBlocks::Taken DisplacedBlocks::take_oldest_fenced(const LockedHeap& heap,
                                                            const Pool& owning_pool,
                                                            std::uint64_t after) {

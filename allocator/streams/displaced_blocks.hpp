@@ -4,8 +4,7 @@
 // also bounds how far the host runs ahead of the devices. Without a bound, a loop that makes
 // batches on the host and moves them would take new memory for each batch.
 //
-// Thread-safe. All functions take the state lock themselves and may call the driver, so they must
-// not be called during a capture.
+// Thread-safe. All functions take the state lock and may call the driver. Not for use in a capture.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +33,7 @@ class DisplacedBlocks {
   // not wait for. Returns true if a block may be found now.
   bool hold_lead(const Request& request);
 
-  // Drops those fences of displaced blocks that are over. Blocks without fences can be joined with
-  // their neighbours.
+  // Drops finished fences of displaced blocks, so that the blocks can be joined with neighbours.
   void shed_finished_fences();
 
  private:

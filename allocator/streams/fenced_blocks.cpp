@@ -146,8 +146,7 @@ bool FencedBlocks::try_to_add(Block* block) {
   return waits;
 }
 
-// Keeps a block until its fences can be recorded. They cannot be recorded now, because a stream is
-// being captured or memory is short.
+// Keeps a block without recording fences: a stream is being captured, or memory is short.
 void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
   heap.proves(state_);
   block->set(BlockState::kFenced);
@@ -164,8 +163,7 @@ void FencedBlocks::record_deferred() noexcept {
     blocks.take(std::move(deferred_));
     has_deferred_ = false;
   }
-  // If a block is deferred again, the others would be too: memory is short, or a capture that the
-  // allocator does not know is running.
+  // If a block is deferred again, stop: memory is short, or an unknown capture is running.
   while (!blocks.empty() && !has_deferred_.load(std::memory_order_relaxed)) {
     Block* block = blocks.pop();
     {
@@ -240,8 +238,7 @@ std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex owning
   return bytes;
 }
 
-// Takes the blocks that have no pending fence any more. Sets `*more` if the next fences of a stream
-// may be over too.
+// Takes blocks without pending fences. `*more`: the next fences of a stream may be over too.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;

@@ -34,18 +34,15 @@ class FencedBlocks {
   // Returns the pool that a freed block joins: one of the place where its pages are. The block's
   // storage records are gone, but `use` still has the place of the last one.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Whether a stream other than the pool's own may still use the block, or the block is displaced
-  // to that pool.
+  // Whether a stream other than the pool's may still use the block, or it is displaced to the pool.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
-  // Takes a freed block and sets the pool that it joins. The block's storage records are gone.
+  // Takes a freed block, which has no storage records any more, and sets the pool that it joins.
   // Returns true if the block waits here until its streams have finished or, if memory to record
-  // that runs out, until there is memory. If it returns false, the caller may give the block back
-  // at once.
+  // that runs out, until there is memory. If false, the caller may give the block back at once.
   bool add(Block* block) noexcept;
 
-  // Gives back blocks if their streams have finished. Looks at some streams, in turn. Does nothing
-  // during a capture.
+  // Gives back blocks of finished streams. Takes some streams in turn. No-op during a capture.
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
   }
@@ -66,15 +63,12 @@ class FencedBlocks {
   bool wait_for_oldest();
   // Returns the bytes of the blocks waiting here that `owning_pool` owns.
   std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex owning_pool) const;
-  // Records fences for blocks that were freed during a capture that is now over, or when memory was
-  // short.
+  // Records fences for blocks that were freed during a capture, or when memory was short.
   void record_deferred() noexcept;
 
-  // Returns the fences of a free block that the caller has taken. If it throws std::bad_alloc, the
-  // block is back in its pool.
+  // Returns the fences of a free block that the caller took. On std::bad_alloc puts the block back.
   std::vector<Fence> fences_of(const LockedHeap& heap, PageBlock* block) const;
-  // Drops the fences of a block, because its device was waited for, or because they protect the
-  // block only from other callers.
+  // Drops a block's fences: its device was waited for, or they only guard against other callers.
   void drop_fences(const LockedHeap& heap, PageBlock* block);
 
  private:

@@ -38,8 +38,7 @@ class StreamPools {
     HeapState& state_;
     bool is_counted_ = false;  // in Pool::requests
   };
-  // Opens the pools of a stream: makes or adopts them if it has none. Makes room to count its
-  // blocks.
+  // Opens the pools of a stream: makes or adopts them if needed. Makes room to count its blocks.
   Opened open(const StreamKey& key, PoolClass pool_class);
   // Returns the streams of the device that calls can still name.
   std::vector<DeviceStream> streams_of(int device) const;

@@ -22,17 +22,14 @@ class StreamUses {
   bool record_use(const void* address, const DeviceStream& stream);
   // As record_use(), for all streams of the device that have pools and may have pending work.
   bool record_use_of_all(const void* address, int device);
-  // Returns the streams that work on the block, its own included. Returns none if the address is in
-  // no live block.
+  // Returns the streams that work on the live block at `address`, its own included; else none.
   std::vector<DeviceStream> uses_of(const void* address) const;
   // Waits until all streams that work on the block have finished. Throws std::runtime_error if a
   // stream cannot be waited for.
   void wait_for_uses(const void* address);
-  // Marks the block as one that code that may write must not share. Returns false if the address is
-  // in no live block.
+  // Forbids code that may write to share the block. Returns false if `address` is in no live block.
   bool mark_exported(const void* address);
-  // As mark_exported(), for all live blocks that could be shared. Stops all threads that allocate
-  // or free meanwhile.
+  // As mark_exported(), for all live blocks that could be shared. Stops all other threads.
   void mark_live_exported();
   // Sets whether the program sees the block as page-locked memory on the host.
   void set_pinned(const void* address, bool pinned);

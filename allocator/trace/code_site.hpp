@@ -1,5 +1,4 @@
-// Names the place of a call in compiled code, for traces. Thread-safe. Takes the loader's lock and
-// allocates.
+// Names the place of a call in compiled code. Thread-safe. Takes the loader's lock and allocates.
 #pragma once
 
 #include <string>

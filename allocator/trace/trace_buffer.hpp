@@ -35,9 +35,8 @@ class TraceBuffer {
     sets_.fill({kNoModel, kNoModel});
   }
 
-  // Adds an event of a block as one word, if an event like it (a model) is in the buffer. Returns
-  // false if there is no such model, the time since the last event does not fit into the word, or
-  // the buffer is full.
+  // Adds an event of a block as one word, if the buffer has an event like it (a model). Returns
+  // false if it has none, the time since the last event does not fit, or the buffer is full.
   bool append_like_before(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     const std::size_t model = model_at(trace_word(block.address));
     if (!is_alike(models_[model], block)) return false;
@@ -108,8 +107,7 @@ class TraceBuffer {
   // The number of words in the low 16 bits, and the number of models above them.
   std::atomic<std::uint32_t> used_{0};
   TraceTime last_time_ = 0;  // the time of the last event
-  // The latest models, found by a hash of the block's address. A set holds two models, the newer
-  // first.
+  // The latest models, by a hash of the block's address. A set holds two, the newer first.
   using Set = std::array<std::uint16_t, 2>;
   std::array<Set, 1u << kSetBits> sets_{};
   TraceEvent models_[kPackedModelsPerChunk + 1];  // the last one is empty: it matches no block

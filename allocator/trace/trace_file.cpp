@@ -124,8 +124,7 @@ std::size_t round_up_to_8(std::size_t size_bytes) {
   return (size_bytes + 7) / 8 * 8;
 }
 
-// Cuts the text to the size of a chunk, at the end of a character. Text that is not UTF-8 is cut at
-// the last byte that fits.
+// Cuts the text to the size of a chunk: at the end of a character, or anywhere if it is not UTF-8.
 std::string_view cut_text(std::string_view text) {
   auto continues = [&](std::size_t at) {
     return (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u;

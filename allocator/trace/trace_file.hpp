@@ -39,10 +39,8 @@ class TraceFile {
   std::string open(const std::string& name, const std::vector<TraceDevice>& devices);
   bool is_open() const noexcept { return descriptor_ >= 0; }
   const std::string& name() const { return name_; }  // of the latest trace
-  // Ends the trace.
   void close() noexcept;
-  // Called in a forked child. Closes the descriptor, because it shares the lock of the parent on
-  // the file.
+  // Called in a forked child. Closes the descriptor, because it shares the parent's file lock.
   void abandon() noexcept;
 
   // Writes the events of the buffer, or counts them as dropped if they cannot be written.

@@ -1,6 +1,5 @@
 // Reads a trace file (docs/trace.md) into memory, in the order of events. Every length in the file
-// is checked before use, so any file gives a trace or a TraceFormatError. Free functions,
-// thread-safe.
+// is checked before use: any file gives a trace or a TraceFormatError. Thread-safe.
 //
 // Events are ordered by time, and events of one thread stay in their order. If several threads have
 // events at the same time, the free of a live block comes before the next allocation at its
@@ -47,8 +46,7 @@ struct Trace {
   std::uint64_t dropped = 0;       // events that could not be written
   bool finished = false;           // the recorder was stopped, so nothing is missing at the end
 
-  // Returns the text of a mark, a failure or a call site. Returns an empty string for other events,
-  // or if the text could not be written.
+  // Returns the text of a mark, a failure or a call site; empty for other events or if not written.
   std::string text(const TraceEvent& event) const;
 };
 

@@ -17,8 +17,7 @@
 namespace uvm {
 namespace {
 
-// Returns a number unique among all recorders, because a thread's slot may belong to a destroyed
-// recorder.
+// Unique among all recorders, because a thread's slot may belong to a destroyed recorder.
 std::uint32_t next_generation() {
   static std::atomic<std::uint32_t> last{0};
   const std::uint32_t next = last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -144,8 +143,7 @@ void TraceRecorder::allocated_at(TraceTime at, const void* address,
   if (event.extra != 0) append(event);
 }
 
-// The symbol is looked up without the mutex, because another thread may hold the loader's lock
-// while it allocates memory.
+// Looks the symbol up without the mutex: another thread may allocate under the loader's lock.
 void TraceRecorder::allocated_by(TraceTime at, const void* address, const void* caller) noexcept {
   if (at == 0 || in_child()) return;
   ErrnoGuard errno_guard;

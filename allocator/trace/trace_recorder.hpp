@@ -53,26 +53,22 @@ class TraceRecorder {
 
   using Device = TraceDevice;
   using BlockSink = std::function<void(const TraceBlock&)>;
-  // Calls the sink for each live block, and then calls `begin`. start() calls this function once.
-  // For an exact list, it holds the locks under which now() is called. Neither call touches the
-  // file.
+  // Calls the sink for each live block, and then `begin`. start() calls this once. For an exact
+  // list, it holds the locks under which now() is called. Neither call touches the file.
   using Begin = std::function<void()>;
   using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
   // Begins a trace in `file`, which only this user may read. An existing regular file is replaced.
-  // "%p" in the name stands for the process number. If another process is tracing to that file,
-  // ".<process number>" is added to the name. The blocks that `live_blocks` lists come first,
-  // marked as already live. Returns an empty string, or one line that says why no trace began.
-  // After an exception no trace runs.
+  // "%p" in the name stands for the process number. If another process traces to that file,
+  // ".<process number>" is added to the name. Blocks that `live_blocks` lists come first, marked as
+  // live. Returns an empty string, or why no trace began, in one line. If it throws, none runs.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {}) UVM_NOT_ANALYSED;
 
-  // Writes the buffers and ends the file. Events that other threads record during the call may be
-  // left out.
+  // Writes the buffers and ends the file. Events that other threads record meanwhile may be lost.
   void stop() noexcept;
 
-  // Called in a forked child: switches the recorder off for good. The parent's file is safe even
-  // without this call.
+  // Called in a forked child: off for good. The parent's file is safe even without this call.
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
@@ -105,15 +101,13 @@ class TraceRecorder {
   void stream_gone(TraceTime at, int device, StreamHandle stream) noexcept;
   // Records a request that could not be served. `request` has no address.
   void out_of_memory(TraceTime at, const TraceBlock& request, const RuntimeStatus& status) noexcept;
-  // Records a driver call about a range that failed; without a range, `address` is nullptr and the
-  // size 0.
+  // Records a driver call that failed. Without a range, `address` is nullptr and the size 0.
   void call_failed(TraceTime at, int device, const void* address, std::size_t size_bytes,
                    const RuntimeStatus& status) noexcept;
   // Records a kernel, a copy or a fill. `type` is TraceEvent::detail, the unit of `amount`.
   void kernel_started(TraceTime at, int device, StreamHandle stream, std::uint64_t amount,
                       std::uint8_t type, std::span<const TracedRange> ranges) noexcept;
-  // Record that an event of the runtime is recorded on a stream, and that a stream or the host
-  // waits.
+  // Record that the runtime records an event on a stream, and that a stream or the host waits.
   void signalled(TraceTime at, int device, StreamHandle stream, const void* signal) noexcept;
   void waited(TraceTime at, int device, StreamHandle stream, const void* signal,
               TraceWait wait) noexcept;

@@ -57,16 +57,14 @@ class CachingManagedAllocator {
   CachingManagedAllocator& operator=(const CachingManagedAllocator&) = delete;
 
   // Returns a block of `size_bytes` bytes for use on `stream` of `device`, or nullptr for 0 bytes.
-  // Host and pinned blocks belong to no stream; `device` is the device that will access them. The
-  // contents are undefined.
+  // Host and pinned blocks belong to no stream; `device` will access them. Contents are undefined.
   //
   // The address is aligned to 512 bytes. Pinned blocks above 4 KiB are aligned to 4 KiB. Host and
   // pinned blocks from 1 MiB on are aligned to 2 MiB.
   //
   // Throws OutOfMemoryError if memory runs out, std::invalid_argument if the device does not exist,
-  // and std::runtime_error if the driver fails for another reason. In a forked child malloc serves
-  // host and pinned requests, and device requests throw std::runtime_error
-  // (Inspection::in_forked_child).
+  // and std::runtime_error if the driver fails otherwise. In a forked child malloc serves host and
+  // pinned requests; device requests throw std::runtime_error (Inspection::in_forked_child).
   void* allocate(Facade facade, int device, std::size_t size_bytes, StreamHandle stream = nullptr);
   // As allocate(), aligned to `alignment_bytes`, which must be a power of two up to 2 MiB; any
   // other value throws std::invalid_argument. Above 512 bytes, a small host or pinned block takes a
@@ -97,30 +95,26 @@ class CachingManagedAllocator {
   MovedStorage* move(void* address, const MoveRequest& move);
 
   // Prefetches the 2 MiB pages that the range touches to `destination`. The block is not moved, and
-  // its uses stay. For a prefetch to a device, `stream` belongs to that device and waits for the
-  // prefetch. For a prefetch to the host, `stream` belongs to the device that uses the bytes, and
-  // the prefetch waits for it. Returns false if the range is not inside one live block. Leaves out
-  // pages that are already there or find no room; if the policy sends no prefetches, leaves out
-  // all.
+  // its uses stay. To a device: `stream` belongs to that device and waits for the prefetch. To the
+  // host: the prefetch waits for `stream`, which belongs to the device that uses the bytes. Returns
+  // false if the range is not inside one live block. Leaves out pages that are already there or
+  // find no room, and all pages if the policy sends no prefetches.
   bool prefetch(const void* address, std::size_t size_bytes, Place destination, int stream_device,
                 StreamHandle stream);
 
   // Advises the driver on the whole pages of the block that holds `address`: their preferred place,
   // a place that keeps them mapped, and whether readers keep copies. The first two last until the
-  // next advice or, for a page-granular block, until the next move. The third also lasts after
-  // moves.
+  // next advice or, for a page-granular block, the next move; a move does not end the third.
   //
   // The advice splits the driver's range for good, so use it only for a few blocks that the program
-  // knows better than the allocator. Unset it before the free, because the next user of the pages
-  // inherits it. Returns false if the address is in no live block, or if the block covers no whole
-  // page.
+  // knows better. Unset it before the free, because the next user of the pages inherits it. Returns
+  // false if the address is in no live block, or the block covers no whole page.
   bool advise(const void* address, const WantedPlacement& wanted);
 
   // Removes one indirect record. If it was the block's last one, frees the block.
   void release(MovedStorage* record) noexcept;
 
-  // Describes the block that holds `address`, which may be inside the block. Returns nullopt if the
-  // address is in no block.
+  // Describes the block that holds `address`, at its start or inside; nullopt if there is no block.
   std::optional<BlockDescription> find(const void* address) const;
 
   // Gives all cached memory back: free pages to their spans, and empty spans to the driver. Spans
@@ -129,10 +123,9 @@ class CachingManagedAllocator {
   // As release_cached(), for one memory kind.
   void release_cached_of(Facade facade);
 
-  // Returns all figures at one moment. Allocations and frees of other threads wait during this call
-  // and the resets.
+  // Returns all figures at one moment. Allocations and frees of other threads wait meanwhile.
   Statistics statistics() const;
-  // Restart the peaks, or the totals, of that memory kind on that device.
+  // Restart the peaks, or the totals, of that memory kind on that device. Other threads wait too.
   void reset_peaks(Facade facade, int device);
   void reset_totals(Facade facade, int device);
 

@@ -56,22 +56,19 @@ struct Configuration {
   std::string runtime = "auto";            // UVMALLOC_RUNTIME
   Policy policy = Policy::kAuto;           // UVMALLOC_POLICY
   Thrashing thrashing = Thrashing::kWarn;  // UVMALLOC_THRASHING
-  // UVMALLOC_SPILL: how many times as long a step may take as with enough memory. At 1 nothing
-  // spills; infinity: no limit. Unset: no limit, except in programs that search for the largest
-  // batch.
+  // UVMALLOC_SPILL: how many times as long a step may take as with enough memory. 1: nothing
+  // spills; infinity: no limit. Unset: no limit, except in a search for the largest batch.
   std::optional<double> most_slowdown;
   MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
   std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; unset: from the machine
-  // UVMALLOC_DEVICE_BUDGET. Unset: device memory may exceed the device's own memory and spill to
-  // the host.
+  // UVMALLOC_DEVICE_BUDGET. Unset: device memory may spill to the host.
   std::optional<std::size_t> device_budget_bytes;
   std::optional<std::size_t> reserve_bytes;          // UVMALLOC_RESERVE; unset: from the machine
   std::size_t host_threshold_bytes = 1u << 20;       // UVMALLOC_HOST_THRESHOLD
   ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
   bool share = false;                                // UVMALLOC_SHARE
-  // The folder of the files through which programs agree on turns. Empty: turn_folder(). Has no
-  // variable.
+  // The folder of the files through which programs agree on turns; empty: turn_folder().
   std::string share_folder;
   bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
   std::string exclude;                            // UVMALLOC_EXCLUDE
@@ -125,10 +122,10 @@ using VariableLookup = std::function<const char*(const char* name)>;
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
-// As parse_configuration(), from this process's environment. A process may have rights that its
-// caller lacks (AT_SECURE: setuid, setgid, or capabilities of the program's file). Then all
-// settings keep their defaults, because the caller controls the variables; if variables of uvmalloc
-// exist, one error says so.
+// As parse_configuration(), from this process's environment. If the process has rights that its
+// caller lacks (AT_SECURE: setuid, setgid, capabilities of its file), all settings keep their
+// defaults, because the caller controls the variables. If any variable of uvmalloc is set, one
+// error says so.
 ParsedConfiguration parse_environment();
 ParsedConfiguration parse_environment(bool has_raised_rights);
 

@@ -44,9 +44,8 @@ class CudaMemoryResource {
                                         stream.get());
   }
 
-  // Frees the block. Its memory is used again after the present work on `stream`. `address` may be
-  // nullptr. If the address is not the start of a live block, nothing is freed and one line is
-  // logged.
+  // Frees the block; nullptr is ignored. Its memory is used again after present work on `stream`.
+  // If `address` is not the start of a live block, nothing is freed and one line is logged.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     free_after(*allocator_, address, device_, stream.get());

@@ -1,10 +1,8 @@
 // The calls that uvmalloc makes to the machine. A DeviceRuntime serves all devices of one vendor.
-// It holds only configuration and bound entry points; its callers keep track of what is allocated
-// and where pages are.
+// It holds only configuration and bound entry points; its callers know what is allocated and where.
 //
-// Every method is const, and any thread may call it, with or without a current context. A method
-// enters the context of the device it names, and restores the caller's context. Methods never
-// throw; they return a RuntimeStatus.
+// Every method is const, and any thread may call it, with or without a current context: it enters
+// the context of its device and restores the caller's. Methods return a status and never throw.
 //
 // Streams and events are the vendor's own handles, passed through. Stream nullptr is the device's
 // default stream; kPerThreadStream is the per-thread stream of the calling thread.
@@ -23,8 +21,7 @@ namespace uvm {
 using StreamHandle = void*;
 using EventHandle = void*;
 
-// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. In each thread it names a different
-// stream.
+// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. It names another stream in each thread.
 inline const StreamHandle kPerThreadStream = reinterpret_cast<StreamHandle>(2);
 
 enum class RuntimeError : std::uint8_t {
@@ -46,9 +43,8 @@ std::uint64_t this_thread_number();
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
-  // The thread of a per-thread stream, or 0 for a stream that all threads share. Numbers from
-  // kFirstGone on mark a destroyed stream and distinguish it from other streams with the same
-  // handle.
+  // The thread of a per-thread stream, or 0 for a stream of all threads. From kFirstGone on it
+  // marks a destroyed stream, and distinguishes it from other streams with the same handle.
   std::uint64_t thread = 0;
   static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
@@ -103,8 +99,7 @@ struct DeviceDescription {
   std::string bus_address = {};  // domain, bus and device in hexadecimal; empty: unknown
 };
 
-// Returns an empty string if uvmalloc can use managed memory of the device, else the reason in one
-// line.
+// Returns why uvmalloc cannot use managed memory of the device, in one line; empty if it can.
 std::string why_not_usable(int device, const DeviceDescription& description);
 
 struct MemoryFigures {
@@ -144,8 +139,7 @@ class DeviceRuntime {
     *out = false;
     return {};
   }
-  // Whether the device accepts work without a new context. Changes nothing. A runtime without
-  // contexts returns true.
+  // Whether the device accepts work without a new context: always, if the runtime has no contexts.
   virtual bool has_context(int /*device*/) const { return true; }
   // lose_context() is called when the program has destroyed the context of the device, with all
   // memory, streams and events in it. Until renew_context(), calls for the device do not reach the
@@ -154,11 +148,10 @@ class DeviceRuntime {
   virtual void renew_context(int /*device*/) const {}
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
-  // Allocates managed memory, `size_bytes` bytes, attached to all devices. The allocation is made
-  // and freed in the context of `device`, so that a free on a thread without a context creates none
-  // elsewhere. The contents are undefined. A free may wait for the device. Neither call disturbs a
-  // capture of any thread. During a capture a driver may refuse allocation and advice with
-  // kCapture.
+  // Allocates `size_bytes` bytes of managed memory, attached to all devices. It is made and freed
+  // in the context of `device`, so that a free on a thread without a context makes no other.
+  // Contents are undefined. A free may wait for the device. Neither call disturbs a capture of any
+  // thread; during one, a driver may refuse allocation and advice with kCapture.
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
   // Promises, for a whole managed allocation, that the host reads results of kernels of `device`
@@ -169,15 +162,13 @@ class DeviceRuntime {
     return {};
   }
 
-  // Hints. The driver rounds ranges outward to pages of the host. The call is made in the context
-  // of `device`.
+  // Hints, sent in the context of `device`. The driver rounds ranges outward to pages of the host.
   virtual RuntimeStatus advise(int device, void* address, std::size_t size_bytes, Advice advice,
                                Place place) const = 0;
   // Stream-ordered. May block the calling thread if the destination is the host.
   virtual RuntimeStatus prefetch(int device, void* address, std::size_t size_bytes,
                                  Place destination, StreamHandle stream) const = 0;
-  // Stream-ordered: the contents become undefined. Returns kNotSupported if capabilities.discard is
-  // false.
+  // Stream-ordered: the contents become undefined. kNotSupported if capabilities.discard is false.
   virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
                                 StreamHandle stream) const = 0;
   // A stream-ordered copy between any two addresses that the device can reach.
@@ -204,8 +195,7 @@ class DeviceRuntime {
   // time_between() and waits for a stream that is not being captured do not disturb a capture.
   virtual RuntimeStatus query_event(int device, EventHandle event) const = 0;
   virtual RuntimeStatus synchronize_event(int device, EventHandle event) const = 0;
-  // Gets the device's time between two recorded events with timing. Returns kNotReady if one of
-  // them is not complete.
+  // Gets the device's time between two timed events; kNotReady if one of them is not complete.
   virtual RuntimeStatus time_between(int /*device*/, EventHandle /*from*/, EventHandle /*to*/,
                                      std::chrono::nanoseconds* /*out*/) const {
     return {RuntimeError::kNotSupported, 0, "no events with timing", "time_between"};

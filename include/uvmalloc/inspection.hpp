@@ -33,9 +33,8 @@ class Inspection {
   // cut to the block that holds `address`. Returns an empty map if the address is in no block.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
 
-  // Whether `address` is in memory that this allocator has from the driver, used or not. Do not
-  // pass such an address to the driver to free, because the driver would free all blocks of its
-  // allocation.
+  // Whether `address` is in memory that this allocator has from the driver, used or not. Do not let
+  // the driver free such an address, because it would free all blocks of its allocation.
   bool has_taken(const void* address) const;
 
   // Returns the figures that the report shows.
@@ -50,8 +49,7 @@ class Inspection {
   const HintCounters& hints() const;
   const std::vector<DeviceDescription>& devices() const;
   const DeviceRuntime& runtime() const;
-  // The number of calls of the runtime so far, by the name of the DeviceRuntime method. Methods
-  // that were never called are left out.
+  // The number of calls of each DeviceRuntime method so far, if there were any.
   std::map<std::string, std::uint64_t> runtime_calls() const;
   const Configuration& configuration() const;
   // Returns kManaged or kOrdinary.

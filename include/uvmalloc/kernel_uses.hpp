@@ -28,9 +28,8 @@ class KernelUses {
   // the device (UVMALLOC_SHARE), the function waits for this program's turn.
   void note(int device, StreamHandle stream, std::span<const live::UseRange> uses,
             live::Launch launch) noexcept;
-  // As note(), for one range, on the device where its block is used. `access` is live::kReads,
-  // live::kWrites or both. Returns false if the address is in no live block; checks this only if
-  // wanted().
+  // As note(), for one range, on the device where its block is used. `access`: live::kReads,
+  // kWrites or both. If wanted(), returns whether the address is in a live block; otherwise true.
   bool note(const void* address, std::size_t size_bytes, StreamHandle stream, std::uint8_t access);
   // As note(), on the device where the block of the first range is used. If an address is in no
   // live block, returns the first such address and notes nothing; otherwise returns nullptr.

@@ -4,10 +4,9 @@
 // stream uses freed memory at once. So record the uses of other streams (record_use), and wait for
 // the stream before the host reads or writes.
 //
-// Each allocation is a block of at least 512 bytes. A container that allocates a node for each
-// element (map, list, unordered_map) needs a std::pmr pool resource in front of this resource. This
-// resource does not pool nodes itself: a freed block waits for the streams recorded on it, but a
-// pool would use a node again at once.
+// Each allocation is a block of at least 512 bytes. A container with a node for each element (map,
+// list, unordered_map) needs a std::pmr pool resource in front. This resource has no pool, because
+// a freed block waits for the streams recorded on it, but a pool would use a node again at once.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +18,7 @@ namespace uvm {
 
 class ManagedMemoryResource final : public std::pmr::memory_resource {
  public:
-  // Throws std::invalid_argument if the device does not exist. `stream` is used only for
-  // Facade::kDevice.
+  // Throws std::invalid_argument if the device does not exist. Only Facade::kDevice uses `stream`.
   explicit ManagedMemoryResource(CachingManagedAllocator& allocator, Facade facade = Facade::kHost,
                                  int device = 0, StreamHandle stream = nullptr);
 
@@ -30,9 +28,8 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream() const { return stream_; }
 
  private:
-  // Returns a block of `size_bytes` bytes, even for 0 bytes. Throws OutOfMemoryError, which is a
-  // std::bad_alloc. Throws std::invalid_argument if the alignment is not a power of two or is above
-  // 2 MiB.
+  // Returns a block of `size_bytes` bytes, even for 0. Throws OutOfMemoryError, a std::bad_alloc,
+  // and std::invalid_argument if the alignment is not a power of two or is above 2 MiB.
   void* do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) override;
   // If the address is not the start of a live block, nothing is freed and one line is logged.
   void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment_bytes) override;

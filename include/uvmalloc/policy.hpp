@@ -29,8 +29,7 @@ constexpr bool sends_hints(Policy policy) {
   return policy != Policy::kDriver && policy != Policy::kOff;
 }
 
-// Sets the policy that planners follow for calls of this thread; with nullopt they follow their own
-// policy. Returns the previous value.
+// Sets the policy of calls of this thread; nullopt: that of the planner. Returns the previous one.
 std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 }  // namespace uvm

@@ -17,8 +17,7 @@ class PrivatePools {
   explicit PrivatePools(Engine& engine) : engine_(&engine) {}
 
   // Opens the private pool `id` (not 0). Until end(), it serves all device requests on streams for
-  // which `routed` returns true, and no others. If several open pools match a stream, the pool that
-  // was opened last serves the request.
+  // which `routed` returns true, and no others. Of several open pools, the last one opened serves.
   //
   // While a capturing pool is open, no thread waits for work, queries it, or gives memory to the
   // driver. Fences are recorded when the last capture has ended.
@@ -29,11 +28,9 @@ class PrivatePools {
   using StreamFilter = std::function<bool(StreamHandle)>;
   // Returns the number of the scope, which is not 0.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
-  // Ends the scope with that number, or the pool's innermost scope if the number is 0. Returns
-  // false if no such scope is open.
+  // Ends the scope with that number (0: the innermost). Returns false if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope = 0);
-  // Removes a user. If it was the last one, open scopes end. Returns false if the pool does not
-  // exist.
+  // Removes a user; with the last one, open scopes end. Returns false if the pool does not exist.
   bool release(int device, std::uint64_t id);
   // Adds a user without opening the pool; makes the pool if it does not exist. Throws as begin().
   void retain(int device, std::uint64_t id);
@@ -45,10 +42,9 @@ class PrivatePools {
   // Returns the pool's live blocks, by address.
   std::vector<PrivateBlock> blocks(int device, std::uint64_t id) const;
   // Makes exactly these blocks the live ones of the pool, at their addresses: frees all others, and
-  // allocates those that are missing. Contents do not change. Waits for streams that use the blocks
-  // that it frees. No other thread may use the pool during the call. Throws std::invalid_argument,
-  // with some blocks done, if a block is not free at its address, and std::logic_error during a
-  // capture.
+  // allocates those that are missing. Contents stay. Waits for streams that use the freed blocks.
+  // No other thread may use the pool meanwhile. Throws std::invalid_argument, with some blocks
+  // done, if a block is not free at its address, and std::logic_error during a capture.
   void restore(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
   // Gives back the cached memory of a pool without users, as

@@ -2,8 +2,7 @@
 // without rebuilding uvmalloc: in C with a table of operations (uvmalloc_runtime.h), in C++ with a
 // RuntimeRegistration object or add_runtime(). All functions are thread-safe.
 //
-// A name with a slash is the path of a shared object that exports such a table. The first query
-// about the name opens the object.
+// A name with a slash is the path of a shared object with a table. The first query opens it.
 #pragma once
 
 #include <functional>
@@ -16,15 +15,12 @@
 
 namespace uvm {
 
-// Makes a runtime. If this machine has no such device, returns nullptr and stores the reason, one
-// line, in `*reason`.
+// Makes a runtime, or returns nullptr without such a device and stores why in `*reason` (one line).
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
-// Queries about a runtime that can be answered before it is opened. They are called often and
-// initialise nothing.
+// Queries about a runtime before it is opened. They are called often and initialise nothing.
 struct RuntimeQuestions {
-  // Whether the program has initialised the vendor's driver, so that opening the runtime is not the
-  // first to do so.
+  // Whether the program has already initialised the vendor's driver.
   std::function<bool()> is_initialized;
   // Whether this machine has the vendor's driver. May load the driver.
   std::function<bool()> is_present;

@@ -90,8 +90,7 @@ struct MoveStatistics {
   std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
 };
 
-// CPU tensors that were in the C library's memory. Their first move copied them into managed
-// memory.
+// CPU tensors from the C library's memory that their first move copied into managed memory.
 struct ConversionStatistics {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
@@ -118,8 +117,7 @@ struct StreamStatistics {
   std::uint64_t largest_free_bytes = 0;
 };
 
-// Memory of a private pool of the device. The figures of the last 256 pools that have ended are
-// kept until they are reset.
+// Memory of a private pool. The last 256 pools that have ended stay listed until they are reset.
 struct PrivatePoolStatistics {
   int device = 0;
   std::uint64_t id = 0;

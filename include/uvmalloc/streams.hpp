@@ -13,17 +13,14 @@ class Streams {
  public:
   explicit Streams(Engine& engine) : engine_(&engine) {}
 
-  // As CachingManagedAllocator::record_use(), for all streams of the device on which memory was
-  // ever requested.
+  // As the allocator's record_use(), for all streams of the device on which memory was requested.
   bool record_use_of_all(const void* address, int device);
 
-  // Returns the streams that work on the block, its own included. Returns none if the address is in
-  // no live block.
+  // Returns the streams that work on the live block at `address`, its own included; else none.
   std::vector<DeviceStream> uses_of(const void* address) const;
 
-  // Waits until no recorded stream works on the block any more. Call this before the host writes to
-  // the block in place. Throws std::runtime_error if a stream cannot be waited for, for example
-  // because it is being captured.
+  // Waits until no recorded stream works on the block. Call this before the host writes to it in
+  // place. Throws std::runtime_error if that is impossible, for example for a captured stream.
   void wait_for_uses(const void* address);
 
   // Call this before the stream is destroyed; the stream must get no more work. Another stream may
@@ -31,10 +28,9 @@ class Streams {
   // new stream takes over the memory cached for this stream, and starts after its present work.
   //
   // If the stream is being captured, its present work cannot be ordered. Then the allocator waits
-  // for the device before it uses that memory again, and before it uses blocks of other streams
-  // that this stream worked on. If private pools hold memory of the stream, the function waits for
-  // the device at once; if that is impossible, the memory stays unused until those pools are
-  // released.
+  // for the device before it reuses that memory, or blocks of other streams that this stream worked
+  // on. If private pools hold memory of the stream, the function waits for the device at once; if
+  // that is impossible, the memory stays unused until those pools are released.
   void forget(int device, StreamHandle stream);
 
   // Call begin_capture() before the call that begins a capture of the stream, on the same thread.
@@ -47,8 +43,7 @@ class Streams {
   // device that does not exist has none.
   std::vector<DeviceStream> of(int device) const;
 
-  // Waits until no thread of the allocator calls the device. Call this before the program destroys
-  // the device's context.
+  // Waits until no thread of the allocator calls the device. Call it before the context ends.
   void finish_prefetches() noexcept;
 
   // Call this right after the program has destroyed the device's context, and with it all memory,

@@ -26,9 +26,8 @@ class Tracing {
   // functions without a lock of the allocator.
   void call_site(const void* address, std::string_view site) noexcept;
   void caller(const void* address, const void* caller) noexcept;
-  // Record work that the program puts on its streams. uvmalloc_trace_kernel() and
-  // uvmalloc_trace_order() describe the arguments. These functions do nothing if no trace is being
-  // written.
+  // Record work that the program puts on its streams, if a trace is being written. For the
+  // arguments see uvmalloc_trace_kernel() and uvmalloc_trace_order().
   void kernel(int device, StreamHandle stream, std::uint64_t amount, int type,
               std::span<const TracedRange> ranges) noexcept;
   void order(int device, StreamHandle stream, const void* signal, int order) noexcept;

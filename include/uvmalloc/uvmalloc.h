@@ -102,8 +102,7 @@ typedef enum uvmalloc_policy {
 UVMALLOC_API const char* uvmalloc_version(void) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_version_number(void) UVMALLOC_NOEXCEPT;
 
-/* Returns the name of a status, such as "UVMALLOC_ERROR_OUT_OF_MEMORY", or "unknown status". Static
- * storage. */
+/* Returns the name of a status, such as "UVMALLOC_OK", or "unknown status". Static storage. */
 UVMALLOC_API const char* uvmalloc_status_name(int status) UVMALLOC_NOEXCEPT;
 
 /* Returns the message of the last call that failed on this thread, for people to read, or "" if
@@ -168,16 +167,15 @@ UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVM
  * uvmalloc_describe(), and uvmalloc_free() of a parent's block, which does nothing. */
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
-/* Limits the bytes of 2 MiB pages that hold device memory of `device`, cached blocks included.
+/* Limits the bytes of 2 MiB pages that hold device memory of `device`, cached blocks included;
  * UINT64_MAX: only the budget applies. Memory above a lowered limit stays. Requests beyond the
- * limit return UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE: the device does not
- * exist. */
+ * limit: UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                                        uint64_t most_bytes) UVMALLOC_NOEXCEPT;
 
-/* Adds a callback, which is called with `argument` if a request cannot be served from cached memory
- * or within the limits. The callback should free memory that the program does not need, and return
- * whether it freed anything (0: no).
+/* Adds a callback, which is called with `argument` if a request can be served neither from cached
+ * memory nor within the limits. It should free what the program can spare, and return whether it
+ * freed anything (0: no).
  *
  * Callbacks are called one by one, in the order in which they were added, before cached memory goes
  * back to the driver. The request is retried after each callback that freed something. They are
@@ -199,9 +197,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* all
 
 /* ---- memory */
 
-/* Allocates `size_bytes` bytes. `facade` is a uvmalloc_facade. `device` is the device that will
- * access the memory. The contents are undefined. For 0 bytes, returns UVMALLOC_OK and sets *out to
- * NULL.
+/* Allocates `size_bytes` bytes; for 0 bytes sets *out to NULL. `facade` is a uvmalloc_facade.
+ * `device` is the device that will access the memory. The contents are undefined.
  *
  * A device block may be used at once on `stream`, and on other streams after they wait for
  * `stream`. Host and pinned blocks belong to no stream, and no device still works on a new one.
@@ -220,17 +217,15 @@ UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, in
                                                size_t alignment_bytes, uvmalloc_stream stream,
                                                void** out) UVMALLOC_NOEXCEPT;
 
-/* Frees the block that starts at `address`, which may be NULL. Work may still be pending on the
- * block's own stream and on recorded streams: the memory is not used again before that work is
- * over. UVMALLOC_ERROR_NOT_OURS, _DOUBLE_FREE, _INTERIOR: nothing is freed; the last two are
- * logged. */
+/* Frees the block that starts at `address`, which may be NULL. Work may be pending on the block's
+ * own stream and on recorded streams: the memory is not used again before that work is over.
+ * UVMALLOC_ERROR_NOT_OURS, _DOUBLE_FREE, _INTERIOR: nothing is freed; the last two are logged. */
 UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator,
                                            void* address) UVMALLOC_NOEXCEPT;
 
-/* Records that `stream` of `device` works on the block that holds `address`. After the block is
- * freed, it is not used again before the work that is then on the stream is over.
- * UVMALLOC_ERROR_NOT_OURS: the address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the device
- * does not exist. */
+/* Records that `stream` of `device` works on the block that holds `address`. After its free, the
+ * block is not used again before the work then on the stream is over. UVMALLOC_ERROR_NOT_OURS: the
+ * address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
                                                  int device,
                                                  uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
@@ -265,26 +260,23 @@ typedef enum uvmalloc_launch {
  * overlap, and `count` may be 0. `stream` belongs to the device that uses the block of the first
  * range; the other blocks are in use there too.
  *
- * Call this on the thread that launches, before each launch. A graph that is being captured
- * launches nothing yet, so the call then does nothing. UVMALLOC_ERROR_INVALID_ARGUMENT: also if
- * `uses` is NULL and `count` is not 0. UVMALLOC_ERROR_NOT_OURS: an address is in no live block, and
- * nothing is noted. */
+ * Call this on the launching thread, before each launch. While a graph is captured, the call does
+ * nothing, because nothing is launched. UVMALLOC_ERROR_INVALID_ARGUMENT: also if `uses` is NULL and
+ * `count` is not 0. UVMALLOC_ERROR_NOT_OURS: an address is in no live block; nothing is noted. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_uses(uvmalloc_allocator* allocator,
                                                 const uvmalloc_use* uses, size_t count,
                                                 uvmalloc_stream stream,
                                                 int launch) UVMALLOC_NOEXCEPT;
 
-/* Marks the end of a step that the program repeats. Steps are also detected without marks, but
- * later. */
+/* Marks the end of a step that the program repeats. Without marks, steps are detected later. */
 UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocator)
     UVMALLOC_NOEXCEPT;
 
 /* Call this before `stream` of `device` is destroyed; the stream must get no more work. The next
- * new stream takes over the memory cached for this stream, and starts after its present work. While
- * a stream is being captured, that order is not possible. Then the allocator waits for the device
- * before it uses that memory again, and before it uses blocks of other streams that this stream
- * worked on. A program that preloads the library need not call this. UVMALLOC_ERROR_NO_DEVICE: the
- * device does not exist. */
+ * new stream takes over the memory cached for it, and starts after its present work. While a stream
+ * is being captured, that order is not possible. Then the allocator waits for the device before it
+ * reuses that memory, or blocks of other streams that this stream worked on. Not needed if the
+ * library is preloaded. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                                     uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
@@ -306,22 +298,19 @@ UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocato
  *
  * Errors. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the
  * destination does not exist. UVMALLOC_ERROR_OUT_OF_MEMORY: the device's limit has no room for the
- * block. UVMALLOC_ERROR_NOT_USABLE: a stream cannot be waited for, for example because it is being
- * captured. */
+ * block. UVMALLOC_ERROR_NOT_USABLE: as for uvmalloc_wait_for_uses(). */
 UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* address,
                                            int destination, uvmalloc_stream stream,
                                            int wait) UVMALLOC_NOEXCEPT;
 
 /* Gives all cached memory back: free 2 MiB pages are discarded if the device can do that, and empty
- * spans go back to the driver. Waits for blocks that were freed with pending work, and for the
- * devices. Do not call this during a capture that the allocator does not know, because the wait may
- * invalidate the capture. */
+ * spans go back to the driver. Waits for the devices and for blocks freed with pending work. During
+ * a capture that the allocator does not know, the wait may invalidate the capture. */
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator)
     UVMALLOC_NOEXCEPT;
 
 /* Gives back the idle cached memory that is due by now, if decay_seconds (or UVMALLOC_DECAY) is
- * set. Requests and frees do that from time to time, so only a program that is idle for long needs
- * this call. */
+ * set. Requests and frees do that too, so only a program that is idle for long needs this. */
 UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* ---- information */
@@ -338,9 +327,8 @@ typedef struct uvmalloc_block {
   int32_t movable; /* 1: it shares at most its first and last 2 MiB page with other blocks */
 } uvmalloc_block;
 
-/* Describes the block that holds `address`, which may be inside the block. UVMALLOC_ERROR_NOT_OURS:
- * the address is in no block. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or struct_bytes
- * is too small. */
+/* Describes the block that holds `address`, which may be inside it. UVMALLOC_ERROR_NOT_OURS: in no
+ * block. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or struct_bytes is too small. */
 UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocator,
                                                const void* address,
                                                uvmalloc_block* out) UVMALLOC_NOEXCEPT;
@@ -394,9 +382,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
  * uvmalloc_destroy() and the end of the process do the same. */
 UVMALLOC_API uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
-/* Writes `text`, which is UTF-8, into the trace, cut to 4096 bytes at the end of a character. Does
- * nothing without a trace. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or the text is
- * empty. */
+/* Writes `text`, which is UTF-8, into the trace, cut to 4096 bytes at the end of a character. No-op
+ * without a trace. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or the text is empty. */
 UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
                                                  const char* text) UVMALLOC_NOEXCEPT;
 
@@ -407,9 +394,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
  * the whole text needs, NUL included, or -1 on failure. */
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 /* As uvmalloc_report_json(), for a process that could not write its report to its folder
- * (UVMALLOC_REPORT_DIR), however it ended. `figures_file` is `report.<pid>.figures` in that folder,
- * which has the figures of the process. Also returns -1 if the file is not such a file of this
- * version. */
+ * (UVMALLOC_REPORT_DIR), however it ended. `figures_file` is its `report.<pid>.figures` there. Also
+ * returns -1 if the file is not such a file of this version. */
 UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
                                              size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 /* As uvmalloc_report_json(), but gets what this machine can do and the settings in force. */
@@ -419,8 +405,7 @@ UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) U
  * allocator, or if `text` is NULL or empty. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
-/* A range that a kernel uses. `access` is 1 if the kernel reads it, 2 if the kernel writes it, 3
- * for both. */
+/* A range that a kernel uses. `access`: 1 the kernel reads it, 2 the kernel writes it, 3 both. */
 typedef struct {
   const void* address;
   size_t size_bytes;
@@ -444,16 +429,14 @@ UVMALLOC_API void uvmalloc_trace_kernel(int device, const void* stream, uint64_t
 UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const void* signal,
                                        int order) UVMALLOC_NOEXCEPT;
 
-/* Sets which host memory a framework gets on this thread. 0: memory from malloc. 1, the initial
- * value: managed memory from UVMALLOC_HOST_THRESHOLD on. 2: managed memory of any size. Returns the
- * previous value. */
+/* Sets which host memory a framework gets on this thread. 0: from malloc. 1, the initial value:
+ * managed from UVMALLOC_HOST_THRESHOLD on. 2: managed at any size. Returns the previous value. */
 UVMALLOC_API int uvmalloc_set_host_managed(int managed) UVMALLOC_NOEXCEPT;
 
 /* The switch of RFC-0023. Returns 1 if unified memory is enabled for the framework in this process:
  * PyTorch with its plugin, and a device that can use managed memory. Returns 0 if it is switched
- * off or not usable here, or if this is a forked child. torch.cuda.get_enabled_uvm() returns the
- * same. Initialises nothing: before the program has initialised the driver, returns 1 if the
- * machine has a driver. */
+ * off or not usable here, or in a forked child. Same as torch.cuda.get_enabled_uvm(). Initialises
+ * nothing: before the program has initialised the driver, 1 if the machine has a driver. */
 UVMALLOC_API int uvmalloc_is_enabled(void) UVMALLOC_NOEXCEPT;
 
 /* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives

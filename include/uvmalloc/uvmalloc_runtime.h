@@ -16,8 +16,7 @@
  * error_kind() and error_name() translate the code.
  *
  * Threads. Any thread may call any operation at any time, with or without a current device. An
- * operation restores the caller's current device. It throws no exception and does not call
- * uvmalloc.
+ * operation restores the current device, throws no exception and does not call uvmalloc.
  *
  * Devices are numbered from 0. uvmalloc names only devices that exist. A stream is the vendor's
  * handle. NULL is the device's default stream; UVMALLOC_RUNTIME_STREAM_PER_THREAD is the per-thread
@@ -105,13 +104,11 @@ typedef struct uvmalloc_runtime_operations {
    * the group "presence". A failure is reported as the reason why there is no device. Nothing is
    * ever shut down: memory, streams and events may be used until the process ends. */
   int (*initialize)(void* context);
-  /* Gets the number of devices: at least 1 if initialize() succeeded and the machine has a
-   * device. */
+  /* Gets the number of devices: at least 1 if initialize() succeeded and there is a device. */
   int (*device_count)(void* context, int* out);
   int (*describe)(void* context, int device, uvmalloc_runtime_device* out);
   int (*memory_figures)(void* context, int device, uint64_t* free_bytes, uint64_t* total_bytes);
-  /* Memory that the driver does not know is no error: its kind is
-   * UVMALLOC_RUNTIME_POINTER_UNKNOWN. */
+  /* Memory unknown to the driver is no error: its kind is UVMALLOC_RUNTIME_POINTER_UNKNOWN. */
   int (*pointer_attributes)(void* context, const void* address, uvmalloc_runtime_pointer* out);
 
   /* Allocate and free memory that the host and devices reach at one address. Allocations from 2 MiB
@@ -125,8 +122,7 @@ typedef struct uvmalloc_runtime_operations {
   int (*copy)(void* context, int device, void* destination, const void* source, size_t size_bytes,
               void* stream);
 
-  /* Streams that have no implicit order with the default stream. Work of a destroyed stream still
-   * completes. */
+  /* Streams without an implicit order with the default stream. Destroyed ones finish their work. */
   int (*create_stream)(void* context, int device, void** out);
   int (*destroy_stream)(void* context, int device, void* stream);
   int (*synchronize_stream)(void* context, int device, void* stream);

@@ -8,8 +8,7 @@
  * All calls are thread-safe and may be made at any time. Unless its comment says otherwise, a call
  * does not count as a driver call and does not advance the virtual clock.
  *
- * Functions that return int return 0 on success. Otherwise they return a UVMSIM_ERROR_* value and
- * change nothing. */
+ * Functions that return int return 0, or on failure a UVMSIM_ERROR_* value and change nothing. */
 #ifndef UVMSIM_H
 #define UVMSIM_H
 
@@ -33,43 +32,37 @@ enum {
 
 /* ---- the machine */
 
-/* Returns the number of devices set by UVMSIM_DEVICES (default 1), including those that
- * CUDA_VISIBLE_DEVICES hides. */
+/* Returns the value of UVMSIM_DEVICES (default 1). CUDA_VISIBLE_DEVICES does not reduce it. */
 int uvmsim_device_count(void);
 
 /* Checks whether `machine` is a valid value of UVMSIM_MACHINE: a name in profiles/ beside the
- * library, or a file. On failure `fault` gets a sentence, ended by NUL and cut to `capacity` bytes.
- * Makes no machine. */
+ * library, or a file. If not, `fault` gets a sentence, cut to `capacity` and ended by NUL. Makes no
+ * machine. */
 int uvmsim_check_machine(const char* machine, char* fault, size_t capacity);
 
 /* Returns 1 in a forked child of the process that loaded the simulator, else 0. The threads of the
  * parent's CPU libraries do not exist in such a child. */
 int uvmsim_is_forked_child(void);
 
-/* Gets the size of a device's memory in bytes: UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G,
- * KiB, MiB, GiB, T). */
+/* Gets a device's memory: UVMSIM_CAPACITY (default 8 GiB; suffixes K, M, G, KiB, MiB, GiB, T). */
 int uvmsim_capacity(int device, size_t* out_bytes);
 
-/* Sets the size of a device's memory, at least 2 MiB. If more is in use, managed memory is evicted.
- * Returns UVMSIM_ERROR_OUT_OF_MEMORY, and changes nothing, if unevictable memory alone is
- * larger. */
+/* Sets the memory of a device, at least 2 MiB. If more is in use, managed memory is evicted.
+ * UVMSIM_ERROR_OUT_OF_MEMORY, and no change, if unevictable memory alone is larger. */
 int uvmsim_set_capacity(int device, size_t bytes);
 
-/* Gets the bytes in use of a device's memory: unevictable allocations, and 2 MiB chunks of managed
- * memory. */
+/* Gets a device's bytes in use: unevictable allocations, and 2 MiB chunks of managed memory. */
 int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes);
 
 /* Get and reset the peak of the bytes in use, which is since the start or the last reset. */
 int uvmsim_peak_used(int device, size_t* out_bytes);
 int uvmsim_reset_peak_used(int device);
 
-/* Gets the bytes of host memory that managed and pinned memory take, their limit (SIZE_MAX: none),
- * and their peak. A page keeps its host memory when it migrates to a device. Any pointer may be
- * NULL. */
+/* Gets the host memory that managed and pinned memory take, its limit (SIZE_MAX: none) and its
+ * peak. A page keeps its host memory when it migrates to a device. Any pointer may be NULL. */
 int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used_bytes, size_t* out_peak_bytes);
 
-/* Gets only the bytes of host memory in use; 0 if this process has no machine yet. Makes no
- * machine. */
+/* Gets the bytes of host memory in use; 0 if this process has no machine yet. Makes no machine. */
 int uvmsim_host_taken(size_t* out_bytes);
 
 /* ---- kernels */
@@ -99,9 +92,8 @@ enum {
   UVMSIM_FLOAT8 = 4
 };
 
-/* Returns the virtual nanoseconds that a kernel takes by the machine's cost model. These are the
- * launch, and the longer of the times for moving `bytes` in device memory and for `operations`.
- * Returns 0 for an unknown type. */
+/* Returns the virtual nanoseconds of a kernel by the machine's cost model: its launch, and moving
+ * `bytes` in device memory or `operations`, whichever is longer. 0 for an unknown type. */
 uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type);
 
 /* The operations that a kernel computes. */
@@ -120,11 +112,10 @@ int uvmsim_launch_arithmetic(int device, void* stream, const uvmsim_access* acce
                              const uvmsim_arithmetic* arithmetic, int (*run)(void* context),
                              void (*release)(void* context), void* context);
 
-/* As uvmsim_kernel, for a kernel that may become part of a graph. `run(context)` does the work of
- * the kernel on the device views. It returns 0, or another value if it failed. It is called once,
- * before this function returns. If the stream is being captured, it is instead called at each
- * launch of a graph that holds the kernel, on the launching thread, after the ranges have been
- * touched.
+/* As uvmsim_kernel, for a kernel that may become part of a graph. `run(context)` does its work on
+ * the device views and returns 0, or another value if it failed. It is called once, before this
+ * function returns. If the stream is being captured, it is called instead at each launch of a graph
+ * that holds the kernel, on the launching thread, after the ranges have been touched.
  *
  * `release(context)` is called once, when the kernel can no longer run, even if this function
  * fails. No lock is held during either call. uvmsim_kernel itself returns UVMSIM_ERROR_CAPTURE on a
@@ -153,9 +144,8 @@ int uvmsim_kernels_launch(const char* symbol, int device, void* stream, const uv
                           void** arguments);
 
 /* The library may export this function too. It writes the sizes of the kernel's parameters in
- * bytes, in their order and at most `capacity` of them. It returns the number of parameters, or -1
- * if it does not know the kernel. With it, cuFuncGetParamInfo and the arguments of the nodes of
- * captured graphs work. */
+ * bytes, in order and at most `capacity` of them. It returns their number, or -1 for an unknown
+ * kernel. cuFuncGetParamInfo and the arguments of nodes of captured graphs need it. */
 int uvmsim_kernels_parameters(const char* symbol, size_t* sizes_bytes, size_t capacity);
 
 /* ---- residency */
@@ -201,8 +191,7 @@ void uvmsim_get_counters(uvmsim_counters* out);
 void uvmsim_reset_counters(void);
 
 /* Returns how often the entry point `name` of a stand-in, such as "cuMemAdvise_v2", was called
- * since the start or the last uvmsim_reset_counters. Calls of unimplemented entry points count
- * too. */
+ * since the start or the last uvmsim_reset_counters, whether it is implemented or not. */
 uint64_t uvmsim_call_count(const char* name);
 
 /* Calls `visit` for each entry point that was called but is not implemented. */
