@@ -18,7 +18,7 @@ class BlockReturner {
   BlockReturner(const BlockReturner&) = delete;
   BlockReturner& operator=(const BlockReturner&) = delete;
 
-  // Returns blocks whose work is over: no fence is pending.
+  // Returns blocks without pending fences.
   void give_back(BlockChain blocks) noexcept;
   // Returns a block without fences. If the block is a small object and its bin in the thread's
   // cache is full, also returns a part of the bin.
