@@ -29,7 +29,7 @@ class AdviceQueue {
   bool push(const Entry& entry) noexcept;
 
   // Calls `send(entry)` for each entry in order, until the queue is empty or `send` returns false
-  // because the runtime still refuses. Returns at once if another thread is inside.
+  // because the runtime still refuses. Returns at once if another thread is flushing the queue.
   template <class Send>
   void flush(Send send) {
     if (is_empty() || flushing_.exchange(true, std::memory_order_acquire)) return;
@@ -38,7 +38,7 @@ class AdviceQueue {
     flushing_.store(false, std::memory_order_release);
   }
 
-  // For a forked child: drops all entries.
+  // Called in a forked child: drops all entries.
   void abandon() noexcept { size_.store(0, std::memory_order_relaxed); }
 
  private:
@@ -47,7 +47,7 @@ class AdviceQueue {
 
   std::atomic<bool> flushing_{false};
   std::atomic<std::size_t> size_{0};            // written with the lock
-  Ranked<std::mutex, LockRank::kLanes> mutex_;  // guards the rest
+  Ranked<std::mutex, LockRank::kLanes> mutex_;  // guards the members below
   std::size_t first_ = 0;
   std::array<Entry, kMostEntries> entries_;
 };

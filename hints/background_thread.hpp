@@ -1,4 +1,4 @@
-// Starts threads of our own. They block all signals, so that the program's threads handle them.
+// Starts uvmalloc's threads with all signals blocked, so that the program's threads handle signals.
 #pragma once
 
 #include <csignal>

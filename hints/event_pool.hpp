@@ -1,5 +1,5 @@
-// Events of one runtime, for reuse. Thread-safe; the lock guards the free lists and is never held
-// across a driver call. The destructor destroys the events that were released.
+// Keeps the events of one runtime for reuse. Thread-safe; the lock guards the free lists and is
+// never held across a driver call. The destructor destroys the events that were released.
 #pragma once
 
 #include <cstddef>
@@ -19,26 +19,25 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  // For a forked child, which has one thread: forgets the events, which belong to the parent.
+  // Called in a forked child, which has one thread: forgets the events, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED { events_.clear(); }
 
-  // For a device whose context is gone: forgets its events, which are gone too. No caller may hold
-  // one.
+  // Forgets the events of a device whose context is gone: the context took its events along. No
+  // caller may hold an event of this device.
   void forget_device(int device) noexcept;
 
-  // Returns an event of the stream's device that it has recorded on the stream. Returns nullptr,
-  // and the reason in `*status`, if the runtime refuses or there is no memory. The calling thread
-  // must be able to name the stream.
+  // Records an event on the stream and returns the event, or nullptr with the reason in `*status`
+  // if the runtime refuses or host memory runs out. stream.can_be_named() must be true.
   EventHandle record(const DeviceStream& stream, RuntimeStatus* status) noexcept;
 
   // Takes back an event that nothing waits for any more.
   void release(int device, EventHandle event) noexcept;
 
-  // Whether the calling thread may now record an event on the stream, or make the stream wait for
-  // one.
+  // Returns whether the calling thread may now record an event on the stream, or make the stream
+  // wait for an event.
   bool may_wait(const DeviceStream& stream) const;
-  // Lets later work of `waiting` start after the work so far of `before`. may_wait() must be true
-  // for both. Returns false if the runtime refuses.
+  // Makes later work of `waiting` start after the present work of `before`. may_wait() must be true
+  // for both streams. Returns false if the runtime refuses.
   bool order(const DeviceStream& waiting, const DeviceStream& before);
 
  private:

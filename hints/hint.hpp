@@ -18,7 +18,7 @@ inline constexpr std::size_t kHintKinds = 3;
 struct Hint {
   HintKind kind = HintKind::kAdvise;
   Advice advice = Advice::kSetPreferredLocation;  // for kAdvise
-  Place place;  // the location advised or the prefetch's destination
+  Place place;  // the location that is advised, or the destination of the prefetch
   void* address = nullptr;
   std::size_t size_bytes = 0;
   bool is_copied = false;  // for kPrefetch: the pages have contents to copy
@@ -37,7 +37,7 @@ class HintPlan {
     for (const Hint& hint : hints) push_back(hint);
   }
 
-  // At most kMostHints.
+  // The plan must hold fewer than kMostHints hints.
   void push_back(const Hint& hint) { hints_[size_++] = hint; }
 
   std::size_t size() const { return size_; }

@@ -1,4 +1,4 @@
-// Counts of hints: sent, failed, and skipped by reason.
+// Counts how many hints were sent, failed, or were skipped, and why.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 namespace uvm {
 
 enum class SkipReason : std::uint8_t {
-  kAlreadyThere,  // the ledger has the pages at the wanted place, or the advice is in force
+  kAlreadyThere,  // by the ledger the pages are there already, or the advice is in force
   kNoCredit,      // the device has no room under its soft budget
   kPolicy,        // the policy in force sends no such hints
-  kCoherent,      // hardware coherent or integrated: nothing would move
-  kSharedPages,   // no whole page or segment: the hint would affect other blocks
+  kCoherent,      // the device shares the host's memory or page tables: nothing would move
+  kSharedPages,   // not a whole page or segment: the hint would affect other blocks
   kPingPong,      // the segment moves back and forth, and its advice serves both places
 };
 inline constexpr std::size_t kSkipReasons = 6;

@@ -74,8 +74,8 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   return false;
 }
 
-// If the memory was freed since, or went with its device's context, the hint has no object any more
-// and is not counted.
+// Counts the result of a hint that was sent after its plan. Ignores the failure if the memory was
+// freed meanwhile, or if the memory's device has lost its context.
 void HintSender::note_late(const Hint& hint, const RuntimeStatus& status) noexcept {
   const bool has_ended =
       status.error == RuntimeError::kInvalidValue || status.error == RuntimeError::kNotUsable;
@@ -121,7 +121,7 @@ RuntimeStatus HintSender::prefetch(int device, const Hint& hint, StreamHandle la
   return kTooManyPrefetches;
 }
 
-// Without a second lane all pieces go through the first.
+// If there is no second lane, all pieces go through the first lane.
 RuntimeStatus HintSender::prefetch_in_pieces(int device, const Hint& hint,
                                              StreamHandle lane_stream) {
   const DeviceStream first{device, lane_stream};
@@ -191,7 +191,7 @@ void HintSender::finish_prefetches() noexcept {
 RuntimeStatus HintSender::discard(int device, void* address, std::size_t size_bytes) {
   const Hint hint{HintKind::kDiscard, {}, Place::nowhere(), address, size_bytes};
   StreamHandle lane_stream = lane(device);
-  finish_prefetches();  // they may be of the same pages
+  finish_prefetches();  // queued prefetches may cover the same pages
   const RuntimeStatus status =
       lane_stream == nullptr ? kNoLane : runtime_.discard(device, address, size_bytes, lane_stream);
   return note(hint, status) ? runtime_.synchronize_stream(device, lane_stream) : status;

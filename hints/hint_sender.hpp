@@ -1,14 +1,14 @@
 // Sends plans of hints to the driver. Prefetches go through the I/O lane of their device, a
-// non-blocking stream of our own. On the caller's stream a prefetch would wait for the caller's
-// kernels, and the default stream refuses the batched calls. The lane waits for the stream that
-// wrote the bytes; the stream that will use the bytes waits for the lane.
+// non-blocking stream that uvmalloc owns. On the caller's stream a prefetch would wait for the
+// caller's kernels, and the default stream refuses the batched calls. The lane waits for the stream
+// that wrote the bytes; the stream that will use the bytes waits for the lane.
 //
 // A large copy is sent in pieces, alternately on the I/O lane and a second lane. The driver then
 // prepares one piece while it copies the piece before. At the end the I/O lane waits for the second
 // lane, so the I/O lane alone orders prefetches.
 //
-// A failing hint is never an error of the program: it is counted and logged once. Thread-safe; the
-// lock guards the lanes and is never held across a driver call.
+// A hint that fails is never an error of the program: the failure is counted, and logged once.
+// Thread-safe; the lock guards the lanes and is never held across a driver call.
 #pragma once
 
 #include <array>
@@ -36,32 +36,33 @@ class HintSender {
   // overlap gains.
   static constexpr std::size_t kLeastSplitBytes = 32 * kPageBytes;
   // The first piece is small because nothing is copied while the driver prepares it. Each piece is
-  // twice as large as the piece before, so that its preparation ends when that piece has been
-  // copied.
+  // twice as large as the piece before: the driver should have prepared a piece when the copy of
+  // the piece before ends.
   static constexpr std::size_t kFirstPieceBytes = kPageBytes;
   static constexpr std::size_t kMostPieceBytes = 32 * kPageBytes;
 
-  // If `prefetch_blocks` (DeviceCapabilities), a thread of the sender's own calls prefetches.
+  // `prefetch_blocks` (DeviceCapabilities): prefetches return only after the copy, so the sender
+  // calls them on a thread of its own.
   HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters,
              bool prefetch_blocks = false);
   ~HintSender();
   HintSender(const HintSender&) = delete;
   HintSender& operator=(const HintSender&) = delete;
 
-  // For a forked child, which has one thread: forgets the lanes, which belong to the parent.
+  // Called in a forked child, which has one thread: forgets the lanes, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED;
 
-  // For a device whose context is gone: forgets its lanes, which are gone too.
+  // Forgets the lanes of a device whose context is gone: the context took its lanes along.
   void forget_device(int device) noexcept;
 
   // Sends `plan` in order in the context of `device`. Prefetches start after the producer's work so
   // far; the consumer's later work starts after the prefetches. A stream that is being captured is
   // left out of this order, because an event from outside would invalidate the capture. The calling
   // thread does not wait. If prefetches block, the consumer does not wait either: a page that has
-  // not arrived migrates when it is used.
+  // not arrived migrates when a kernel uses it.
   //
-  // If the runtime refuses advice during a capture, its status is success, and the first call after
-  // the capture sends it. Allocates nothing, so a lack of memory loses no plan.
+  // If the runtime refuses advice during a capture, the advice's status is success, and the first
+  // send() after the capture sends it. Allocates nothing, so a lack of memory loses no plan.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
 
@@ -69,11 +70,11 @@ class HintSender {
   // the contents may still be there.
   RuntimeStatus discard(int device, void* address, std::size_t size_bytes);
 
-  // Waits until the sender's own thread has no prefetches left. Must be called before memory is
-  // given back to the driver, which may reuse the addresses.
+  // Waits until the sender's own thread has no prefetches left. Call this before giving memory back
+  // to the driver, which may reuse the addresses.
   void finish_prefetches() noexcept;
 
-  // The I/O lane of a device, made at the first call; nullptr: it cannot be made.
+  // Returns the device's I/O lane, which the first call makes, or nullptr if that fails.
   StreamHandle lane(int device) { return lane_of(device, &Lanes::first); }
 
  private:

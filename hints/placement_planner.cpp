@@ -20,7 +20,8 @@ class WithoutThreadPolicy {
   const std::optional<Policy> wanted_here_;
 };
 
-// Whether the thread's policy sends no hints: a hint that is not sent must not be recorded as sent.
+// Returns whether the thread's policy sends no hints. A hint that is not sent must not be recorded
+// as sent.
 bool is_silent_here() {
   return !sends_hints(thread_policy.value_or(Policy::kAuto));
 }
@@ -102,14 +103,14 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
   return budget > resident ? budget - resident : 0;
 }
 
-// Whether the policy or the kind of device excludes the hint. If so, counts the hint as skipped.
+// Returns whether the policy or the kind of device excludes the hint. If so, counts it as skipped.
 bool PlacementPlanner::is_suppressed(HintKind kind, Place place) {
   if (!sends_hints(thread_policy.value_or(policy_))) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
-  // A hint to the host concerns all devices. Device 0 stands for all: either all devices of a
-  // machine are coherent, or none is.
+  // A hint to the host concerns all devices. Device 0 stands for all of them: either all devices of
+  // a machine are coherent, or none is.
   if (at(place.is_device() ? place.index : 0).placement.coherent) {
     counters_.skip(kind, SkipReason::kCoherent);
     return true;

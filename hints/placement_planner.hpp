@@ -1,22 +1,22 @@
 // Decides where memory should be, and which hints move it there. The input is the place that a
-// facade wants, the advice so far, and the places of the pages in the residency ledger. The output
-// is a plan of hints, often an empty one. The planner calls no driver.
+// memory kind wants, the advice so far, and the places of the pages in the residency ledger. The
+// output is a plan of hints, often an empty one. The planner calls no driver.
 //
-// Rules (numbers from the RFC and the drivers' behaviour):
-//  * A span is advised once when it is made. Device facade: preferred location is the device. Host
-//    and pinned facade: preferred location is the host, accessed by the current device (RFC-0023,
+// Rules (numbers from RFC-0023 and the drivers' behaviour):
+//  * A span is advised once, when it is made. Device memory: preferred location is the device. Host
+//    and pinned memory: preferred location is the host, accessed by the current device (RFC-0023,
 //    "Tuning Managed Memory").
-//  * Advice is given only to whole segments, because advice on a part splits the driver's range for
-//    good, and only if it changes something.
-//  * A segment whose preferred location would change for the third time moves back and forth. It is
-//    advised preferred=host and accessed-by=device once, and only prefetched from then on.
-//  * A prefetch covers whole 2 MiB pages only. To a device it needs credit: soft budget that, by
-//    the ledger, no resident page uses.
-//  * No hint is sent for devices that share the host's memory or page tables, nor by the policies
-//    kDriver and kOff.
+//  * Advice is given only if it changes something, and only to whole segments: advice on a part of
+//    a segment splits the driver's range permanently.
+//  * A segment moves back and forth if its preferred location would change for the third time. Such
+//    a segment is advised preferred=host and accessed-by=device once, then only prefetched.
+//  * A prefetch covers whole 2 MiB pages only. A prefetch to a device needs credit: the device's
+//    soft budget minus the bytes that, by the ledger, are resident there.
+//  * No hint is sent for devices that share the host's memory or page tables. The policies kDriver
+//    and kOff send no hints.
 //
-// Guarded by the state lock, except has_news() and plan_span(). The latter reads no
-// state that changes.
+// Guarded by the state lock, except has_news() and plan_span(). plan_span() reads no state that
+// changes.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ namespace uvm {
 struct SegmentPlacement {
   Place preferred;
   Place accessed_by;
-  std::uint8_t changes = 0;  // of the preferred location since the segment's span was made
+  std::uint8_t changes = 0;  // changes of `preferred` since the segment's span was made
   bool read_mostly = false;  // each place that reads keeps a copy until a write
 
   friend bool operator==(const SegmentPlacement&, const SegmentPlacement&) = default;
@@ -56,7 +56,7 @@ struct DevicePlacement {
   bool coherent = false;  // hints would change nothing
 };
 
-// The place of the first use of a facade's memory that was requested for `device`.
+// Returns where memory of this kind, requested for `device`, is used first.
 inline Place place_of_use(Facade facade, int device) {
   return facade == Facade::kDevice ? Place::device(device) : Place::host();
 }
@@ -70,22 +70,22 @@ class PlacementPlanner {
 
   Policy policy() const { return policy_; }
 
-  // Default advice for a new span. `*placement` receives the first placement of the span's
-  // segments.
+  // Plans the default advice for a new span. `*placement` receives the first placement of the
+  // span's segments.
   HintPlan plan_span(void* address, std::size_t size_bytes, Facade facade, int device,
                      SegmentPlacement* placement);
 
-  // For whole pages that a block is about to use at `place`: pages never used before, or last used
-  // elsewhere.
+  // Plans a prefetch of whole pages that a block is about to use at `place`. The pages were never
+  // used before, or were last used elsewhere.
   HintPlan plan_use(void* address, std::size_t size_bytes, Place place);
 
-  // For a move of the range to `destination`. `placement` is the segment's if the range is one
-  // whole segment, else nullptr.
+  // Plans the move of a range to `destination`. `placement` is the segment's placement if the range
+  // is one whole segment, else nullptr.
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
 
-  // Advice that a program wants for a range. `placement` is the segment's if the range is one whole
-  // segment, else nullptr: then no earlier advice is known, and none is recorded.
+  // Plans the advice that a program wants for a range. `placement` is the segment's placement if
+  // the range is one whole segment, else nullptr: then no advice is known before or recorded after.
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 
@@ -93,13 +93,13 @@ class PlacementPlanner {
     std::vector<int> short_devices;       // a prefetch found no credit there
     std::vector<int> devices_to_measure;  // another quarter of the soft budget is resident there
   };
-  // Whether take_events() would return anything.
+  // Returns whether take_events() would return anything.
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
   PlacementEvents take_events();
 
-  // Sets the soft budget to the resident bytes and the driver's `free_bytes`, because other
-  // programs have the rest; at most to its first value. For devices from which nothing was evicted
-  // so far.
+  // Sets the soft budget to the resident bytes plus the driver's `free_bytes`, because other
+  // programs hold the rest; at most to its first value. Call this only for a device from which
+  // nothing has been evicted.
   void set_free_bytes(int device, std::size_t free_bytes);
   std::size_t soft_budget_bytes(int device) const;
   // Bytes that may still be prefetched to the device.
@@ -119,7 +119,7 @@ class PlacementPlanner {
     bool is_to_be_measured = false;
   };
 
-  // Readings of the driver's figures while a device is filled.
+  // How often the driver's figures are read while a device fills up.
   static constexpr std::size_t kLooks = 4;
 
   Device& at(int device) { return devices_.at(static_cast<std::size_t>(device)); }

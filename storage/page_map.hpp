@@ -1,6 +1,6 @@
 // A map from 2 MiB pages to entries: a two-level table over 48-bit addresses. find() takes no lock
-// and may run concurrently with any function. Calls of each() need a lock of the owner. Entries
-// live as long as the map, so a reader only has to protect the contents of an entry.
+// and may run concurrently with any function. Callers of each() hold a lock of the map's owner.
+// Entries live as long as the map, so a reader only has to protect the contents of an entry.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class PageMap {
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
-  // The entry of the page that holds `address`; nullptr: each() has never visited a page near it.
+  // Returns the entry of the page that holds `address`, or nullptr if the page has no leaf yet.
   [[gnu::always_inline]] Entry* find(const void* address) const {
     std::uintptr_t page = address_of(address) >> kPageShift;
     if (page >> (kRootBits + kLeafBits)) return nullptr;

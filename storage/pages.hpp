@@ -14,14 +14,14 @@ inline constexpr std::size_t kPageBytes = std::size_t{1} << kPageShift;  // 2 Mi
 // Addresses and sizes of all blocks are multiples of kGranule.
 inline constexpr std::size_t kGranule = 512;
 
-// `multiple` is a power of two. A value above SIZE_MAX - multiple saturates to the largest
-// multiple.
+// Rounds up to a multiple of `multiple`, a power of two. A value above SIZE_MAX - multiple
+// saturates to the largest multiple.
 constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   std::size_t rounded = (bytes + multiple - 1) & ~(multiple - 1);
   return rounded < bytes ? ~(multiple - 1) : rounded;
 }
 
-// A page of the host's own memory: 4 KiB on x86-64, up to 64 KiB on 64-bit ARM.
+// Returns the size of a page of the host's own memory: 4 KiB on x86-64, up to 64 KiB on 64-bit ARM.
 inline std::size_t host_page_bytes() {
   static const auto kBytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return kBytes;

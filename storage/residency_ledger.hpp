@@ -1,6 +1,6 @@
-// The last known place of each 2 MiB page of our memory, recorded when a hint is planned or a page
-// is first used. The place is an assumption: the driver may have moved the page since. Each span
-// has a flat table with 16 bytes for each page.
+// The last known place of each 2 MiB page of uvmalloc's memory, recorded when a hint is planned or
+// a page is first used. The place is an assumption: the driver may have moved the page since. Each
+// span has a flat table with 16 bytes for each page.
 //
 // Guarded by the state lock.
 #pragma once
@@ -33,22 +33,22 @@ class ResidencyLedger {
   void discard(const void* address, std::size_t size_bytes);
   std::size_t discarded_bytes_at(Place place) const;
 
-  // Whether every page of the range, rounded outward, is known to be at `place`.
+  // Returns whether every page of the range, rounded outward, is known to be at `place`.
   bool all_at(const void* address, std::size_t size_bytes, Place place) const;
 
-  // Bytes at `place` within the range, in whole pages; and over all spans.
+  // Return the bytes at `place`, in whole pages: within the range, or in all spans.
   std::size_t bytes_at(const void* address, std::size_t size_bytes, Place place) const;
   std::size_t bytes_at(Place place) const;
 
-  // Bytes, in whole pages, that the driver may count at `device`: of dropped contents too, and of
-  // pages that have moved on, because a kernel there can have brought them back.
+  // Return the most bytes, in whole pages, that the driver may count at `device`. Discarded pages
+  // count, and pages that left `device`: a kernel there can have brought them back.
   std::size_t most_bytes_at(const void* address, std::size_t size_bytes, Place device) const;
   std::size_t most_bytes_at(Place device) const;
 
  private:
   struct Page {
     Place place;
-    bool is_discarded = false;  // the page is nowhere, and was at `place`
+    bool is_discarded = false;  // the page is nowhere now, and was at `place` before
     PlaceSet earlier;
     bool may_be_at(Place device) const { return place == device || earlier.has(device); }
     Place now() const { return is_discarded ? Place::nowhere() : place; }
@@ -65,12 +65,12 @@ class ResidencyLedger {
     pages_at_[index_of(page.now())] += sign;
     if (page.is_discarded) discarded_at_[index_of(page.place)] += sign;
   }
-  // The span that holds `page_address`, or spans_.end().
+  // Returns the span that holds `page_address`, or spans_.end().
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
   std::map<std::uintptr_t, Span> spans_;
-  // Numbers of pages by place, stored so that bytes_at(place) is cheap. The last number is of pages
-  // nowhere.
+  // Counts of pages by place, stored so that bytes_at(place) is cheap. The last entry counts the
+  // pages that are nowhere.
   static constexpr std::size_t kMostDevices = std::numeric_limits<std::int8_t>::max() + 1;
   static std::size_t index_of(Place place) {
     if (place.is_device()) return static_cast<std::size_t>(place.index);

@@ -33,7 +33,7 @@ struct IndirectStorage {
   }
 
   IndirectStorage* next = nullptr;
-  // Size, place and whether it is held, in one word that is read and written as a whole. For
+  // Size, place and the flag `held`, in one word that is read and written as a whole. For
   // bit-fields a compiler writes single bytes, and a read of the word soon afterwards waits about
   // 12 cycles for the store buffer.
   std::uint64_t word = kHeld | bits_of(Place::nowhere());
@@ -43,9 +43,9 @@ struct IndirectStorage {
       : word(size_bytes | kHeld | bits_of(location)) {}
 
   std::size_t size_bytes() const { return word & kSizeMask; }  // as requested
-  // Whether an owner releases this record; otherwise it is freed with the real record.
+  // Returns whether an owner releases this record; otherwise the real record's end frees it.
   bool held() const { return (word & kHeld) != 0; }
-  Place location() const {  // the place that this use wants
+  Place location() const {  // the place where this use wants the memory
     return {static_cast<PlaceKind>(word >> kKindBit & 0xff),
             static_cast<std::int8_t>(word >> kIndexBit)};
   }
@@ -62,18 +62,19 @@ struct RealStorage {
   char* address = nullptr;
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
   std::uint32_t granules = 0;           // the size, rounded up
-  std::uint16_t references = 0;         // indirect records
+  std::uint16_t references = 0;         // number of indirect records
   Place origin;                         // the place whose context frees the memory
 
   std::size_t size_bytes() const { return std::size_t{granules} * kGranule; }
-  // A multiple of kGranule, up to kMostSizeBytes.
+  // `size_bytes` is a multiple of kGranule, at most kMostSizeBytes.
   void resize(std::size_t size_bytes) {
     granules = static_cast<std::uint32_t>(size_bytes / kGranule);
   }
 
   bool alive() const { return references != 0; }
 
-  // Puts `record`, which must be filled in, in front. `references` must be below kMostReferences.
+  // Puts `record`, which must be filled in, in front of the list. `references` must be below
+  // kMostReferences.
   void attach(IndirectStorage* record) {
     record->next = indirect;
     indirect = record;
@@ -92,7 +93,7 @@ struct RealStorage {
 static_assert(sizeof(RealStorage) == 24 && sizeof(IndirectStorage) == 16 &&
               RealStorage::kMostSizeBytes >> IndirectStorage::kSizeBits == 0);
 
-// The record of a move.
+// The indirect record that a move adds.
 struct MovedStorage : IndirectStorage {
   RealStorage* real = nullptr;    // nullptr: the memory was freed
   StreamHandle stream = nullptr;  // the stream that uses the memory, if the location is a device

@@ -56,8 +56,8 @@ void DeviceSharing::stop() noexcept {
   watch_.reset();
 }
 
-// Leaked: the condition variable counts a waiting thread that the child does not have, and its
-// destructor would wait for that thread.
+// Leaks `watch_`: its condition variable counts a waiting thread that the child does not have, and
+// the destructor would wait for that thread.
 void DeviceSharing::abandon() noexcept {
   (void)watch_.release();
 }

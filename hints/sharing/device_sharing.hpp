@@ -1,7 +1,8 @@
-// Several programs on one device (UVMALLOC_SHARE; docs/oversubscription.md, "Several programs"). A
-// thread publishes four times a second how much device memory this program holds. If all programs
-// together hold more than the device has, the program first gives back cached memory. If that is
-// not enough, it plans moves: from then on kernels wait for the program's turn.
+// Lets several programs share a device (UVMALLOC_SHARE; docs/oversubscription.md, "Several
+// programs"). A thread publishes four times a second how much device memory this program holds. If
+// all programs together hold more than the device has, this program first gives back its cached
+// memory. If the programs still hold too much, this program plans moves, and from then on its
+// kernels wait for its turn.
 //
 // Thread-safe. Without shared devices there is no thread and no file, and nothing waits.
 #pragma once
@@ -19,7 +20,7 @@
 namespace uvm::sharing {
 
 struct SharedDevice {
-  std::string name;  // the same in every program of the machine; empty: it is not shared
+  std::string name;  // the same in every program of the machine; empty: the device is not shared
   std::size_t room_bytes = 0;
 };
 
@@ -41,7 +42,7 @@ class DeviceSharing {
 
   void start(Actions actions);
   void stop() noexcept;
-  // For a forked child: the thread and the turns belong to the parent.
+  // Called in a forked child: the thread and the turns belong to the parent.
   void abandon() noexcept;
 
   // Called before a kernel, without locks: waits until this program may use the device.
@@ -55,14 +56,14 @@ class DeviceSharing {
     const Shared* shared = find(device);
     return shared != nullptr && shared->turns->is_crowded();
   }
-  // By device. An entry with 0 programs is of a device that is not shared.
+  // Returns one entry for each device. The entry of a device that is not shared has 0 programs.
   std::vector<SharingFigures> figures() const;
 
  private:
   struct Shared {
     std::unique_ptr<SharedTurns> turns;  // null: the device is not shared
     std::size_t room_bytes = 0;
-    // Whether the programs still hold more than the device has after this program released its
+    // True if the programs still held more than the device has after this program had released its
     // cache.
     bool is_crowded = false;
     bool is_logged = false;  // a line was logged, for this crowd or an earlier one

@@ -26,12 +26,12 @@ using std::chrono::nanoseconds;
 // Part of the file's name. Each layout of the table has its own number, so that versions of
 // uvmalloc with different layouts use different files.
 constexpr int kLayout = 2;
-// Bytes of the file that are locked: one for each program, and one for the table.
+// Each program locks one byte of the file, and one more byte is the lock of the table.
 constexpr off_t kTableByte = kMostPrograms;
 constexpr std::uint64_t kMostLockNs = 1'000'000'000;
 constexpr std::uint64_t kLongestNapNs = 50'000'000;
 
-// A clock that is the same in all processes of the machine.
+// Reads a clock that is the same in all processes of the machine.
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(
       nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
@@ -46,8 +46,8 @@ bool set_lock(int descriptor, off_t byte, short type) {
   return fcntl(descriptor, F_SETLK, &lock) == 0;
 }
 
-// If a process closes a file, it loses all its locks of that file; so it opens each file only once.
-// A forked child has none of its parent's locks, so the process is part of the key.
+// A process that closes a file loses all its locks of that file, so it opens each file only once. A
+// forked child has none of its parent's locks, so the process is part of the key.
 struct OpenFiles {
   std::mutex mutex;
   std::set<std::pair<pid_t, std::string>> paths;
@@ -66,7 +66,7 @@ void disclaim(const std::string& path) {
   open_files().paths.erase({getpid(), path});
 }
 
-// Returns -1, and one clause in `*why`, if the table cannot be opened.
+// Opens the table and returns its descriptor, or -1 with one clause in `*why`.
 int open_table(const std::string& path, std::string* why) {
   const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   struct stat found {};
@@ -263,7 +263,7 @@ void SharedTurns::announce_change() {
   syscall(SYS_futex, &table_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Waits for one nap at most, because a program that is idle or gone announces nothing.
+// Waits for one nap at most, because a program that is idle or gone announces no change.
 void SharedTurns::await_change(std::uint32_t seen) const {
   const std::uint64_t nap_ns = std::min(rules_.idle_ns, kLongestNapNs);
   timespec nap{};

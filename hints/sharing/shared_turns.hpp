@@ -1,12 +1,13 @@
-// This program as one of those that share a device (turns.hpp). The table is a mapped file, one for
-// each user and device. Programs of other users and of other containers do not share it.
+// Takes turns with the other programs that share a device (turns.hpp). The table of the programs is
+// a mapped file, one for each user and device. Programs of other users and of other containers do
+// not share it.
 //
 // Each program holds a lock of the file. The kernel drops that lock when the program ends in any
 // way, and others then remove the program from the table. A second lock guards changes of the
 // table. A program that cannot get the second lock within a second runs without turns, for as long
 // as a turn can last. So does a program that has waited longer than the turns of all others can
-// last, because another program writes false words into the table. Programs may be slow then, but
-// they never hang.
+// last: in that case another program writes false words into the table. Programs may be slow
+// without turns, but they never hang.
 //
 // Thread-safe. In a forked child only the destructor may be called.
 #pragma once
@@ -25,10 +26,10 @@
 namespace uvm::sharing {
 
 struct SharingFigures {
-  std::size_t programs = 0;      // in the table, with this one
-  std::uint64_t held_bytes = 0;  // by all of them
+  std::size_t programs = 0;      // in the table, this one included
+  std::uint64_t held_bytes = 0;  // by all programs together
   std::uint64_t turns = 0;       // of this program
-  std::uint64_t waited_ns = 0;   // by threads of this program
+  std::uint64_t waited_ns = 0;   // waited by the threads of this program
 };
 
 class SharedTurns {
@@ -59,7 +60,7 @@ class SharedTurns {
 
   bool enter(std::string* why);
   void wait_for_turn();
-  // Whether this program may run now. Takes both locks.
+  // Returns whether this program may run now. Takes both locks.
   bool ask_for_turn(std::uint64_t began_ns);
   bool is_without_turns(std::uint64_t now_ns) const;
   void go_without_turns(std::uint64_t now_ns);
@@ -75,9 +76,9 @@ class SharedTurns {
   Turns turns_;
   const pid_t process_;
   std::size_t program_ = kMostPrograms;
-  std::mutex mutex_;  // between threads of this process, which share the file's locks
+  std::mutex mutex_;  // excludes threads of this process, which share the file's locks
   std::atomic<std::uint64_t> waited_ns_{0};
-  std::atomic<std::uint64_t> without_turns_until_ns_{0};  // not in the table
+  std::atomic<std::uint64_t> without_turns_until_ns_{0};  // known to this program only
 };
 
 }  // namespace uvm::sharing

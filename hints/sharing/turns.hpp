@@ -1,8 +1,8 @@
 // Decides which of several programs may use a device that has no room for all of them at once (Note
 // "Turns on a shared device"). Each program publishes how much of the device's memory it holds.
 // While the sum fits, all programs run. Otherwise one program at a time has the device, for a turn.
-// A turn is long compared with a change of programs, in which one program's memory leaves and
-// another's arrives.
+// A turn is long compared with a change of programs, in which the memory of one program leaves and
+// the memory of the next arrives.
 //
 // A turn ends when its program yields, or when its program has launched no kernel for `idle_ns` and
 // another program takes the turn. So a program that sleeps, is stopped or waits for another program
@@ -31,7 +31,7 @@ struct TurnTable {
   struct Program {
     std::atomic<std::uint64_t> is_here;
     std::atomic<std::uint64_t> held_bytes;
-    std::atomic<std::uint64_t> waits_since_ns;  // 0: it does not wait
+    std::atomic<std::uint64_t> waits_since_ns;  // 0: the program does not wait
     std::atomic<std::uint64_t> turns;           // begun since the program joined
   };
   std::atomic<std::uint32_t> changes;  // a futex: programs wait for the next change
@@ -46,7 +46,7 @@ struct TurnRules {
   std::uint64_t device_bytes = 0;  // that all programs together can hold
   std::uint64_t turn_ns = 0;
   std::uint64_t idle_ns = 0;
-  // The same for all programs, whose own turns differ if their budgets do.
+  // Limits the turns of all programs; turn_ns differs between programs with different budgets.
   std::uint64_t longest_turn_ns = 60'000'000'000;
 
   // The longest wait for a turn if all `programs` keep the rules: each has one turn, is idle before
@@ -54,7 +54,7 @@ struct TurnRules {
   std::uint64_t longest_wait_ns(std::size_t programs) const;
 
   // A turn is twenty times as long as a change of programs, so that changes take 5 % of the time.
-  // Waiting for an idle program never takes longer than the change that the wait may save.
+  // Waiting for an idle program takes no longer than the change of programs that it may save.
   static TurnRules for_device(std::size_t device_bytes);
 };
 
@@ -68,20 +68,20 @@ class Turns {
  public:
   Turns(TurnTable& table, const TurnRules& rules) : table_(table), rules_(rules) {}
 
-  // Returns the program's number; nullopt: the table is full. Locked.
+  // Returns the program's number, or nullopt if the table is full. Locked.
   std::optional<std::size_t> join();
   // Removes this program, or one that is gone. Locked.
   void leave(std::size_t program);
 
   void set_held_bytes(std::size_t program, std::uint64_t bytes);
-  // Whether the programs hold more than the device has.
+  // Returns whether the programs hold more than the device has.
   bool is_crowded() const;
 
-  // Before a kernel.
+  // Called before a kernel.
   Answer before_kernel(std::size_t program, std::uint64_t now_ns);
-  // Whether the program may run: all programs fit, or it has the turn. Otherwise the program counts
-  // as waiting from now on. A turn that is free, or whose holder is idle, passes to the program
-  // that has waited longest. If that program is stopped, it becomes the idle holder. Locked.
+  // Returns whether the program may run: all programs fit, or it has the turn. Otherwise the
+  // program counts as waiting from now on. A turn that is free, or whose holder is idle, passes to
+  // the longest waiting program. If that program is stopped, it becomes the idle holder. Locked.
   bool take(std::size_t program, std::uint64_t now_ns);
   // Passes the turn to the program that has waited longest. Locked.
   void yield(std::size_t program, std::uint64_t now_ns);
@@ -96,7 +96,7 @@ class Turns {
   }
 
  private:
-  // The program that has waited longest; nullopt: no program waits.
+  // Returns the program that has waited longest, or nullopt if no program waits.
   std::optional<std::size_t> longest_waiting() const;
   bool is_free(std::uint64_t now_ns) const;
   void begin_turn(std::size_t program, std::uint64_t now_ns);
