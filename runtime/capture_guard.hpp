@@ -1,7 +1,7 @@
-// Keeps captures of streams and our own calls apart (Note "Captures"). A wait for a device, or an
-// event recorded on a stream, is harmless before a capture begins and invalidates a capture that
-// has begun. So a caller takes a Hold, checks captures(), and makes its call within the Hold: no
-// capture begins meanwhile. One guard for the process. Thread-safe. Held across driver calls.
+// Keeps captures of streams and uvmalloc's own calls apart (Note "Captures"). To wait for a device,
+// or to record an event on a stream, is harmless before a capture begins and invalidates a capture
+// that has begun. So a caller takes a Hold, checks captures(), and makes its call within the Hold:
+// no capture begins meanwhile. The process has one guard. Thread-safe. Held across driver calls.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,8 @@ class CaptureGuard {
     return guard;
   }
 
-  // While a Hold exists, no capture begins. A forked child takes none: it may not call the driver.
+  // While a Hold exists, no capture begins. A forked child needs no Hold: it may not call the
+  // driver.
   class UVM_SCOPED_CAPABILITY Hold {
    public:
     explicit Hold(CaptureGuard& guard) UVM_NOT_ANALYSED : guard_(guard) {
@@ -28,7 +29,7 @@ class CaptureGuard {
     ~Hold() UVM_NOT_ANALYSED { guard_.mutex_.unlock_shared(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
-    // Whether a stream is being captured: then no call may wait for a device.
+    // Returns whether a stream is being captured: then no call may wait for a device.
     bool captures() const { return guard_.any(); }
 
    private:

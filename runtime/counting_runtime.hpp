@@ -1,5 +1,5 @@
 // A DeviceRuntime that counts calls and forwards them. The counters are relaxed atomics, one for
-// each kind of call. They are this object's own until count_in() names others.
+// each kind of call. This object owns the counters until count_in() replaces them.
 #pragma once
 
 #include <array>
@@ -31,15 +31,15 @@ class CountingRuntime final : public DeviceRuntime {
   // threads use this object. `counters` must outlive this object.
   void count_in(Counters* counters);
 
-  // Calls so far, by the name of the DeviceRuntime method. Methods that were never called are left
-  // out.
+  // Returns the calls so far, by the name of the DeviceRuntime method, without methods that were
+  // never called.
   using Calls = std::map<std::string, std::uint64_t>;
   Calls calls() const;
   static Calls named(const Counters& counters);
 
   std::string_view name() const override { return inner_->name(); }
   int device_count() const override { return inner_->device_count(); }
-  // Not counted: these do no work on a device.
+  // Not counted, because these calls do no work on a device.
   bool has_context(int device) const override { return inner_->has_context(device); }
   void lose_context(int device) const override { inner_->lose_context(device); }
   void renew_context(int device) const override { inner_->renew_context(device); }

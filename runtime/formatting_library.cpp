@@ -1,4 +1,4 @@
-// The functions of {fmt} that its headers only declare, compiled once for all rooms.
+// Compiles the functions of {fmt} that its headers only declare, once for the whole library.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -49,7 +49,7 @@ void detail::log_formatted(LogLevel level, fmt::string_view format,
   try {
     size_bytes = fmt::vformat_to_n(text, kMostTextBytes, format, arguments).size;
   } catch (...) {
-    return;  // formatting this type needs memory, and there is none
+    return;  // formatting this type needs memory, and none is left
   }
   if (size_bytes > kMostTextBytes) {
     size_bytes = kMostTextBytes;
@@ -64,9 +64,9 @@ namespace {
 
 constinit std::mutex said_mutex;
 
-// Whether the key is new. Remembers the key.
+// Remembers the key, and returns whether it is new.
 bool is_first(std::string_view key) {
-  // Leaked: usable while the process exits.
+  // Leaked, so that it is usable while the process exits.
   static std::set<std::string, std::less<>>* const said = new std::set<std::string, std::less<>>;
   std::lock_guard lock(said_mutex);
   return said->emplace(key).second;

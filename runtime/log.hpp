@@ -1,9 +1,9 @@
-// Lines on stderr, prefixed "uvmalloc: ". Each line is one write(2), so that lines of several
-// processes do not mix. Safe in any process and thread, before main, at exit and without memory: a
-// line is built in a fixed buffer, and cut at kMostLineBytes.
+// Writes lines to stderr, prefixed "uvmalloc: ". Each line is one write(2), so that lines of
+// several processes do not mix. Safe in any process and thread, before main, at exit and without
+// memory: a line is built in a fixed buffer, and cut at kMostLineBytes.
 //
-// A slow reader of stderr blocks the writer. So a thread that holds a lock from LockRank::kArena on
-// writes no line; builds without NDEBUG abort if it does.
+// A slow reader of stderr blocks the writer. So a thread that holds a lock of rank kArena or later
+// must not write a line; builds without NDEBUG abort if one does.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace uvm {
 
-// Lines above this level are dropped. kWarning until set.
+// Lines above this level are dropped. The level is kWarning until it is set.
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
@@ -39,7 +39,7 @@ void log(LogLevel level, fmt::format_string<Arguments...> format,
 // remember the key, every call logs.
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept;
 
-// "1.50 GiB", "512 B".
+// Returns, for example, "1.50 GiB" or "512 B".
 std::string format_size(std::size_t bytes);
 
 // Called around a fork, so that no other thread holds the lock of the keys in the child.

@@ -1,5 +1,5 @@
 // A value that its first use makes, like a function's static, but safe across a fork. If a process
-// forks while a thread makes a static, the static's guard stays taken in the child, which then
+// forks while a thread makes a static, the static's guard stays taken in the child, and the child
 // waits for ever. MadeOnce records the process that makes the value, so the child can tell.
 // Thread-safe; the value is never destroyed.
 #pragma once
@@ -37,7 +37,7 @@ class MadeOnce {
   }
 
  private:
-  // At the end of make(), also by an exception: wakes the threads that wait.
+  // Ends the making, also after an exception: wakes the threads that wait.
   struct Making {
     ~Making() {
       of->store(0);

@@ -1,6 +1,6 @@
-// A mutex with a rank. A thread may take a mutex only if the mutex's rank is above the ranks of all
-// locks that the thread holds: another order could deadlock (invariant 12). Debug builds check the
-// order and abort with both names. Release builds have the mutex alone.
+// A mutex with a rank. A thread may take a mutex only if its rank is above the ranks of all locks
+// that the thread holds: another order could deadlock (invariant 12). Debug builds check the order
+// and abort with the names of both locks. Release builds contain only the mutex.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ enum class LockRank : std::uint8_t {
 
 namespace detail {
 #ifndef NDEBUG
-// The ranks of the locks that this thread holds, a bit each.
+// Has a bit for the rank of each lock that this thread holds.
 inline thread_local unsigned held_ranks = 0;
 
-// If this thread holds a lock of `rank` or a later one: logs a line with both names, and aborts.
+// If this thread holds a lock of `rank` or a later rank: logs a line with both names, and aborts.
 void enter_rank(LockRank rank);
 void leave_rank(LockRank rank);
-// Whether this thread holds a lock of `rank` or a later one.
+// Returns whether this thread holds a lock of `rank` or a later rank.
 inline bool holds_rank_from(LockRank rank) {
   return held_ranks >> static_cast<unsigned>(rank) != 0;
 }
 // Forgets the ranks that this thread holds. Needed at a fork, which takes all locks of one
-// allocator and then those of the next, and to log a line just before an abort.
+// allocator and then the locks of the next, and to log a line just before an abort.
 inline void forget_ranks() {
   held_ranks = 0;
 }

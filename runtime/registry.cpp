@@ -28,7 +28,7 @@ struct Registry {
   std::vector<Entry> entries;
 };
 
-// Leaked: other shared objects may use the registry after our own static destructors.
+// Leaked, because other shared objects may use the registry after uvmalloc's static destructors.
 Registry& registry() {
   static Registry* const instance = [] {
     auto* made = new Registry;

@@ -32,7 +32,7 @@ RuntimeError translate(CUresult result) {
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_NOT_INITIALIZED:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_INVALID_CONTEXT:  // it was reset, and its memory is gone
+    case CUDA_ERROR_INVALID_CONTEXT:  // the context was reset, and its memory is gone
       return RuntimeError::kNotUsable;
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
@@ -358,7 +358,7 @@ class CudaRuntime final : public DeviceRuntime {
     return api_->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
   }
 
-  // As nvidia-smi and rocm-smi print it, without the PCI function.
+  // Returns the address as nvidia-smi and rocm-smi print it, without the PCI function.
   std::string bus_address(int device) const {
     return fmt::format("{:04x}:{:02x}:{:02x}", attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device),
                        attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device),
@@ -390,8 +390,8 @@ class CudaRuntime final : public DeviceRuntime {
     }
     if (current == wanted) return status(body(), call);
     if (current == nullptr) return in_pushed_context(wanted, call, body);
-    // Set and restore instead of push and pop: hipCtxPopCurrent leaves the thread on the pushed
-    // device.
+    // Set and restore the context instead of push and pop: hipCtxPopCurrent leaves the thread on
+    // the pushed device.
     if (CUresult result = api_->ctx_set_current(wanted); result != CUDA_SUCCESS) {
       return status(result, "cuCtxSetCurrent");
     }
@@ -401,7 +401,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   // For a thread without a current context: its device is the one that it chose last, or device 0.
-  // To set the context and then null would leave the thread on that context's device.
+  // Setting the context and then null would leave the thread on that context's device.
   template <class Body>
   RuntimeStatus in_pushed_context(CUcontext wanted, std::string_view call, Body body) const {
     if (CUresult result = api_->ctx_push_current(wanted); result != CUDA_SUCCESS) {
@@ -413,17 +413,17 @@ class CudaRuntime final : public DeviceRuntime {
     return outcome;
   }
 
-  // Logs only: the caller needs the result of the call itself, which may be an address of new
-  // memory.
+  // Only logs a context or mode that was not restored: the caller needs the result of the call
+  // itself, which may be the address of new memory.
   void note_unrestored(CUresult result, std::string_view call) const {
     if (result == CUDA_SUCCESS) return;
     log(LogLevel::kWarning, "a thread's context or capture mode could not be restored: {}: {} ({})",
         call, status(result, call).native_name, static_cast<int>(result));
   }
 
-  // Like in_context(), for calls that invalidate a capture of this or another thread because the
-  // driver treats them as unsafe. They are safe here: memory and events of our own are never part
-  // of a graph.
+  // Like in_context(), for calls that the driver treats as unsafe and that would therefore
+  // invalidate a capture of any thread. They are safe here: uvmalloc's memory and events are never
+  // part of a graph.
   template <class Body>
   RuntimeStatus beside_captures(int device, std::string_view call, Body body) const {
     return in_context(device, call, [&] {
@@ -437,7 +437,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   std::unique_ptr<const DriverApi> api_;
-  const int driver_version_;                              // in the driver's own numbering
+  const int driver_version_;                              // as the driver numbers its versions
   mutable std::vector<std::atomic<CUcontext>> contexts_;  // by device; null: not retained yet
   mutable std::vector<std::atomic<bool>> are_lost_;       // from lose_context() to renew_context()
 };

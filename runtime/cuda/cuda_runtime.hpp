@@ -1,6 +1,5 @@
 // DeviceRuntime over the CUDA driver API. Uses each device's primary context, as the CUDA runtime
-// library and frameworks do. Retains the context at the first use of a device and never releases
-// it.
+// library and frameworks do. Retains a device's context at the first use and never releases it.
 #pragma once
 
 #include <memory>

@@ -38,7 +38,7 @@ struct DriverApi {
   CUresult (*stream_synchronize)(CUstream) = nullptr;
   CUresult (*stream_wait_event)(CUstream, CUevent, unsigned) = nullptr;
   CUresult (*stream_is_capturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
-  CUresult (*exchange_capture_mode)(CUstreamCaptureMode*) = nullptr;  // of the calling thread
+  CUresult (*exchange_capture_mode)(CUstreamCaptureMode*) = nullptr;  // for the calling thread
   CUresult (*event_create)(CUevent*, unsigned) = nullptr;
   CUresult (*event_destroy)(CUevent) = nullptr;
   CUresult (*event_record)(CUevent, CUstream) = nullptr;
@@ -74,9 +74,9 @@ struct DriverApi {
   CUresult (*discard_batch)(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) = nullptr;
 };
 
-// Loads the driver's library, binds and calls cuInit. Returns nullptr, with one line in `*reason`,
-// if the library, a required entry point or a device is missing. The library stays loaded for the
-// life of the process.
+// Loads the driver's library, binds its entry points and calls cuInit. Returns nullptr, with one
+// line in `*reason`, if the library, a required entry point or a device is missing. The library
+// stays loaded for the life of the process.
 std::unique_ptr<const DriverApi> bind_driver(std::string* reason);
 
 // Loads the driver's library, and returns whether that worked. Does not call cuInit.

@@ -1,5 +1,6 @@
-// All differences between CUDA and HIP except names. runtime/hip/vendor.hpp is the handwritten twin
-// of this file. The build makes the rest of runtime/hip from this folder (hipify/README.md).
+// Has all differences between CUDA and HIP except names. runtime/hip/vendor.hpp is the handwritten
+// counterpart of this file. The build makes the rest of runtime/hip from this folder
+// (hipify/README.md).
 //
 // Functions here hold no state and may be called from any thread.
 #pragma once
@@ -8,60 +9,60 @@
 
 #include <uvmalloc/device_runtime.hpp>
 
-// Whether to prefer calls that take a location structure, if the driver has them (12.2 and later).
+// 1: prefer calls that take a location structure, if the driver has them (12.2 and later).
 #define UVMALLOC_CUDA_BY_LOCATION 1
 
 namespace uvm::cuda {
 
-// HIP declares these differently.
+// HIP declares these types differently.
 using HintAddress = CUdeviceptr;  // the type of an address in advice and prefetches
 using GetErrorName = CUresult(CUresult, const char**);
 using CopyAsync = CUresult(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 
-// A string of static storage; "unknown error" if the driver does not know the number.
+// Returns a string of static storage, "unknown error" if the driver does not know the number.
 const char* error_name(GetErrorName* get_error_name, CUresult result);
-// A stream-ordered copy between any two addresses that the device reaches.
+// Copies between any two addresses that the device reaches, ordered by the stream.
 CUresult copy_bytes(CopyAsync* copy_async, CUdeviceptr destination, CUdeviceptr source,
                     size_t size_bytes, CUstream stream);
 
-// The attribute that says whether the device's accesses to managed memory fault and migrate pages.
+// This attribute says whether the device's accesses to managed memory fault and migrate pages.
 inline constexpr CUdevice_attribute kMigratesOnFault =
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
-// Why pages do not migrate, in words for the user.
+// The reason why pages do not migrate, for the user.
 inline constexpr const char* kWhyPagesStay =
     "it cannot use managed memory concurrently with the host";
-// Whether the call of a prefetch returns only after the copy.
+// True if the call of a prefetch returns only after the copy.
 inline constexpr bool kPrefetchBlocks = false;
-// The advice that allow_coarse_grain() sends; 0: there is none.
+// The advice that allow_coarse_grain() sends; 0: it sends none.
 inline constexpr int kCoarseGrainAdvice = 0;
-// Whether a context is made at the first use of a device and costs memory.
+// True if the first use of a device makes a context, which costs memory.
 inline constexpr bool kContextsAreMade = true;
 
-// Whether the device's memory is a NUMA node, which the host counts as its own memory.
+// Returns whether the device's memory is a NUMA node, which the host counts as its own memory.
 bool memory_is_host_node(CUresult (*get_attribute)(int*, CUdevice_attribute, CUdevice),
                          CUdevice device);
-// For memory that is not managed. `type` is the driver's memory type; `driver_version` is in the
-// driver's own numbering.
+// Returns the kind of memory that is not managed. `type` is the driver's memory type;
+// `driver_version` is the driver's own version number.
 PointerKind kind_of_memory(unsigned type, int driver_version);
 
-// Whether this result, of the initialisation or of counting devices, means that there is no device.
+// Returns whether this result, of the initialisation or of counting devices, means "no device".
 bool means_no_device(CUresult result);
 
-// The driver's library and its name. A null handle: the library cannot be loaded. The library stays
-// loaded for the life of the process.
+// The driver's library and its name. The handle is null if the library cannot be loaded. The
+// library stays loaded for the life of the process.
 struct DriverLibrary {
   void* handle = nullptr;
   const char* name = "";
 };
 DriverLibrary load_driver();
 
-// Reasons: there is no driver, or the driver lacks an entry point.
+// Messages if there is no driver, or if the driver lacks an entry point.
 inline constexpr const char* kNoDriver =
     "libcuda.so.1 could not be loaded (no NVIDIA driver on this machine?)";
 inline constexpr const char* kTooOld = "the driver is older than CUDA 12";
 
-// Whether the driver has been initialised in this process. Loads and initialises nothing. False in
-// a forked child, even if its parent had initialised the driver.
+// Returns whether this process has initialised the driver. Loads and initialises nothing. Returns
+// false in a forked child, even if its parent had initialised the driver.
 bool is_driver_initialized();
 
 }  // namespace uvm::cuda

@@ -26,7 +26,7 @@ static_assert(static_cast<int>(PointerKind::kHost) == UVMALLOC_RUNTIME_POINTER_H
 static_assert(static_cast<int>(PointerKind::kDevice) == UVMALLOC_RUNTIME_POINTER_DEVICE);
 static_assert(static_cast<int>(PointerKind::kManaged) == UVMALLOC_RUNTIME_POINTER_MANAGED);
 
-// `kind` is the table's error_kind() of a code other than 0.
+// `kind` is what error_kind() of the table returned for a code other than 0.
 RuntimeError translate(int kind) {
   switch (kind) {
     case UVMALLOC_RUNTIME_NOT_READY:

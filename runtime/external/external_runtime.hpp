@@ -1,7 +1,7 @@
-// DeviceRuntime over a table of operations from outside (uvmalloc_runtime.h). It owns a copy of the
-// table. The author of the table owns its context and keeps the context alive. Without an optional
-// group: hints succeed without a call, a discard is not supported, no stream is captured, every
-// device has its context.
+// A DeviceRuntime over a table of operations that a program supplies (uvmalloc_runtime.h). It owns
+// a copy of the table. The table's author owns the context in it and keeps that context alive. If
+// the table lacks an optional group: hints succeed without a call, a discard is not supported, no
+// stream is captured, and every device has its context.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace uvm::external {
 
 class ExternalRuntime final : public DeviceRuntime {
  public:
-  // fault_of(operations) is empty (operations_table.hpp). Returns nullptr, and one line in
+  // The table must pass fault_of() (operations_table.hpp). Returns nullptr, and one line in
   // `*reason`, if the runtime cannot be initialised or has no device.
   static std::unique_ptr<DeviceRuntime> open(const std::string& name,
                                              const uvmalloc_runtime_operations& operations,

@@ -18,11 +18,11 @@ constexpr const char* kFunction = "uvmalloc_runtime";
 struct Libraries {
   std::mutex mutex;
   std::map<std::string, LibraryName, std::less<>> by_path;
-  // Two paths may lead to one object.
+  // Two paths may name one object.
   std::map<const uvmalloc_runtime_registration*, std::string> names;
 };
 
-// Leaked: other threads may use it while the process exits.
+// Leaked, because other threads may use it while the process exits.
 Libraries& libraries() {
   static Libraries* const instance = new Libraries;
   return *instance;
@@ -32,7 +32,7 @@ LibraryName failed(const std::string& path, const std::string& why) {
   return {"", fmt::format("the runtime '{}' cannot be used: {}", path, why)};
 }
 
-// Needs the mutex.
+// The caller holds the mutex.
 LibraryName open(const std::string& path, Libraries* all) {
   if (getauxval(AT_SECURE) != 0) {
     return failed(path, "this program runs with raised rights; accepted: the name of a runtime");

@@ -1,5 +1,5 @@
-// Runtimes in shared objects, which are named by their paths. Owns the list of opened objects,
-// which are never unloaded. Thread-safe.
+// Opens runtimes in shared objects, which are named by their paths. Owns the list of opened
+// objects, which are never unloaded. Thread-safe.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace uvm::external {
 
-// Whether a runtime's name is the path of a shared object.
+// Returns whether a runtime's name is the path of a shared object.
 inline bool is_path(std::string_view name) {
   return name.find('/') != std::string_view::npos;
 }
 
 struct LibraryName {
-  std::string name;    // of the runtime that is registered for the object; empty: there is none
-  std::string reason;  // one line, if there is none
+  std::string name;    // the runtime that is registered for the object; empty: no runtime
+  std::string reason;  // one line, if `name` is empty
 };
 
 // Opens the object, calls its uvmalloc_runtime() and registers the runtime. Later calls with the

@@ -16,12 +16,12 @@ namespace {
 constexpr std::array kLibraries{"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                                 "libamdhip64.so"};
 
-// HSA_SYSTEM_INFO_VERSION_MAJOR. By the HSA standard, hsa_system_get_info() fails before
+// HSA_SYSTEM_INFO_VERSION_MAJOR. The HSA standard says that hsa_system_get_info() fails before
 // hsa_init().
 constexpr int kHsaVersionMajor = 0;
 using HsaSystemGetInfo = unsigned(int attribute, void* value);
 
-// The path of the mapped object whose file name begins with `start`; empty: there is none.
+// Returns the path of the mapped object whose file name begins with `start`, or an empty string.
 std::string path_of_mapped(std::string_view start) {
   struct Search {
     std::string_view start;

@@ -1,5 +1,6 @@
-// The handwritten twin of runtime/cuda/vendor.hpp: all differences between HIP and CUDA except
-// names. The build makes the other files of this folder from runtime/cuda (hipify/README.md).
+// The handwritten counterpart of runtime/cuda/vendor.hpp: all differences between HIP and CUDA
+// except names. The build makes the other files of this folder from runtime/cuda
+// (hipify/README.md).
 //
 // Functions here hold no state and may be called from any thread.
 #pragma once
@@ -24,8 +25,8 @@ const char* error_name(GetErrorName* get_error_name, hipError_t result);
 hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDeviceptr_t source,
                       size_t size_bytes, hipStream_t stream);
 
-// Means XNACK. hipDeviceAttributeConcurrentManagedAccess means only that the kernel driver has the
-// calls for managed memory.
+// This attribute means XNACK. hipDeviceAttributeConcurrentManagedAccess means only that the kernel
+// driver has the calls for managed memory.
 inline constexpr hipDeviceAttribute_t kMigratesOnFault = hipDeviceAttributePageableMemoryAccess;
 inline constexpr const char* kWhyPagesStay =
     "its pages do not migrate on a fault: XNACK is off, or the device has none (HSA_XNACK=1 "
@@ -36,12 +37,12 @@ inline constexpr bool kPrefetchBlocks = true;
 inline constexpr int kCoarseGrainAdvice = hipMemAdviseSetCoarseGrain;
 inline constexpr bool kContextsAreMade = false;
 
-// HIP has no such attribute. A device that shares the host's memory is an integrated one.
+// HIP has no attribute for this. A HIP device that shares the host's memory is an integrated one.
 inline bool memory_is_host_node(hipError_t (*)(int*, hipDeviceAttribute_t, int), int) {
   return false;
 }
-// The numbers of hipMemoryType changed in HIP 6.0, so the version at run time decides, not that of
-// the headers.
+// HIP 6.0 changed the numbers of hipMemoryType. So the version at run time decides, not the version
+// of the headers.
 inline constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
 constexpr unsigned host_memory_type(int driver_version) {
   return driver_version >= kNewMemoryTypes ? 1 : 0;
@@ -58,8 +59,8 @@ struct DriverLibrary {
   void* handle = nullptr;
   const char* name = "";
 };
-// Prefers a library that the process has mapped already: one library does not know another's
-// handles.
+// Prefers a library that the process has mapped already, because a second library would not know
+// the first one's handles.
 DriverLibrary load_driver();
 
 inline constexpr const char* kNoDriver =
