@@ -13,18 +13,18 @@ enum class Outcome : std::uint8_t {
   kServed,
   kExcluded,     // UVMALLOC_EXCLUDE, or a library that is excluded always
   kNoMemory,     // no memory for the block or its records: forwarded
-  kForwarded,    // this call, or this use of it, on purpose
+  kForwarded,    // on purpose: uvmalloc does not serve this call, or not with these arguments
   kBeyondLimit,  // above a limit of this process: refused
 };
 inline constexpr std::size_t kOutcomes = 5;
 
 void count(Call call, Outcome outcome) noexcept;
 
-// The library at `caller` looked a driver's function up by name. A library that looks up many
-// contains a static copy of CUDA's runtime.
+// Counts that the library at `caller` looked up a driver's function by name. A library that looks
+// up many functions contains a static copy of CUDA's runtime.
 void note_lookup(const void* caller) noexcept;
 
-// Adds the counts to the report from now on.
+// Adds the counts to uvmalloc's report from now on.
 void report_coverage();
 
 }  // namespace uvm::preload

@@ -23,11 +23,11 @@ enum Call : std::uint8_t {
 
 struct InterceptedCall {
   const char* name;
-  bool has_own_look_up;  // the interface finds its functions by name (cuGetProcAddress)
+  bool has_own_look_up;  // the interface has a look-up of its own by name (cuGetProcAddress)
   NextDefinition real;
-  std::atomic<void*> ours = nullptr;  // found by the first look-up that returns it
+  std::atomic<void*> ours = nullptr;  // set by the first look-up that returns uvmalloc's function
 };
-// By Call.
+// Indexed by Call.
 extern __attribute__((visibility("hidden"))) InterceptedCall intercepted_calls[kCalls];
 
 }  // namespace uvm::preload

@@ -14,7 +14,7 @@ bool is_same(const DeviceStream& one, const DeviceStream& other) {
 }  // namespace
 
 OpenCaptures& OpenCaptures::instance() {
-  static auto& captures = *new OpenCaptures;  // for good
+  static auto& captures = *new OpenCaptures;  // never destroyed
   return captures;
 }
 

@@ -1,6 +1,6 @@
-// The stream captures that the program begins and ends, reported to the process's CaptureGuard: we
-// never wait for a device during a capture. Records captures from process start, even if no
-// allocator exists. Thread-safe; independent of the vendor.
+// Reports the stream captures that the program begins and ends to the process's CaptureGuard,
+// because uvmalloc must not wait for a device during a capture. Records captures from process
+// start, even if no allocator exists. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ class OpenCaptures {
 
   // Reserves memory, so that the use_room() that follows cannot fail. Throws std::bad_alloc.
   void make_room();
-  // A capture of the stream has begun; DeviceStream{}: it failed to begin.
+  // Records whether a capture of the stream has begun (DeviceStream{}: it failed to begin).
   void use_room(const DeviceStream& stream) noexcept;
-  // The stream or its capture has ended. Does nothing if the stream has no capture.
+  // Records that the stream or its capture has ended. Does nothing if the stream has no capture.
   void remove(const DeviceStream& stream) noexcept;
   void remove_all_of(int device) noexcept;
 
@@ -34,11 +34,11 @@ class OpenCaptures {
   std::size_t room_ = 0;  // entries reserved by make_room()
 };
 
-// Whether this thread is inside begin_capture_of(). The runtime's call may reach the driver through
-// our function, which must not record the capture again.
+// True while this thread is inside begin_capture_of(). The runtime's call may reach the driver
+// through uvmalloc's function, which must not record the capture again.
 inline thread_local bool is_beginning_capture = false;
 
-// Whether to record a capture that begins now. Not in a forked child, where we never wait.
+// Returns whether to record a capture that begins now. A forked child never waits, so records none.
 bool notes_captures() noexcept;
 
 // Notify the allocator, if one exists, before a capture begins and after it has ended.
@@ -46,7 +46,7 @@ void note_capture_begin(const DeviceStream& stream);
 void note_capture_end(const DeviceStream& stream) noexcept;
 
 // Calls begin(), which begins a capture of the stream, and records the capture. A per-thread
-// default stream means that of the calling thread.
+// default stream is the stream of the calling thread.
 template <class Begin>
 auto begin_capture_of(const char* call, int device, StreamHandle stream, Begin begin) noexcept {
   bool is_noted = false;

@@ -1,5 +1,5 @@
-// Ends of contexts: our memory, streams and events in the context are gone. Independent of the
-// vendor. As thread-safe as the calls that end contexts.
+// Handles the ends of contexts: uvmalloc's memory, streams and events in the context are gone.
+// Independent of the vendor. As thread-safe as the calls that end contexts.
 #pragma once
 
 #include "preload/interpose.hpp"
@@ -7,15 +7,15 @@
 
 namespace uvm::preload {
 
-// Call before a primary context is destroyed: finishes our prefetches, so that no thread of ours
-// uses the context meanwhile.
+// Call before a primary context is destroyed. Finishes uvmalloc's prefetches, so that none of its
+// threads uses the context meanwhile.
 void prepare_for_reset() noexcept;
-// Call after it was destroyed: ends the blocks in its memory.
+// Call after a primary context was destroyed. Ends the blocks in its memory.
 void note_device_reset(int device);
 
-// Forwards a call that destroys the primary context of `device`; -1: no such device. A call that
-// fails may have destroyed the context too, because it also returns errors of earlier work. Then
-// is_gone() decides.
+// Forwards a call that destroys the primary context of `device` (-1: no such device). The call also
+// returns errors of earlier work, so a call that fails may have destroyed the context too. In that
+// case is_gone() decides.
 template <class Reset, class IsGone>
 auto pass_reset_on(const char* call, int device, Reset reset, IsGone is_gone) noexcept {
   forget_layouts(call);

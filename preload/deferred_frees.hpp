@@ -1,7 +1,7 @@
-// Blocks that a program freed by cudaFree while the device may still use them. The real cudaFree
-// waits for the device; ours defers the block instead. A deferred block is freed when the program
-// has waited for the device, or when we wait because too many are deferred. While a stream captures
-// blocks stay deferred: a wait would invalidate the capture. Thread-safe.
+// Holds blocks that a program freed by cudaFree while the device may still use them. The real
+// cudaFree waits for the device; uvmalloc defers the block instead. A deferred block is freed when
+// the program has waited for the device, or when uvmalloc waits because too many are deferred.
+// While a stream captures, blocks stay deferred: a wait would invalidate the capture. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace uvm::preload {
 
 class DeferredFrees {
  public:
-  // Of a device. With more deferred, we wait for the device.
+  // Limits for each device. If its deferred blocks reach a limit, uvmalloc waits for the device.
   static constexpr std::size_t kMostBlocks = 64;
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
@@ -28,12 +28,12 @@ class DeferredFrees {
   // Defers a live block of `size_bytes` bytes that `device` may still use.
   void add(int device, void* address, std::size_t size_bytes);
 
-  // Calls `wait`, which waits for the device and returns whether it succeeded. Then frees the
-  // blocks deferred before this call. Returns whether it freed any.
+  // Calls `wait`, which waits for the device and returns whether it succeeded. If so, frees the
+  // blocks that were deferred before this call. Returns whether it freed any.
   using Wait = std::function<bool()>;
   bool free_after(int device, const Wait& wait);
 
-  // These blocks have ended with their context: forgets them.
+  // Forgets these blocks, which have ended with their context.
   void forget(const std::unordered_set<const void*>& ended);
 
   // Waits for each device with deferred blocks and frees them. Returns whether it freed any.

@@ -22,8 +22,8 @@ struct Signature<Returned(Parameters...)> {
   using Parameter = std::tuple_element_t<kIndex, std::tuple<Parameters...>>;
 };
 
-// A call of a program to one function, as its handler gets it. `Interface` answers questions that
-// differ by interface (cuda/runtime.hpp, cuda/driver.hpp, hip/runtime.hpp).
+// A program's call of one function, which is passed to the handler. `Interface` (cuda/runtime.hpp,
+// cuda/driver.hpp, hip/runtime.hpp) has what differs between interfaces.
 template <class Interface, Call kCall, class Function, bool kIsPerThread>
 struct Intercepted : Interface {
   using Result = typename Signature<Function>::Result;
@@ -34,7 +34,7 @@ struct Intercepted : Interface {
   static const char* name() { return intercepted_calls[kCall].name; }
   static Result success() { return Result{}; }
 
-  // The real function; nullptr: its library is not there.
+  // Returns the real function, or nullptr if its library is not loaded.
   static Function* real() noexcept {
     return reinterpret_cast<Function*>(intercepted_calls[kCall].real.get());
   }
@@ -43,7 +43,7 @@ struct Intercepted : Interface {
     return pass_on(real(), arguments...);
   }
 
-  // The stream as the allocator names it.
+  // Returns the allocator's name for the stream.
   static StreamHandle order(StreamHandle stream) {
     return kIsPerThread && stream == nullptr ? kPerThreadStream : stream;
   }
@@ -61,7 +61,7 @@ struct Intercepted : Interface {
     return handler(call UVMALLOC_ARGUMENTS_##parameters);                                \
   }
 
-// The functions of a row, by its forms.
+// Define the functions of a row, depending on its forms.
 #define UVMALLOC_DEFINE_ONE(interface, name, parameters, handler) \
   UVMALLOC_DEFINE(interface, name, decltype(name), false, parameters, handler)
 #define UVMALLOC_DEFINE_OWN(interface, name, parameters, handler)
@@ -72,7 +72,7 @@ struct Intercepted : Interface {
   UVMALLOC_DEFINE_ONE(interface, name, parameters, handler)       \
   UVMALLOC_DEFINE(interface, name##_spt, decltype(name), true, parameters, handler)
 
-// The names of types and functions take no parentheses.
+// Parentheses are not allowed around names of types and functions.
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define UVMALLOC_PARAMETERS_0(type)
 #define UVMALLOC_PARAMETERS_1(type) type<0> a

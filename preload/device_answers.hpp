@@ -1,4 +1,4 @@
-// Answers of this process's allocator for intercepted calls that allocate nothing, of any vendor.
+// Lets this process's allocator answer intercepted calls that allocate nothing, for any vendor.
 // Thread-safe.
 #pragma once
 
@@ -7,14 +7,14 @@
 namespace uvm::preload {
 
 // Corrects the driver's count of free bytes on the current device, if unified memory is on.
-// `current_device` is the interface's query; -1: no device. If this process has no allocator,
-// leaves the driver's answer. May throw std::bad_alloc.
+// `current_device` queries the interface and returns -1 if there is no device. Leaves the driver's
+// count if this process has no allocator. May throw std::bad_alloc.
 void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
                       int (*current_device)() noexcept);
 
 // Call before a stream is destroyed: a new stream may get the same handle.
 void note_stream_gone(void* stream) noexcept;
-// Default streams are never destroyed.
+// Returns whether the stream is a default stream. Default streams are never destroyed.
 bool is_default_stream(const void* stream) noexcept;
 
 }  // namespace uvm::preload

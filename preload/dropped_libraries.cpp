@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 10> kNames = {
     "libcuda.so.1",     "libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6",
     "libamdhip64.so.5", "libamdhip64.so"};
 
-// Whether a library or program was linked to this library.
+// Returns whether a library or program was linked to this library.
 bool needs_us(const dl_phdr_info& object) noexcept {
   for (int index = 0; index < object.dlpi_phnum; ++index) {
     const ElfW(Phdr)& header = object.dlpi_phdr[index];
@@ -49,8 +49,8 @@ bool is_linked_to() noexcept {
              nullptr) != 0;
 }
 
-// The folders in which the loader searches for the program's libraries. The program's run path
-// differs from this library's.
+// Returns the folders in which the loader searches for the program's libraries. The program's run
+// path differs from this library's.
 std::vector<std::string> folders_of_program() {
   void* program = dlopen(nullptr, RTLD_LAZY);
   Dl_serinfo size{};

@@ -1,14 +1,14 @@
-// Libraries of CUDA and HIP that the linker dropped, because this library defines every function
-// that the program calls. `-luvmalloc -lcudart` with --as-needed does that, the default of some
-// distributions.
+// Opens libraries of CUDA and HIP that the linker dropped, because this library defines every
+// function that the program calls. `-luvmalloc -lcudart` with --as-needed, the default of some
+// distributions, has this effect.
 #pragma once
 
 namespace uvm::preload {
 
 // Opens the newest library whose file name starts with `library` ("libcudart.so"), if an object of
-// this process was linked to us. Then the functions that we forward to exist. If we are only
-// preloaded, opens nothing: without us the program has no such library either. Returns whether it
-// opened one. Thread-safe.
+// this process was linked to this library. Afterwards the functions exist that uvmalloc forwards
+// to. If this library is only preloaded, opens nothing: without uvmalloc the program has no such
+// library either. Returns whether it opened one. Thread-safe.
 bool open_dropped_library(const char* library) noexcept;
 
 }  // namespace uvm::preload

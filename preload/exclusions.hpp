@@ -1,4 +1,4 @@
-// Allocation calls that are forwarded although this library serves allocations, selected by size
+// Decides which allocation calls are forwarded although this library serves allocations, by size
 // and by caller (UVMALLOC_EXCLUDE).
 #pragma once
 
@@ -22,7 +22,8 @@ class Exclusions {
   // Appends one line to `errors` for each entry that cannot be parsed.
   Exclusions(std::string_view text, std::vector<std::string>* errors);
 
-  // `caller` is the call's return address. Thread-safe; allocates nothing.
+  // Returns whether to forward the call with return address `caller`. Thread-safe; allocates
+  // nothing.
   bool excludes(std::size_t size_bytes, const void* caller) const noexcept {
     return size_bytes < least_bytes_ || size_bytes > most_bytes_ || excludes_caller(caller);
   }
@@ -40,7 +41,7 @@ class Exclusions {
   std::size_t most_bytes_ = std::numeric_limits<std::size_t>::max();
   std::vector<std::string> libraries_;
   std::vector<CallSite> call_sites_;
-  // Cache of callers: twice the address, plus 1 if it is excluded.
+  // Caches callers: twice the address, plus 1 if the caller is excluded.
   static constexpr std::size_t kKnownCallers = 256;
   mutable std::array<std::atomic<std::uint64_t>, kKnownCallers> known_{};
 };

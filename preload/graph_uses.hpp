@@ -1,6 +1,6 @@
-// The arguments of the kernels in executable graphs, by the graph's handle. Each launch decides
-// again which words point into our memory, because blocks change between launches. Thread-safe;
-// independent of the vendor.
+// Keeps the words (values that may be addresses) in the arguments of the kernels of executable
+// graphs, by the graph's handle. Each launch checks again which words point into uvmalloc's memory,
+// because blocks change between launches. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@ class GraphUses {
  public:
   struct Node {
     const void* handle = nullptr;  // the node in the graph that was instantiated
-    Words words;                   // of its kernel, or of all kernels of its child graph
+    Words words;                   // of the node's kernel, or of all kernels of its child graph
   };
   using Nodes = std::vector<Node>;
 
   static GraphUses& instance();
 
-  // The graph was instantiated, or updated as a whole.
+  // Call after the graph was instantiated, or updated as a whole.
   void set(const void* executable, Nodes nodes);
-  // One node of the graph has new arguments. Does nothing for an unknown graph.
+  // Call after one node of the graph got new arguments. Does nothing for an unknown graph.
   void set_node(const void* executable, Node node);
   void forget(const void* executable) noexcept;
 
-  // The words of all nodes, each once, in node order. Null if the graph is unknown or has none.
+  // Returns the words of all nodes, each once, in node order; null if there are none.
   std::shared_ptr<const Words> words_of(const void* executable) const;
 
  private:

@@ -29,7 +29,7 @@ struct LibrarySearch {
 };
 
 // Finds the first library after this one that defines a symbol. The loader lists libraries in the
-// order of loading. Libraries before us may be hooks, and one of them may have just called us.
+// order of loading. A library before this one may be a hook that has just called this library.
 struct DefinitionSearch {
   const char* symbol;
   const void* own_base;
@@ -53,7 +53,7 @@ struct DefinitionSearch {
   }
 };
 
-// How often the loader has mapped a library; at least 1.
+// Returns how often the loader has mapped a library, at least 1.
 std::uint64_t mapped_so_far() noexcept {
   unsigned long long count = 0;
   dl_iterate_phdr(

@@ -1,5 +1,5 @@
-// What an intercepting function needs: the real function, and beside(), which does work of ours
-// that cannot make the call fail. Thread-safe; owns nothing.
+// What an intercepting function needs: the real function, and beside(), which runs uvmalloc's work
+// so that the call cannot fail because of it. Thread-safe; owns nothing.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
-// The real function of this name. Its type is that of its declaration in scope.
+// Returns the real function of this name, with the type of its declaration in scope.
 #define UVMALLOC_NEXT(function, library)                                                       \
   ([]() noexcept {                                                                             \
     static constinit uvm::preload::NextFunction<decltype(&(function))> next_of_name{#function, \
@@ -21,24 +21,24 @@
 
 namespace uvm::preload {
 
-// The real definition of `symbol`, or nullptr. Searches, in this order:
-//   the global scope after us;
+// Returns the real definition of `symbol`, or nullptr. Searches, in this order:
+//   the global scope after this library;
 //   a mapped library whose file name starts with `library`, unless `library` is nullptr: a Python
 //   import opens libraries outside the global scope;
-//   the libraries mapped after us: some define functions of CUDA (CuPy for ROCm calls HIP in them).
+//   the libraries mapped after this one: some define functions of CUDA (CuPy for ROCm calls HIP).
 // Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;
 
-// The real definition of an intercepted function, cached once found: libraries that define such
+// The real definition of an intercepted function, cached when found: libraries that define such
 // functions are never unloaded. Until then each call searches again if more libraries were mapped,
-// because a weak reference can reach our function before the program opens the library.
+// because a weak reference can reach uvmalloc's function before the program opens the library.
 // Constant-initialized: a guard of a local static could stay locked in a forked child.
 class NextDefinition {
  public:
   constexpr NextDefinition(const char* symbol, const char* library)
       : symbol_(symbol), library_(library) {}
 
-  // nullptr: not defined yet. Allocates nothing.
+  // Returns nullptr if the function is not defined yet. Allocates nothing.
   void* get() noexcept {
     void* known = found_.load(std::memory_order_acquire);
     return known != nullptr ? known : look_up();
@@ -68,36 +68,36 @@ Result pass_on(Result (*next)(Parameters...), Arguments... arguments) {
   return next != nullptr ? next(arguments...) : static_cast<Result>(kNotInitialized);
 }
 
-// The number that a query of an interface returns in its last argument; -1: the query fails.
+// Returns the number that a query puts into its last argument, or -1 if the query fails.
 template <class Query, class... Arguments>
 int number_of(Query query, Arguments... arguments) noexcept {
   int answer = -1;
   return pass_on(query, arguments..., &answer) == 0 ? answer : -1;
 }
 
-// The device of a stream by the query `next`; `current()` for stream 0, or if the query fails.
+// Returns the stream's device by the query `next`, or current() for stream 0 or a failing query.
 template <class Query, class Stream>
 int device_of_stream(Query next, Stream stream, int (*current)() noexcept) noexcept {
   const int known = stream != nullptr ? number_of(next, stream) : -1;
   return known >= 0 ? known : current();
 }
 
-// Whether the stream is captured, by the query `next`. In every interface 0 is success as a result,
-// and no capture as a status.
+// Returns whether the stream is captured, by the query `next`. In every interface 0 means success
+// as a result, and no capture as a status.
 template <class Result, class Stream, class Status>
 bool is_captured(Result (*next)(Stream, Status*), Stream stream) {
   Status status{};
   return pass_on(next, stream, &status) == Result{} && status != Status{};
 }
 
-// The file name in a library's path. `path` may be nullptr.
+// Returns the file name in a library's path. `path` may be nullptr.
 inline std::string_view file_name(const char* path) noexcept {
   const std::string_view whole = path != nullptr ? path : "";
   return whole.substr(whole.rfind('/') + 1);
 }
 
-// Runs `body`, our work during a forwarded call. If `body` throws, usually out of memory, logs it;
-// the call itself continues.
+// Runs `body`, uvmalloc's work during a forwarded call. If `body` throws, usually because memory
+// ran out, logs the exception; the call itself continues.
 template <class Body>
 void beside(const char* call, Body body) noexcept {
   try {

@@ -7,7 +7,7 @@
 namespace uvm::preload {
 namespace {
 
-// A program's memory lies above the first page and below 2^57.
+// Returns whether a word may be an address of the program: above the first page and below 2^57.
 constexpr bool may_be_address(std::uintptr_t word) {
   return word >= 4096 && word >> 57 == 0;
 }
@@ -30,7 +30,7 @@ KernelLayouts& KernelLayouts::instance() {
   return *layouts;
 }
 
-// An address is aligned within the parameters, so a parameter at another offset holds none.
+// An address is aligned within the parameters, so a parameter at another offset holds no address.
 void KernelLayouts::add(const Layout& layout, void* const* arguments, Words* words) {
   for (std::size_t i = 0; i < layout.size(); ++i) {
     if (layout[i].offset_bytes % sizeof(std::uintptr_t) == 0)

@@ -1,6 +1,6 @@
 // Finds possible addresses in kernel arguments. The driver reports the layout of a kernel's
-// parameters; KernelLayouts caches it by the kernel's handle until code is unloaded, because the
-// handle may then name another kernel. Thread-safe; independent of the vendor.
+// parameters. KernelLayouts caches layouts by the kernel's handle until code is unloaded, because
+// the handle may then name another kernel. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace uvm::preload {
 
-// Adds each value at a multiple of 8 bytes that may be an address, unless `words` has it. `first`
-// need not be aligned.
+// Adds each value at a multiple of 8 bytes that may be an address and is not in `words` yet.
+// `first` need not be aligned.
 void add_words(const void* first, std::size_t size_bytes, Words* words);
 
 class KernelLayouts {
@@ -31,8 +31,8 @@ class KernelLayouts {
   static KernelLayouts& instance();
 
   // Adds the words of the arguments; `arguments` has one pointer for each parameter. If the layout
-  // is not cached, calls `ask` without locks, which returns std::optional<Layout>. False: the
-  // layout is unknown.
+  // is not cached, calls `ask` without locks, which returns std::optional<Layout>. Returns false if
+  // the layout is unknown.
   template <class Ask>
   bool add_arguments(const void* kernel, void* const* arguments, Words* words, Ask ask) {
     if (const auto is_known = add_known(kernel, arguments, words)) return *is_known;
@@ -47,7 +47,7 @@ class KernelLayouts {
 
  private:
   static void add(const Layout& layout, void* const* arguments, Words* words);
-  // nullopt: the kernel is not cached; false: it is cached as having no known layout.
+  // Returns nullopt if the kernel is not cached, or false if it is cached without a known layout.
   std::optional<bool> add_known(const void* kernel, void* const* arguments, Words* words) const;
   std::uint64_t unloads_now() const;
   // Caches the layout, unless code was unloaded after unloads_now() returned `unloads`.
@@ -58,7 +58,7 @@ class KernelLayouts {
   std::uint64_t unloads_ = 0;
 };
 
-// `call` unloads code, so handles may name other kernels afterwards.
+// Called before `call` unloads code: handles may name other kernels afterwards.
 inline void forget_layouts(const char* call) noexcept {
   if (may_want_uses()) beside(call, [] { KernelLayouts::instance().forget_all(); });
 }

@@ -8,7 +8,7 @@
 namespace uvm::preload {
 namespace {
 
-// An address in this library.
+// Returns an address in this library.
 const void* own_address() {
   return reinterpret_cast<const void*>(&own_path);
 }

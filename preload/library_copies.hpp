@@ -1,5 +1,5 @@
-// Several copies of this library in one process, for example from a wheel and from a checkout. The
-// first copy that was loaded is active; the others do nothing.
+// Detects several copies of this library in one process, for example from a wheel and from a
+// checkout. The copy that was loaded first is active; the others do nothing.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,13 +8,13 @@
 
 namespace uvm::preload {
 
-// The loader's record of this library: its file and load address. Allocates nothing.
+// Returns the loader's record of this library: its file and load address. Allocates nothing.
 Dl_info own_library() noexcept;
 
-// The path of this library's file.
+// Returns the path of this library's file.
 std::string own_path();
 
-// The path of the copy that was loaded first; empty: this is the first.
+// Returns the path of the copy that was loaded first, or an empty string if this is the first copy.
 std::string earlier_copy();
 
 }  // namespace uvm::preload

@@ -1,6 +1,6 @@
-// Reports which served blocks kernels and graphs use to this process's live planner
-// (docs/oversubscription.md, "Uses"). Starts when ServedMemory is made. If PyTorch's plugin reports
-// the uses of its operators, this reports nothing. Thread-safe.
+// Reports to this process's live planner which served blocks kernels and graphs use
+// (docs/oversubscription.md, "Uses"). Starts when ServedMemory is made. Reports nothing if
+// PyTorch's plugin reports the uses of its operators. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,31 +21,33 @@ namespace uvm::preload {
 using Words = std::vector<std::uintptr_t>;
 
 namespace detail {
-// Constant-initialized: a launch may read them before this library's constructors have run.
+// Constant-initialized: a launch may read these before this library's constructors have run.
 inline constinit std::atomic<bool> wants_uses{false};
 inline constinit std::atomic<bool> may_want_uses{false};
 }  // namespace detail
 
-// Whether a device is short of memory, so that launches must report their uses. One relaxed load.
+// Returns whether a device is short of memory, so that launches must report the memory that they
+// use. One relaxed load.
 inline bool wants_uses() noexcept {
   return detail::wants_uses.load(std::memory_order_relaxed);
 }
-// Whether wants_uses() may become true in this process.
+// Returns whether wants_uses() may become true in this process.
 inline bool may_want_uses() noexcept {
   return detail::may_want_uses.load(std::memory_order_relaxed);
 }
 
-// Starts to report uses to the allocator, unless PyTorch's plugin does.
+// Starts to report uses to the allocator, unless PyTorch's plugin reports them.
 void begin_to_note_uses(CachingManagedAllocator& allocator);
 
-// A kernel or graph with these words is about to be launched. Reports the live blocks on the device
-// that the words point into, except managed memory, which the program places itself.
+// Called before the launch of a kernel or graph with these words. Reports the live blocks on the
+// device that the words point into, except managed memory, which the program places itself.
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
 
-// Whether a launch runs now: during a capture it does not, and the driver must not be queried.
+// Returns whether a launch on the stream runs now. During a capture it does not, and the driver
+// must not be queried.
 bool runs_now(int device, StreamHandle stream);
 
-// note_words() for a kernel that `call` launches; words() finds the words of its arguments.
+// Calls note_words() for a kernel that `call` launches; words() finds the words of its arguments.
 template <class FindWords>
 void note_launch(const char* call, int device, StreamHandle stream, FindWords words) noexcept {
   beside(call, [&] {

@@ -1,5 +1,6 @@
-// Handlers of calls that are forwarded unchanged and reported to this process's allocator, for
-// every interface. `call` is an Intercepted. No function here throws. Thread-safe.
+// Handlers, for every interface, of calls that are forwarded unchanged and reported to this
+// process's allocator. `call` is an Intercepted (define_calls.hpp). Thread-safe; none of them
+// throws.
 #pragma once
 
 #include "preload/captures.hpp"
@@ -32,13 +33,13 @@ auto end_capture(const auto& call, Stream stream, auto* graph) {
   return result;
 }
 
-// Handles of code that is loaded later may name other kernels.
+// Forgets the layouts of kernels, because code that is loaded later may reuse their handles.
 auto unload_code(const auto& call, auto handle) {
   forget_layouts(call.name());
   return call.forward(handle);
 }
 
-// `device` is the argument of the call, or the current device.
+// `argument` is the device, or empty for the current device.
 auto reset_device(const auto& call, auto... argument) {
   const int device = call.device_to_reset(argument...);
   return pass_reset_on(
@@ -46,7 +47,7 @@ auto reset_device(const auto& call, auto... argument) {
       [&] { return call.is_reset(device); });
 }
 
-// cuGetProcAddress and its like.
+// Handles cuGetProcAddress and its variants.
 auto find_function(const auto& call, const char* name, void** out, auto... rest) {
   const auto result = call.forward(name, out, rest...);
   put_ours_for(call.caller, result, out);

@@ -7,8 +7,8 @@
 namespace uvm::preload {
 namespace {
 
-// The block at `address`, if it is managed memory that the host uses and that is not pinned.
-// Ordinary memory (HostBacking::kOrdinary) is registered by the driver.
+// Returns the block at `address` if it is managed memory that the host uses and that is not pinned.
+// The driver registers ordinary memory (HostBacking::kOrdinary) itself.
 std::optional<BlockDescription> managed_block_of(const void* address) {
   const CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || ours->inspection().in_forked_child()) return std::nullopt;
@@ -20,7 +20,7 @@ std::optional<BlockDescription> managed_block_of(const void* address) {
 }  // namespace
 
 RegisteredMemory& RegisteredMemory::instance() {
-  static auto& memory = *new RegisteredMemory;  // for good
+  static auto& memory = *new RegisteredMemory;  // never destroyed
   return memory;
 }
 
@@ -59,7 +59,7 @@ bool RegisteredMemory::contains(const void* address) {
   return holds(ranges_.upper_bound(wanted), wanted);
 }
 
-// With the mutex: whether the range before `after` reaches to the address.
+// Returns whether the range before `after` extends beyond the address. The caller holds the mutex.
 bool RegisteredMemory::holds(Ranges::const_iterator after, const char* address) const {
   if (after == ranges_.begin()) return false;
   const auto& [begin, size_bytes] = *std::prev(after);

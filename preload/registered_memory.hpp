@@ -1,6 +1,6 @@
-// Host memory of ours that programs registered with CUDA. The driver refuses to register managed
-// memory, and devices can access it anyway. So we record the range, and answer later queries as for
-// registered memory. Thread-safe.
+// Records host memory of uvmalloc that programs registered with CUDA. The driver refuses to
+// register managed memory, but devices can access it anyway. So add() only records the range, and
+// later queries are answered as for registered memory. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@ namespace uvm::preload {
 class RegisteredMemory {
  public:
   // The one object of the process, made at the first use: constructors of other libraries may call
-  // it before ours have run.
+  // it before this library's constructors have run.
   static RegisteredMemory& instance();
 
-  // The cudaError_t for the call: 0, or why the range cannot be registered. nullopt: not managed
-  // host memory of ours; forward the call.
+  // Returns the cudaError_t for the call: 0, or why the range cannot be registered. Returns nullopt
+  // if the memory is not managed host memory of uvmalloc: then the caller forwards the call.
   std::optional<int> add(const void* address, std::size_t size_bytes);
-  // `address` is the start of a range. False: no registered range starts there.
+  // Removes the range that starts at `address`. Returns false if no registered range starts there.
   bool remove(const void* address);
   bool contains(const void* address);
-  // Removes the ranges whose blocks have ended.
+  // Removes the ranges of blocks that have ended.
   void forget_ended_blocks();
 
  private:

@@ -1,5 +1,6 @@
-// Handlers of the calls that this process's allocator serves, for every interface. If a call is not
-// served, its handler forwards it. `call` is an Intercepted. No function here throws. Thread-safe.
+// Handlers, for every interface, of the calls that this process's allocator serves. If a call is
+// not served, its handler forwards it. `call` is an Intercepted (define_calls.hpp). No function
+// here throws. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,12 @@ namespace uvm::preload {
 
 using Kind = ServedMemory::Kind;
 
-// Rows of pitched memory begin at multiples of it, as textures require.
+// Rows of pitched memory begin at multiples of kPitchBytes, as textures require.
 inline constexpr std::size_t kPitchBytes = 512;
 static_assert(kPitchBytes % kGranule == 0);
 
-// No device has so much memory. A request above a limit of this process is forwarded with this
-// size: the interface refuses it, and sets its last error.
+// More memory than any device has. A request above a limit of this process is forwarded with this
+// size, so that the interface refuses the request and sets its last error.
 inline constexpr std::size_t kMoreThanThereIs = std::size_t{1} << 62;
 
 template <class Address>
@@ -31,15 +32,15 @@ void* pointer_of(Address address) {
   return reinterpret_cast<void*>(address);
 }
 
-// Counts a call, or a use of it, that is forwarded on purpose. Returns false: not served.
+// Counts a call that is forwarded on purpose, always or for these arguments. Returns false.
 bool leave(const auto& call) noexcept {
   if (wants_to_serve()) count(call.number(), Outcome::kForwarded);
   return false;
 }
 
-// Puts a block into `*out`, as a pointer or as the driver's number for one. False: forward the
-// call, with `size_bytes` as it is then. `is_ordered`: the block is allocated in the order of the
-// stream.
+// Allocates a block and puts it into `*out`, as a pointer or as the driver's number for one.
+// `is_ordered`: the block is allocated in the order of the stream. Returns false if the call is to
+// be forwarded, with the `size_bytes` that this function leaves.
 template <class Address>
 bool serve_at(const auto& call, Kind kind, int device, Address* out, std::size_t& size_bytes,
               StreamHandle stream = nullptr, bool is_ordered = false) noexcept {
@@ -64,13 +65,13 @@ bool serve_at(const auto& call, Kind kind, int device, Address* out, std::size_t
   return true;
 }
 
-// The same on the current device.
+// Like serve_at(), on the current device.
 bool serve(const auto& call, Kind kind, auto* out, std::size_t& size_bytes) noexcept {
   if (!wants_to_serve()) return false;
   return serve_at(call, kind, out != nullptr ? call.device() : -1, out, size_bytes);
 }
 
-// The same for pitched memory of `rows` rows. Forwards 0 bytes, and sizes that overflow.
+// Like serve(), for pitched memory of `rows` rows. Does not serve 0 bytes, nor sizes that overflow.
 bool serve_rows(const auto& call, auto* out, std::size_t* pitch_bytes, std::size_t& width_bytes,
                 std::size_t rows) noexcept {
   const std::size_t pitch = round_up(width_bytes, kPitchBytes);
@@ -87,13 +88,13 @@ bool serve_rows(const auto& call, auto* out, std::size_t* pitch_bytes, std::size
   return true;
 }
 
-// Whether `pool` is the device's default pool. The program sets the limits of other pools.
+// Returns whether `pool` is the device's default pool. The program sets the limits of other pools.
 template <class Pool>
 bool is_default_pool(const auto& call, int device, Pool pool) noexcept {
   Pool found = nullptr;
   return call.default_pool(&found, device) == call.success() && found == pool;
 }
-// Whether the device's allocations come from its default pool. False: the program chose another.
+// Returns whether the device allocates from its default pool, not from one that the program chose.
 template <class Call>
 bool uses_default_pool(const Call& call, int device) noexcept {
   typename Call::Pool chosen = nullptr;
@@ -101,9 +102,9 @@ bool uses_default_pool(const Call& call, int device) noexcept {
   return !is_known || is_default_pool(call, device, chosen);
 }
 
-// Forwards a free unless it was done. In our memory the real free would free the whole span that
-// begins at the address. So the call is forwarded with an address that no memory has: the interface
-// refuses it, and sets its last error.
+// Forwards a free unless uvmalloc has done it. At an address in uvmalloc's memory the real free
+// would free the whole span that begins there. So the call is forwarded with an address that no
+// memory has: the interface refuses that address, and sets its last error.
 template <class Address, class... Arguments>
 auto answer_free(const auto& call, ServedMemory::Freed freed, Address address,
                  Arguments... arguments) noexcept {
@@ -122,7 +123,7 @@ auto release(const auto& call, auto address, ServedMemory::Frees frees) noexcept
   return answer_free(call, freed, address);
 }
 
-// The block of ours that contains `address`.
+// Returns the served block that contains `address`.
 inline std::optional<ServedMemory::Range> find(const void* address) noexcept {
   const ServedMemory* memory = ServedMemory::existing();
   ServedMemory::Range range;
@@ -134,7 +135,7 @@ inline bool is_pinned(const void* address) noexcept {
   return range && range->kind == ServedMemory::Kind::kPinned;
 }
 
-// Whether the interface calls the block device memory, although it is managed.
+// Returns whether pointer queries report the block as device memory, although it is managed.
 inline bool hides_management(const ServedMemory::Range& block) noexcept {
   return block.kind == ServedMemory::Kind::kDevice && calls_memory_devices();
 }
@@ -157,7 +158,7 @@ auto allocate_pinned(const auto& call, auto* out, std::size_t size_bytes) {
   return call.forward(out, size_bytes);
 }
 
-// Other flags ask for a coherence or a placement that served memory does not have.
+// Other flags request a coherence or a placement that served memory does not have.
 auto allocate_pinned(const auto& call, auto* out, std::size_t size_bytes, unsigned flags) {
   const bool is_served = (flags & ~(call.kPinnedFlags | call.kWriteCombined)) == 0
                              ? serve(call, Kind::kPinned, out, size_bytes)
@@ -241,7 +242,7 @@ auto free_in_order(const auto& call, auto address, auto stream) {
   return answer_free(call, freed, address, stream);
 }
 
-// `context` names the device; without it, the current device is meant.
+// `context` names the device. If it is absent, the call waits for the current device.
 auto synchronize(const auto& call, auto... context) {
   ServedMemory* memory = ServedMemory::existing();
   const bool may_serve = memory != nullptr && call.real() != nullptr;
@@ -255,10 +256,10 @@ auto synchronize(const auto& call, auto... context) {
   return result;
 }
 
-// ---- handlers of questions about memory
+// ---- handlers of queries about memory
 
-// Attaching names the stream that will use the memory, on devices that cannot share it with the
-// host. Our devices can, and the driver attaches whole spans only.
+// On devices that cannot share memory with the host, attaching names the stream that will use the
+// memory. Devices with served memory can share it, and the driver attaches only whole spans.
 auto attach(const auto& call, auto stream, auto address, std::size_t size_bytes, unsigned flags) {
   if (find(pointer_of(address))) return call.success();
   return call.forward(stream, address, size_bytes, flags);

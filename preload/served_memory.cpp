@@ -35,8 +35,8 @@ const char* to_string(Vendor vendor) {
   return vendor == Vendor::kHip ? "HIP" : "CUDA";
 }
 
-// Called for each served call, prints once. Not printed at start: the program may use only another
-// vendor's devices, and then no call is served.
+// Called for each served call, prints a line once. The line is not printed at start, because a
+// program that uses only another vendor's devices has no served calls.
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
   static std::atomic_flag has_said;
   if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
@@ -90,7 +90,7 @@ ServedMemory* ServedMemory::instance() noexcept {
 }
 
 ServedMemory* ServedMemory::make() {
-  // While we create the allocator, the driver allocates for itself; forward these calls.
+  // While the allocator is being created, the driver allocates for itself; forward these calls.
   thread_local bool is_making = false;
   if (is_making) return nullptr;
   struct Making {
@@ -129,7 +129,7 @@ void* ServedMemory::take_block(const Request& request) {
   if (request.kind == Kind::kDevice) {
     return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes, request.stream);
   }
-  // The program places managed memory by first touch and by advice, so we send no hints.
+  // The program places managed memory by first touch and by advice, so uvmalloc sends no hints.
   struct WithoutHints {
     std::optional<Policy> before = set_thread_policy(Policy::kDriver);
     ~WithoutHints() { set_thread_policy(before); }
@@ -201,7 +201,7 @@ ServedMemory::Freed ServedMemory::take(const void* address, Frees frees, Block* 
                                                                           : Freed::kNotOurs;
 }
 
-// Later blocks on these pages are device memory, whose preferred location is the device.
+// Resets advice: later blocks on these pages are device memory, which prefers the device.
 void ServedMemory::forget_advice(void* address, const Block& block) noexcept {
   if (allocator_.inspection().host_backing() == HostBacking::kOrdinary)
     return;  // no page ever moves

@@ -1,6 +1,6 @@
-// The blocks that this process's allocator serves to a program's allocation calls of CUDA or HIP,
-// if UVMALLOC_CUDA is on. One object a process, made at the first allocation call and never
-// destroyed. Thread-safe.
+// Holds the blocks that this process's allocator serves to a program's allocation calls of CUDA or
+// HIP, if UVMALLOC_CUDA is on. A process has one object, made at the first allocation call and
+// never destroyed. Thread-safe.
 #pragma once
 
 #include <array>
@@ -23,24 +23,24 @@ class CachingManagedAllocator;
 
 namespace uvm::preload {
 
-// Whether UVMALLOC_CUDA is on in this process. Creates no allocator.
+// Returns whether UVMALLOC_CUDA is on in this process. Creates no allocator.
 bool wants_to_serve() noexcept;
 
-// Whether pointer attributes report memory of a served cudaMalloc as device memory
+// Returns whether pointer attributes report memory of a served cudaMalloc as device memory
 // (UVMALLOC_POINTER_TYPE).
 bool calls_memory_devices() noexcept;
 
 class ServedMemory {
  public:
-  // nullptr: this process serves no allocation calls. The first call initialises the driver, as any
-  // allocation call does.
+  // Returns nullptr if this process serves no allocation calls. The first call initialises the
+  // driver, as any allocation call does.
   static ServedMemory* instance() noexcept;
-  // The same, but never creates it.
+  // Returns the same object if it exists, else nullptr.
   static ServedMemory* existing() noexcept;
 
-  // The kind of memory that a program asked for.
+  // The kind of memory that a program requests.
   enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
-  // The interface of a call. If it is not the vendor of the devices, the call is forwarded.
+  // The vendor of a call's interface. A call is forwarded if the devices are of the other vendor.
   enum class Vendor : std::uint8_t { kCuda, kHip };
   struct Request {
     Vendor vendor = Vendor::kCuda;
@@ -48,30 +48,30 @@ class ServedMemory {
     int device = 0;
     std::size_t size_bytes = 0;
     StreamHandle stream = nullptr;  // device memory only
-    // A stream-ordered call. While the stream captures, the call allocates memory of the graph.
+    // True for a stream-ordered call. During a capture such a call allocates memory of the graph.
     bool is_ordered = false;
     const void* context = nullptr;  // the block is freed when this context ends
     const void* caller = nullptr;   // return address of the call
   };
-  // Puts a block into `*out` if the outcome is kServed. Otherwise the outcome is the reason.
+  // Puts a block into `*out` and returns kServed. Any other outcome is the reason for no block.
   Outcome allocate(const Request& request, void** out) noexcept;
 
   enum class Freed : std::uint8_t {
     kYes,
     kNotOurs,  // the real free decides
-    kNoBlock,  // in our memory, but not the start of a live block that this call may free
+    kNoBlock,  // in uvmalloc's memory, but not the start of a live block that this call may free
   };
   // The kinds of memory that a call frees.
   enum class Frees : std::uint8_t { kAll, kPinned, kAllButPinned };
-  // As cudaFree: earlier work of any stream may still use the block.
+  // Like cudaFree: earlier work of any stream may still use the block.
   Freed free(void* address, Frees frees = Frees::kAll) noexcept;
-  // As cudaFreeAsync: the block is free after the stream's earlier work.
+  // Like cudaFreeAsync: the block is free after the stream's earlier work.
   Freed free_async(void* address, int device, StreamHandle stream) noexcept;
 
-  // The context was destroyed. Frees the blocks that the program allocated in it.
+  // Call after the context was destroyed. Frees the blocks that the program allocated in it.
   void free_all_of(const void* context) noexcept;
-  // The device was reset, and the allocator has ended the `lost` blocks. Frees the program's other
-  // blocks of the device.
+  // Call after the device was reset and the allocator has ended the `lost` blocks. Frees the
+  // program's other blocks of the device.
   void forget_device(int device, const std::vector<void*>& lost);
 
   // Calls `wait`, the program's own wait for the device, then frees the blocks deferred before.
@@ -82,9 +82,9 @@ class ServedMemory {
     std::size_t size_bytes = 0;  // as requested
     Kind kind = Kind::kDevice;
   };
-  // The block that contains `address`. False: no block of ours does.
+  // Finds the served block that contains `address`. Returns false if there is no such block.
   bool find(const void* address, Range* out) const noexcept;
-  // Whether `base` is the start of a block that the program allocated as managed memory.
+  // Returns whether `base` is the start of a block that the program allocated as managed memory.
   bool is_placed_by_program(const void* base) const noexcept;
 
  private:
@@ -98,7 +98,7 @@ class ServedMemory {
     int device = 0;
     Kind kind = Kind::kDevice;
   };
-  // Blocks by address. Several shards, so that threads seldom contend for a mutex.
+  // Holds blocks by address. There are several shards, so that threads seldom contend for a mutex.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
     std::unordered_map<const void*, Block> blocks;

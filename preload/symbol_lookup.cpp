@@ -1,6 +1,6 @@
-// Look-ups by name, by which a program reaches functions without linking: dlsym and dlvsym on a
-// handle, and the driver's cuGetProcAddress. If a look-up finds a function that we intercept, the
-// program gets ours. If UVMALLOC_CUDA is off, every look-up is forwarded unchanged.
+// Intercepts look-ups by name, which reach functions without linking: dlsym and dlvsym on a handle,
+// and the driver's cuGetProcAddress. If a look-up finds a function that uvmalloc intercepts, the
+// program gets uvmalloc's function. If UVMALLOC_CUDA is off, every look-up is forwarded unchanged.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -25,10 +25,10 @@ using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
 // The code down to RealLookups runs inside the first look-up of the process. A sanitizer's runtime
-// may make it before it is initialised, so this code calls no function that such a runtime
-// replaces.
+// may make that look-up before the runtime is initialised. So this code calls no function that such
+// a runtime replaces.
 
-// Whether the file name in `path` starts with `beginning`.
+// Returns whether the file name in `path` starts with `beginning`.
 UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginning) noexcept {
   const char* name = path;
   for (const char* letter = path; *letter != '\0'; ++letter) {
@@ -38,7 +38,7 @@ UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginnin
   return *beginning == '\0';
 }
 
-// The real dlsym and dlvsym: in libc, or in libdl of older versions.
+// Finds the real dlsym and dlvsym: in libc, or in libdl of older versions.
 struct RealLookups {
   void* dlsym_found = nullptr;
   void* dlvsym_found = nullptr;
@@ -60,7 +60,7 @@ struct RealLookups {
 }  // namespace uvm::preload
 
 extern "C" {
-// Read by the assembly below. nullptr until the first look-up.
+// The assembly below reads these pointers. They are nullptr until the first look-up.
 __attribute__((visibility("hidden"))) void* uvmalloc_real_dlsym = nullptr;
 __attribute__((visibility("hidden"))) void* uvmalloc_real_dlvsym = nullptr;
 
@@ -75,7 +75,7 @@ __attribute__((visibility("hidden"), used)) void uvmalloc_find_real_lookups() no
 namespace uvm::preload {
 namespace {
 
-// Our function of this name; nullptr: this library was unloaded, or does not define it.
+// Returns uvmalloc's function of this name, or nullptr if this library was unloaded or lacks it.
 void* ours_of(InterceptedCall& call) noexcept {
   if (void* known = call.ours.load(std::memory_order_acquire)) return known;
   if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
@@ -87,13 +87,13 @@ void* ours_of(InterceptedCall& call) noexcept {
 }
 
 bool is_of_own_library(const void* address) noexcept {
-  // By load address, because this library may have any file name.
+  // Compares load addresses, because this library may have any file name.
   static const void* const kOwnBase = own_library().dli_fbase;
   Dl_info found{};
   return dladdr(address, &found) != 0 && found.dli_fbase == kOwnBase;
 }
 
-// Libraries of CUDA and HIP, and our own, get the real functions.
+// Returns whether the caller gets the real functions. Libraries of CUDA, HIP and uvmalloc do.
 bool is_left_alone(const void* caller) noexcept {
   if (is_of_own_library(caller)) return true;
   Dl_info found{};
@@ -110,11 +110,11 @@ InterceptedCall* call_of(const char* name) noexcept {
   return found != std::end(intercepted_calls) ? found : nullptr;
 }
 
-// Tells the assembly to return nullptr: nothing was found, and dlerror() says why.
+// Makes the assembly return nullptr: nothing was found, and dlerror() says why.
 void* const kNothing = reinterpret_cast<void*>(1);
 
-// Our function, if `look_up` finds the real one by its handle; nullptr: forward the look-up.
-// Pseudo-handles such as RTLD_NEXT depend on the caller, and do not come here.
+// Returns uvmalloc's function if `look_up` finds the real one by its handle, or nullptr to forward
+// the look-up. Never called for pseudo-handles such as RTLD_NEXT, which depend on the caller.
 template <class LookUp>
 void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noexcept {
   InterceptedCall* call = call_of(name);
@@ -124,8 +124,8 @@ void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noex
   return ours != nullptr ? ours : real;
 }
 
-// Programs search the global scope to find out whether CUDA is present. If only our function is
-// there, it has nothing to forward to, so the answer is "not found".
+// Programs search the global scope to find out whether CUDA is present. If only uvmalloc's function
+// is there, it has nothing to forward to, so the answer is "not found".
 template <class LookUp>
 void* nothing_where_ours_is_alone(const char* name, LookUp look_up) noexcept {
   void* found = look_up(RTLD_DEFAULT);
@@ -144,7 +144,7 @@ void* answer(void* handle, const char* name, const void* caller, LookUp look_up)
 
 }  // namespace
 
-// Replaces a driver's function that a look-up found by ours. 0 is success in both interfaces.
+// If a look-up succeeded (`result` is 0) and found a driver's function, replaces it by uvmalloc's.
 void put_ours(int result, void** found) noexcept {
   if (result != 0 || found == nullptr || !wants_to_serve()) return;
   for (InterceptedCall& call : intercepted_calls) {
@@ -166,8 +166,8 @@ using namespace uvm::preload;
 
 extern "C" {
 
-// The result of dlsym and dlvsym for `caller`. nullptr: jump to the real one; 1: return nullptr.
-// Called only for names that start with "cu" or "hi".
+// Returns the result of dlsym and dlvsym for `caller`. nullptr: jump to the real function; 1:
+// return nullptr. Called only for names that start with "cu" or "hi".
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
   return answer(handle, name, caller,
@@ -182,9 +182,9 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
 }
 }
 
-// The real dlsym inspects its return address, so other look-ups reach it by a jump. The call-frame
-// information lets debuggers unwind. Sanitized builds omit these functions, because a sanitizer's
-// runtime looks functions up before it is initialised.
+// The real dlsym inspects its return address, so the assembly jumps to it for all other look-ups.
+// The call-frame information lets debuggers unwind. Sanitized builds omit these functions, because
+// a sanitizer's runtime looks functions up before it is initialised.
 #if !defined(UVMALLOC_SANITIZED) && defined(__x86_64__)
 #define UVMALLOC_PUSH(registers) "  pushq " registers "\n  .cfi_adjust_cfa_offset 8\n"
 #define UVMALLOC_POP(registers) "  popq " registers "\n  .cfi_adjust_cfa_offset -8\n"
@@ -219,7 +219,7 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
 UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "%rdx");
 UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%rcx");
 #elif !defined(UVMALLOC_SANITIZED) && defined(__aarch64__)
-// "hint #34" is bti c, the landing pad of an indirect call, in a form that every assembler knows.
+// "hint #34" is bti c, the landing pad of an indirect call, in a form that every assembler accepts.
 // The jump uses x16, because such a pad accepts jumps by x16.
 #define UVMALLOC_LEAVE_FRAME    \
   "  ldp x29, x30, [sp], #48\n" \

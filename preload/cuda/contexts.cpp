@@ -1,4 +1,4 @@
-// Contexts of CUDA, which both interfaces share.
+// CUDA's contexts, for the handlers of both its interfaces.
 #include <cuda.h>
 
 #include <vector>
@@ -20,7 +20,7 @@ bool is_inactive(int device) noexcept {
   return number_of(NEXT_OF_DRIVER(cuDevicePrimaryCtxGetState), device, &flags) == 0;
 }
 
-// Drivers before CUDA 13 report the device of the current context only.
+// Makes `context` current to get its device: drivers before CUDA 13 report only the current device.
 int Driver::device_of_context(CUcontext context) noexcept {
   if (context == nullptr) return device();
   if (pass_on(NEXT_OF_DRIVER(cuCtxPushCurrent_v2), context) != CUDA_SUCCESS) return -1;

@@ -1,4 +1,4 @@
-// CUDA's driver, as the handlers of intercepted calls see it (define_calls.hpp).
+// The interface of CUDA's driver, for the handlers of intercepted calls (define_calls.hpp).
 #pragma once
 
 #include <cuda.h>
@@ -23,12 +23,11 @@ struct Driver {
   }
 
   static int device() noexcept { return number_of(NEXT_OF_DRIVER(cuCtxGetDevice)); }
-  // If the driver is older than cuStreamGetDevice, every stream counts as one of the current
-  // device.
+  // If the driver lacks cuStreamGetDevice, every stream counts as a stream of the current device.
   static int device_of(CUstream stream) noexcept {
     return device_of_stream(NEXT_OF_DRIVER(cuStreamGetDevice), stream, device);
   }
-  // nullptr is the current context.
+  // Returns the device of `context`; nullptr is the current context.
   static int device_of_context(CUcontext context = nullptr) noexcept;
   static int device_to_reset(CUdevice device) noexcept { return device; }
   static bool is_reset(int device) noexcept { return is_inactive(device); }
@@ -45,7 +44,7 @@ struct Driver {
   }
 };
 
-// Call before the context is destroyed: its streams end with it, without a call that names them.
+// Call before the context is destroyed: its streams end with it, and no call names them.
 void note_streams_gone(CUcontext context);
 
 }  // namespace uvm::preload::cuda

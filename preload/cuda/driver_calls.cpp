@@ -15,7 +15,7 @@
 namespace uvm::preload::cuda {
 namespace {
 
-// As get_device_pointer(), for addresses as numbers.
+// Like get_device_pointer(), for addresses that are numbers.
 auto get_device_number(const auto& call, CUdeviceptr* out, void* address, unsigned flags) {
   if (out == nullptr || flags != 0 || !is_pinned(address)) {
     return call.forward(out, address, flags);
@@ -24,7 +24,7 @@ auto get_device_number(const auto& call, CUdeviceptr* out, void* address, unsign
   return CUDA_SUCCESS;
 }
 
-// Corrects an attribute of the span that contains an address to that of the block.
+// The driver's answer describes the span around an address. Makes it describe the block there.
 void correct(CUpointer_attribute attribute, void* answer,
              const ServedMemory::Range& block) noexcept {
   if (answer == nullptr) return;
@@ -76,8 +76,8 @@ auto destroy_context(const auto& call, CUcontext context) {
   return result;
 }
 
-// A kernel is launched on a stream of the current device. Not inlined, so that a launch whose uses
-// nobody wants ends in a jump to the real function.
+// Notes a launch of a kernel on a stream of the current device. Not inlined, so that a launch that
+// need not be noted ends in a jump to the real function.
 [[gnu::noinline]] void note_driver_launch(const auto& call, CUfunction function, CUstream stream,
                                           const Arguments& arguments) noexcept {
   note_launch(call.name(), call.device(), call.order(stream),

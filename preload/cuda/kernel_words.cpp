@@ -47,7 +47,7 @@ std::optional<Layout> layout_of(CUfunction function) {
   return layout_of(reinterpret_cast<CUkernel>(function), NEXT_OF_DRIVER(cuKernelGetParamInfo));
 }
 
-// If our query fails, clears the runtime's last error, unless the program had one before.
+// Clears the runtime's last error if this query fails, unless the program had an error before.
 CUfunction function_of_symbol(const void* symbol) {
   const auto ask = NEXT_OF_RUNTIME(cudaGetFuncBySymbol);
   if (ask == nullptr) return nullptr;
@@ -83,7 +83,7 @@ Words words_by(const void* handle, const Arguments& arguments, Ask ask) {
 
 void add_graph(CUgraph graph, GraphUses::Nodes* nodes);
 
-// The words of all kernels of a child graph, as one node.
+// Returns the words of all kernels of a child graph, as the words of one node.
 Words words_of_child(CUgraphNode node) {
   CUgraph child = nullptr;
   if (pass_on(NEXT_OF_DRIVER(cuGraphChildGraphNodeGetGraph), node, &child) != CUDA_SUCCESS)

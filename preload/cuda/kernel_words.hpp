@@ -1,5 +1,5 @@
-// The words in the arguments of CUDA's kernels. Needs a driver that reports the layout of kernel
-// parameters (CUDA 12.4 or later); with an older driver there are no words.
+// Finds words (values that may be addresses) in the arguments of CUDA's kernels. Finds none if the
+// driver does not report the layout of kernel parameters (drivers before CUDA 12.4).
 #pragma once
 
 #include <cuda.h>
@@ -12,23 +12,23 @@
 
 namespace uvm::preload::cuda {
 
-// The arguments of a launch: one pointer for each parameter, or else `extra`, a list that names a
-// buffer with all parameters. Both may be nullptr.
+// The arguments of a launch: `each` has one pointer for each parameter. If it is nullptr, `extra`
+// is a list that names a buffer with all parameters. Both may be nullptr.
 struct Arguments {
   void* const* each = nullptr;
   void* const* extra = nullptr;
 };
 
-// The kernel is named by the driver's handle, by a CUkernel, or by its host function (the symbol in
-// cudaLaunchKernel).
+// Return the words in a kernel's arguments. The kernel is named by the driver's handle, by a
+// CUkernel, or by its host function (the symbol in cudaLaunchKernel).
 Words words_of(CUfunction function, const Arguments& arguments);
 Words words_of(CUkernel kernel, const Arguments& arguments);
 Words words_of_symbol(const void* symbol, const Arguments& arguments);
 
-// The kernels of a graph and of its child graphs. A cudaGraph_t is a CUgraph.
+// Returns the kernels of a graph and of its child graphs. A cudaGraph_t is a CUgraph.
 GraphUses::Nodes nodes_of(CUgraph graph);
 
-// The parameters of a kernel node, in any form of the driver or of the runtime.
+// Returns the words in a kernel node's parameters, in any form of the driver or of the runtime.
 template <class Parameters>
 Words words_of_parameters(const Parameters& parameters) {
   const Arguments arguments{parameters.kernelParams, parameters.extra};

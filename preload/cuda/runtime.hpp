@@ -1,5 +1,5 @@
-// CUDA's runtime, as the handlers of intercepted calls see it (define_calls.hpp). Its twins are
-// preload/cuda/driver.hpp and preload/hip/runtime.hpp.
+// The interface of CUDA's runtime, for the handlers of intercepted calls (define_calls.hpp). The
+// other interfaces are preload/cuda/driver.hpp and preload/hip/runtime.hpp.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,31 +7,31 @@
 #include "preload/interpose.hpp"
 #include "preload/served_memory.hpp"
 
-// Deprecated functions are called by programs, and so they are intercepted.
+// Programs call deprecated functions, so uvmalloc intercepts these too.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libcudart.so")
 
 namespace uvm::preload::cuda {
 
-// The thread's current context; memory that is allocated now ends with it. nullptr: none.
+// Returns the thread's current context, or nullptr. Memory that is allocated now ends with it.
 const void* current_context() noexcept;
-// Whether the device's primary context was destroyed.
+// Returns whether the device's primary context was destroyed.
 bool is_inactive(int device) noexcept;
 
 struct Runtime {
   using Pool = cudaMemPool_t;
   static constexpr auto kVendor = ServedMemory::Vendor::kCuda;
-  // Each kind of memory has a free of its own.
+  // cudaFree and cudaFreeHost free different kinds of memory.
   static constexpr auto kFreesOfDevice = ServedMemory::Frees::kAllButPinned;
   static constexpr auto kFreesOfHost = ServedMemory::Frees::kPinned;
   static constexpr unsigned kAttachGlobal = cudaMemAttachGlobal;
   static constexpr unsigned kPinnedFlags = cudaHostAllocPortable | cudaHostAllocMapped;
   static constexpr unsigned kWriteCombined = cudaHostAllocWriteCombined;
 
-  // The thread's current device; -1: none, so forward the call, which then fails.
+  // Returns the thread's current device, or -1 if it has none: forward the call, which then fails.
   static int device() noexcept { return number_of(NEXT_OF_RUNTIME(cudaGetDevice)); }
-  // The device of a stream; that of stream 0 is the current one.
+  // Returns the device of a stream. Stream 0 belongs to the current device.
   static int device_of(cudaStream_t stream) noexcept {
     return device_of_stream(NEXT_OF_RUNTIME(cudaStreamGetDevice), stream, device);
   }

@@ -30,8 +30,8 @@ struct PointerAnswer {
   const void* host_pointer;
 };
 
-// The driver does not know ordinary memory that a device uses, and torch takes no device address
-// that the driver does not know. So report such memory as managed.
+// The driver does not know ordinary memory that a device uses, and torch rejects a device address
+// that the driver does not know. So this reports such memory as managed.
 void correct(const void* address, PointerAnswer* answer) {
   constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
   constexpr int kHost = 1;          // cudaMemoryTypeHost
@@ -64,7 +64,7 @@ auto get_attributes(const auto& call, cudaPointerAttributes* out, const void* ad
   return result;
 }
 
-// The process that loaded this library; its forked children have other numbers.
+// The process that loaded this library. In its forked children getpid() returns another number.
 const pid_t kLoadedIn = getpid();
 
 // Programs call cudaGetDeviceCount to find out whether there is CUDA. If the call fails, one line
@@ -94,16 +94,16 @@ auto get_device_count(const auto& call, int* count) {
   return result;
 }
 
-// cudaGetDriverEntryPoint and its like. Its flags, and a name of its own for a default stream per
-// thread, select other functions of the driver.
+// Handles cudaGetDriverEntryPoint and its variants. Their flags, and the variants for a default
+// stream per thread, select other functions of the driver.
 auto find_driver_function(const auto& call, const char* name, void** out, auto... rest) {
   const auto result = call.forward(name, out, rest...);
   put_ours(result, out);
   return result;
 }
 
-// A kernel is launched on a stream of the current device. Not inlined, so that a launch whose uses
-// nobody wants ends in a jump to the real function.
+// Notes a launch of a kernel on a stream of the current device. Not inlined, so that a launch that
+// need not be noted ends in a jump to the real function.
 [[gnu::noinline]] void note_runtime_launch(const auto& call, const void* symbol, void** arguments,
                                            cudaStream_t stream) noexcept {
   note_launch(call.name(), call.device(), call.order(stream),
@@ -136,16 +136,16 @@ using namespace uvm::preload::cuda;
 
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
-// Functions that cuda_runtime_api.h does not declare: compiled code calls them, since CUDA 13 for
-// <<<>>>, and headers after 13.0 leave the last one out.
+// cuda_runtime_api.h does not declare the first two functions, which compiled code calls (since
+// CUDA 13 the second one for <<<>>>). Headers after 13.0 do not declare the last one.
 void __cudaUnregisterFatBinary(void** handle);
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                std::size_t shared_bytes, cudaStream_t stream);
 cudaError_t cudaGetDriverEntryPoint(const char* name, void** out, unsigned long long flags,
                                     cudaDriverEntryPointQueryResult* status);
 
-// These two have other parameters in CUDA 11. Ours have all that either form may have, and forward
-// all of them.
+// These two have other parameters in CUDA 11. uvmalloc's functions have the parameters of both
+// forms, and forward all of them.
 __attribute__((visibility("default"))) cudaError_t uvmalloc_graph_instantiate(
     CUgraphExec* out, CUgraph graph, void* third, void* fourth,
     std::size_t fifth) __asm__("cudaGraphInstantiate");

@@ -8,7 +8,7 @@
 namespace uvm::preload::hip {
 namespace {
 
-// The number of device memory in the version of HIP that runs. The headers have that of their own.
+// Returns the type of device memory in the version of HIP that runs, not in that of the headers.
 hipMemoryType device_type() noexcept {
   int version = 0;
   const bool is_known = pass_on(NEXT_OF_RUNTIME(hipDriverGetVersion), &version) == hipSuccess;
@@ -50,7 +50,7 @@ using namespace uvm::preload;
 using namespace uvm::preload::hip;
 
 // NOLINTBEGIN(readability-identifier-naming)
-// The header overloads these two for C++, so their types are written here.
+// The header overloads these two functions for C++, so their types are written here.
 UVMALLOC_DEFINE(Runtime, hipMallocAsync, hipError_t(void**, std::size_t, hipStream_t), false, 3,
                 allocate_in_order)
 UVMALLOC_DEFINE(Runtime, hipMallocFromPoolAsync,

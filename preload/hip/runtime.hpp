@@ -1,8 +1,8 @@
-// HIP's runtime, as the handlers of intercepted calls see it (define_calls.hpp): the twin of
-// preload/cuda/runtime.hpp.
+// The interface of HIP's runtime, for the handlers of intercepted calls (define_calls.hpp). CUDA's
+// interfaces are preload/cuda/runtime.hpp and preload/cuda/driver.hpp.
 #pragma once
 
-// Without the templates that the header adds for C++, which make a function's name ambiguous.
+// Leaves out the templates that the header adds for C++, which make a function's name ambiguous.
 #ifndef __HIP_DISABLE_CPP_FUNCTIONS__
 #define __HIP_DISABLE_CPP_FUNCTIONS__
 #endif
@@ -11,7 +11,7 @@
 #include "preload/interpose.hpp"
 #include "preload/served_memory.hpp"
 
-// Deprecated functions are called by programs, and so they are intercepted.
+// Programs call deprecated functions, so uvmalloc intercepts these too.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #define NEXT_OF_RUNTIME(function) UVMALLOC_NEXT(function, "libamdhip64.so")
@@ -34,7 +34,7 @@ struct Runtime {
   static int device_of(hipStream_t stream) noexcept {
     return device_of_stream(NEXT_OF_RUNTIME(hipStreamGetDevice), stream, device);
   }
-  // Contexts of HIP are its devices.
+  // HIP's contexts are its devices.
   static int device_of_context() noexcept { return device(); }
   static const void* context_of_thread() noexcept { return nullptr; }
   static int device_to_reset() noexcept { return device(); }
