@@ -22,8 +22,7 @@ class Exclusions {
   // Appends one line to `errors` for each entry that cannot be parsed.
   Exclusions(std::string_view text, std::vector<std::string>* errors);
 
-  // Returns whether to forward the call with return address `caller`. Thread-safe; allocates
-  // nothing.
+  // Returns whether to forward a call that returns to `caller`. Thread-safe; allocates nothing.
   bool excludes(std::size_t size_bytes, const void* caller) const noexcept {
     return size_bytes < least_bytes_ || size_bytes > most_bytes_ || excludes_caller(caller);
   }

@@ -1,6 +1,5 @@
 // Handlers, for every interface, of calls that are forwarded unchanged and reported to this
-// process's allocator. `call` is an Intercepted (define_calls.hpp). Thread-safe; none of them
-// throws.
+// process's allocator. `call` is an Intercepted (define_calls.hpp). Thread-safe; none throws.
 #pragma once
 
 #include "preload/captures.hpp"

@@ -16,7 +16,7 @@
 struct uvmalloc_credits {
   std::optional<uvm::Credits> building;
   uvm::SteadyCreditClock clock;
-  std::unique_ptr<uvm::CreditGate> gate;  // from uvmalloc_credits_open() on
+  std::unique_ptr<uvm::CreditGate> gate;  // set by uvmalloc_credits_open()
 };
 
 namespace {
@@ -29,7 +29,7 @@ uvm::CreditGate& gate(uvmalloc_credits* credits) {
   if (!credits->gate) throw std::logic_error("the credits are not open yet");
   return *credits->gate;
 }
-// Capped at three years, so that adding it to the clock's time cannot overflow.
+// Limits the time to three years, so that adding it to the clock's time cannot overflow.
 uvm::Credits::Time time_of(double seconds) {
   return std::chrono::duration_cast<uvm::Credits::Time>(
       std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e8)));

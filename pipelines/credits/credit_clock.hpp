@@ -1,4 +1,4 @@
-// The clock by which a CreditGate detects late actors. Tests inject their own.
+// The clock by which a CreditGate detects late actors. Tests pass in their own clocks.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ class CreditClock {
   virtual ~CreditClock() = default;
 
   virtual Time now() const = 0;
-  // Waits until `changed` is notified, or until `until` if it is given. May return early. `lock` is
-  // held before and after.
+  // Waits until `changed` is notified or, if `until` is given, until that time. May return early.
+  // The caller holds `lock` before and after.
   virtual void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                     std::optional<Time> until) = 0;
 };

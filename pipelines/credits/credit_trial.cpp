@@ -44,7 +44,7 @@ void CreditTrial::count_tensors() {
   }
 }
 
-// The consumer with the most unread tensors has read none of those that are left.
+// The consumer with the most unread tensors has read none of the tensors that are left.
 void CreditTrial::load_sizes(std::size_t reg) {
   const Credits::Register& from = credits_->registers_[reg];
   Tensors& to = tensors_[reg];
@@ -132,7 +132,7 @@ bool CreditTrial::has_ended(std::size_t number) const {
   return is_read;
 }
 
-// The tensors that wait for it count as read.
+// The tensors that wait for the actor count as read.
 void CreditTrial::close(std::size_t actor) {
   closed_[actor] = true;
   for (const Credits::Input& input : credits_->actors_[actor].inputs) {
@@ -171,7 +171,7 @@ std::optional<std::size_t> CreditTrial::drain(bool with_all_sources) {
   for (std::size_t number = 0; number < closed_.size(); ++number) {
     must_run_[number] = with_all_sources && credits_->actors_[number].inputs.empty();
   }
-  // An action takes one tensor of each input, so no source runs more often than there are slots.
+  // An action reads one tensor of each input, so no source runs more often than there are slots.
   std::size_t most_runs = 1;
   for (const Credits::Register& reg : credits_->registers_) most_runs += reg.described.quota;
   for (most_runs *= closed_.size(); most_runs != 0; --most_runs) {
@@ -190,8 +190,8 @@ std::optional<std::size_t> CreditTrial::drain(bool with_all_sources) {
   return 0;
 }
 
-// Returns an actor with a waiting tensor. Puts the sources that supply its other inputs into
-// wanted_.
+// Returns an actor with a waiting tensor. Adds the sources for the other inputs of all such actors
+// to wanted_, which begins as must_run_.
 std::optional<std::size_t> CreditTrial::find_waiting() {
   const auto& actors = credits_->actors_;
   const auto is_empty = [this](const Credits::Input& input) {

@@ -1,11 +1,11 @@
 // Simulates Credits (credits.hpp) to find out whether all tensors in flight can be consumed within
-// the memory in some order. A trial counts tensors and hands no slots over. So it copies no actors,
-// registers or messages, and its vectors keep their memory between trials.
+// the memory in some order. A trial only counts tensors; it hands no slots over. So it copies no
+// actors, registers or messages, and its vectors keep their memory between trials.
 //
-// A register's tensors are consumed in the order in which they were made, by each of its consumers.
-// So the tensors that are left are those that the slowest consumer has not read.
+// Each consumer reads a register's tensors in the order in which they were made. So the tensors
+// that are left are those that the slowest consumer has not read.
 //
-// Not thread-safe: each Credits has its own.
+// Not thread-safe: each Credits has a trial of its own.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ class Credits;
 
 class CreditTrial {
  public:
-  // Sets the state after all running actions have ended and all messages are delivered. If
-  // `starting` is given, that actor has also run one action.
+  // Sets the state to the one after all running actions have ended and all messages have been
+  // delivered. If `starting` is given, that actor has also run one action.
   void begin(const Credits& credits, std::optional<std::size_t> starting = std::nullopt);
-  // Runs actions until nothing is in flight, in an order that the state alone decides. Sources run
-  // if a waiting tensor needs it, and once each if `with_all_sources`. Returns an actor that cannot
-  // start although a tensor waits for it, or it has to run; nullopt if there is none.
+  // Runs actions until nothing is in flight. The state alone decides the order. A source runs if a
+  // waiting tensor needs it; with `with_all_sources` each source also runs once. Returns an actor
+  // that has to run, or has a waiting tensor, but cannot start; nullopt if there is none.
   std::optional<std::size_t> drain(bool with_all_sources);
   std::size_t held_bytes() const { return held_bytes_; }
 
@@ -31,8 +31,8 @@ class CreditTrial {
   // A register's tensors, the oldest first.
   struct Tensors {
     std::vector<std::size_t> bytes;
-    std::size_t first = 0;           // those before it are consumed
-    std::vector<std::size_t> ready;  // by consumer: how many of the newest ones it has not read
+    std::size_t first = 0;           // tensors before this index are consumed
+    std::vector<std::size_t> ready;  // by consumer: how many of the newest tensors it has not read
     std::size_t count() const { return bytes.size() - first; }
   };
 

@@ -248,7 +248,7 @@ bool Credits::has_ended(std::size_t number) const {
   return is_read;
 }
 
-// Closes actors that have ended, and records when others became able to act.
+// Closes actors that have ended, and records when other actors became able to act.
 void Credits::settle(Time now) {
   for (bool changed = true; changed;) {
     changed = false;
@@ -275,7 +275,7 @@ void Credits::settle(Time now) {
 
 // ---- what is known
 
-// A source that has not started blocks no other actor, so it is never overdue.
+// A source that has not started blocks no other actor, so a source is overdue only while it runs.
 bool Credits::must_act(const Actor& actor) const {
   if (!actor.since) return false;
   return actor.inputs.empty() ? actor.running && !actor.outputs.empty() : true;

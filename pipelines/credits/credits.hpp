@@ -1,24 +1,22 @@
 // Flow control by credits (the notes on OneFlow, 4.1 to 4.3). Actors hand tensors to each other in
-// the slots of registers. A register is the output of one actor, its producer; its quota is the
-// number of its slots. Memory is therefore a dependency that is known before an action starts: an
-// action starts only if each input holds a tensor and each output has a credit, that is a free
-// slot. An action that is started never waits for memory.
+// the slots of registers. A register is the output of one actor, its producer. The register's quota
+// is the number of its slots. An action starts only if each input holds a tensor and each output
+// has a credit, which is a free slot. So memory is a dependency that is known before the start, and
+// an action that has started never waits for memory.
 //
 // The counters are those of the notes:
 //   in         tensors of an input register that a consumer may read; 0 at first
 //   out        free slots of an output register; its quota at first
-//   reference  consumers that still read a slot; its contents stay as they are while it is not 0
-// They change by messages. finish() sends a request to each consumer and an acknowledgement to each
-// producer; deliver() hands over one message. Consumers read the slot itself, so a hand-over copies
-// nothing.
+//   reference  consumers that still read a slot; the slot's contents do not change until it is 0
+// Messages change the counters. finish() sends a request to each consumer and an acknowledgement to
+// each producer; deliver() delivers one message. Consumers read the slot itself: nothing is copied.
 //
-// Quotas bound the memory of each register. `memory_bytes` also bounds the sum over all registers,
-// which may then be less than the sum of the quotas. An action starts only if, after it, the
-// tensors in flight can still be consumed within that memory in some order. That prevents the
-// deadlock of the notes (2.3), in which the inputs of two operators fill the memory that one of the
-// operators needs.
+// Quotas limit the memory of each register. `memory_bytes` also limits the sum over all registers,
+// and may be less than the sum of the quotas. An action starts only if, after it, the tensors in
+// flight can still be consumed within that memory in some order. This prevents the deadlock of the
+// notes (2.3), in which the inputs of two operators fill the memory that one of them needs.
 //
-// Not thread-safe: CreditGate is. Time is an argument. No function calls an actor.
+// Not thread-safe, unlike CreditGate. Time is an argument. No function calls an actor.
 #pragma once
 
 #include <chrono>
@@ -33,7 +31,7 @@
 
 namespace uvm {
 
-// One tensor's memory: slot `index` of register `reg`.
+// The memory of one tensor: slot `index` of register `reg`.
 struct CreditSlot {
   std::size_t reg = 0;
   std::size_t index = 0;
@@ -51,9 +49,9 @@ struct CreditAction {
 struct CreditRegister {
   std::string name;
   std::size_t producer = 0;
-  std::vector<std::size_t> consumers;  // none: memory that an action needs only while it runs
+  std::vector<std::size_t> consumers;  // empty: memory that an action needs only while it runs
   std::size_t quota = 1;               // 2 is double buffering
-  std::size_t slot_bytes = 0;          // the most that a tensor in a slot may take
+  std::size_t slot_bytes = 0;          // most bytes of a tensor in a slot
 };
 
 class Credits {
@@ -71,41 +69,40 @@ class Credits {
   std::size_t add_actor(std::string name);
   std::size_t add_register(CreditRegister description);
 
-  // Call it before the first start(). Throws std::invalid_argument, which names the actor that
-  // could never start, if memory_bytes does not hold one tensor on its way through all actors.
+  // Call before the first start(). Throws std::invalid_argument if memory_bytes does not hold one
+  // tensor on its way through all actors. The error names the actor that could never start.
   void check_memory() const;
 
-  // Whether start() would start an action. An actor runs one action at a time.
+  // Returns whether start() would start an action. An actor runs one action at a time.
   bool can_start(std::size_t actor) const;
   // Takes the oldest tensor of each input and a free slot of each output. Throws std::logic_error
   // if can_start() is false.
   CreditAction start(std::size_t actor, Time now);
-  // The running action has written `size_bytes` to its slot of register `reg`; the rest of
-  // slot_bytes is released. Throws std::length_error, which names the register and both sizes, for
-  // more than slot_bytes.
+  // Records that the running action has written `size_bytes` to its slot of register `reg`, and
+  // releases the rest of slot_bytes. If `size_bytes` exceeds slot_bytes, throws std::length_error,
+  // which names the register and both sizes.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);
-  // Ends the running action. Its outputs are requested from their consumers, its inputs are
-  // acknowledged.
+  // Ends the running action: requests its outputs from their consumers, acknowledges its inputs.
   void finish(std::size_t actor, Time now);
-  // Hands over the oldest message. Returns false if there is none.
+  // Delivers the oldest message. Returns false if there is no message.
   bool deliver(Time now);
   void deliver_all(Time now) {
     while (deliver(now)) continue;
   }
 
-  // The actor starts no more actions. Consumers end after its last tensor; producers whose
-  // consumers have all ended end too. Tensors that nobody will read any more are acknowledged.
+  // Closes an actor: it starts no more actions. Consumers end after its last tensor, and producers
+  // when all of their consumers have ended. Acknowledges tensors that nobody will read any more.
   void close(std::size_t actor, Time now);
   // Closes an actor and discards the result of its running action, if there is one: for the end of
-  // a source, or a failure. Its output slots are free again, its inputs are acknowledged.
+  // a source, or a failure. Frees the action's output slots and acknowledges its inputs.
   void abandon(std::size_t actor, Time now);
-  // Whether the actor will never start again and runs no action.
+  // Returns whether the actor runs no action and will never start one again.
   bool is_over(std::size_t actor) const;
 
-  // If a consumer has not acknowledged a readable tensor for longer than `limit`, or a source has
-  // been making one for longer, returns a sentence that names the actor and the register.
+  // Returns a sentence that names the actor and the register, if a consumer has not acknowledged a
+  // readable tensor, or a source has been making a tensor, for longer than `limit`.
   std::optional<std::string> overdue(Time now, Time limit) const;
-  // The earliest time at which overdue() can return a sentence; nullopt if no actor has to act.
+  // Returns the earliest time at which overdue() can return a sentence; nullopt: no actor must act.
   std::optional<Time> next_overdue(Time limit) const;
 
   // ---- the counters
@@ -121,7 +118,7 @@ class Credits {
   friend class CreditTrial;
   struct Slot {
     std::size_t references = 0;
-    std::size_t bytes = 0;  // charged for its tensor
+    std::size_t bytes = 0;  // charged for the slot's tensor
   };
   struct Register {
     CreditRegister described;
@@ -132,7 +129,7 @@ class Credits {
   };
   struct Input {
     std::size_t reg;
-    std::size_t consumer;  // its index among the register's consumers
+    std::size_t consumer;  // index among the register's consumers
   };
   struct Actor {
     std::string name;
@@ -140,12 +137,12 @@ class Credits {
     std::vector<std::size_t> outputs;
     std::optional<CreditAction> running;
     bool closed = false;
-    std::optional<Time> since;  // when it became able to act, or began
+    std::optional<Time> since;  // when the actor became able to act, or began
   };
   struct Message {
     bool is_request;  // else an acknowledgement
     CreditSlot slot;
-    std::size_t consumer;  // for a request: its index among the register's consumers
+    std::size_t consumer;  // of a request: index among the register's consumers
   };
 
   bool has_inputs(const Actor& actor) const;
@@ -156,7 +153,7 @@ class Credits {
   void take_slots(Actor* actor);
   void end_action(Actor* actor);
   bool has_ended(std::size_t actor) const;
-  bool must_act(const Actor& actor) const;  // and can be overdue
+  bool must_act(const Actor& actor) const;  // if so, the actor can be overdue
   void settle(Time now);
   void check(std::size_t actor) const;
 

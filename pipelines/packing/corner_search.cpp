@@ -39,7 +39,7 @@ void CornerSearch::reset(double noise, std::uint32_t seed) {
   std::mt19937 random(seed);
   for (std::uint32_t number = 0; number < problem_.size(); ++number) {
     const PackBuffer& buffer = problem_.buffer(number);
-    // A buffer without a size fits at 0.
+    // A buffer of 0 bytes fits at offset 0.
     buffers_[number].is_placed = buffer.size_bytes == 0;
     if (buffer.size_bytes == 0) continue;
     const auto length = static_cast<double>(buffer.upper - buffer.lower);
@@ -57,7 +57,7 @@ void CornerSearch::reset(double noise, std::uint32_t seed) {
   }
 }
 
-// Not recursive: a packing may have as many choices as buffers.
+// Not recursive, because a packing may have as many choices as buffers.
 bool CornerSearch::search() {
   while (open_count_ != 0) {
     Group failed = next_group();
@@ -77,8 +77,8 @@ bool CornerSearch::search() {
   return true;
 }
 
-// Whether any change since then is in the group's sections. If not, the group fails without these
-// changes too.
+// Returns whether any change after the first `changes` ones is in the group's sections. If not, the
+// group fails without these changes too.
 bool CornerSearch::has_changed(Group group, std::size_t changes) const {
   const auto begin = changes_.begin() + static_cast<std::ptrdiff_t>(changes);
   return std::any_of(begin, changes_.end(), [&](const Change& change) {
@@ -89,7 +89,7 @@ bool CornerSearch::has_changed(Group group, std::size_t changes) const {
   });
 }
 
-// The first group that is not finished.
+// Returns the first group that is not finished.
 CornerSearch::Group CornerSearch::next_group() const {
   Group group;
   while (sections_[group.begin].open_buffers == 0) ++group.begin;
@@ -97,9 +97,9 @@ CornerSearch::Group CornerSearch::next_group() const {
   return group;
 }
 
-// Chooses the section with the fewest cases; in CornerOrder::kLowest, of sections with several
-// cases the one with the lowest floor. Ties: the section with the fewest free bytes. Each section
-// has a case, because settle() raises its floor to a buffer.
+// Chooses the section with the fewest cases. In CornerOrder::kLowest a section with several cases
+// is chosen by its floor, the lowest first. Of equal sections the one with the fewest free bytes is
+// chosen. Each section has a case, because settle() raises its floor to a buffer.
 void CornerSearch::choose(Group group) {
   struct {
     std::tuple<std::int64_t, std::size_t, std::int64_t> rank;
@@ -164,7 +164,7 @@ bool CornerSearch::is_equal(std::uint32_t left, std::uint32_t right) const {
          problem_.buffer(left).size_bytes == problem_.buffer(right).size_bytes;
 }
 
-// Tries cases until one may fit. Returns false, with nothing changed, if none does.
+// Tries cases until one may fit. If none does, returns false and leaves nothing changed.
 bool CornerSearch::try_next_case(Choice* choice) {
   while (choice->next != choice->end && steps_ <= most_steps_) {
     choice->placed = options_[choice->next++];
@@ -182,7 +182,7 @@ bool CornerSearch::try_next_case(Choice* choice) {
   return false;
 }
 
-// Opens or closes a buffer. A buffer may be opened again only after those that were closed later.
+// Opens or closes a buffer. Buffers must be opened again in the reverse order of closing.
 void CornerSearch::count(std::uint32_t buffer, bool is_open) {
   const std::int32_t change = is_open ? 1 : -1;
   const std::size_t end = problem_.end_section(buffer);
@@ -230,8 +230,9 @@ void CornerSearch::set_floor(std::uint32_t section, std::int64_t floor) {
   mark(section);
 }
 
-// A buffer lies at or above the floors of its sections. A floor is at or above the lowest offset of
-// its buffers. Returns false if a section can no longer hold its buffers.
+// Raises offsets and floors until nothing changes. A buffer is at or above the floors of its
+// sections. A floor is at or above the lowest offset of its buffers. Returns false if a section can
+// no longer hold its buffers.
 bool CornerSearch::settle() {
   while (!marked_.empty()) {
     const std::uint32_t number = marked_.back();
@@ -258,8 +259,8 @@ void CornerSearch::raise_offset(std::uint32_t buffer, std::int64_t floor) {
   }
 }
 
-// The lowest floor of a section on whose floor no buffer lies. A buffer that could lie there rests
-// on an open buffer of another section.
+// Returns the lowest floor of a section if no buffer is on its present floor. A buffer that could
+// be there then rests on an open buffer of another section.
 std::int64_t CornerSearch::floor_above(std::uint32_t section) {
   const std::int64_t floor = sections_[section].floor;
   std::int64_t above = kNoFloor;

@@ -1,17 +1,18 @@
-// The improving packer: looks for a packing of at most a given height by a depth-first search over
-// the corners of the skyline.
+// The second packer, for what first_fit() leaves: searches for a packing of at most a given height.
+// It is a depth-first search over the corners of the skyline.
 //
-// The floor of a section is the lowest offset that a buffer not yet placed can get in it. A valley
-// is a run of sections with one floor between higher ones. In a section of a valley, either a
-// buffer lies on the floor, or no buffer does and the floor rises. A buffer on the floor of a
-// valley lies within the valley, so no buffer can come below it. These cases exclude each other,
-// and every packing that is pushed down is in one of them. So the search branches over the cases of
-// the section with the fewest. After each step floors and offsets raise each other until nothing
-// changes.
+// The floor of a section is the lowest offset that an unplaced buffer can get there. A valley is a
+// run of sections with one floor between sections with higher floors. Each section of a valley has
+// these cases: one of its buffers is on the floor, or none is and the floor rises. A buffer on the
+// floor of a valley is within the valley, so no buffer can get below it. The cases exclude each
+// other, and cover every packing in which no buffer can move down. So the search branches over the
+// cases of the section with the fewest. After each step, floors and offsets raise each other until
+// they are stable.
 //
-// Sections between which no buffer is left to place form groups that do not affect each other. The
-// search finishes one group before the next. If a group has no packing, it returns to the last
-// choice that affected the group, and past all choices in other groups.
+// If no unplaced buffer crosses the border between two sections, the sections on its sides do not
+// affect each other: they belong to different groups. The search finishes one group before the
+// next. If a group has no packing, the search returns to the last choice that affected the group,
+// and skips all later choices in other groups.
 //
 // Deterministic: the limit is a number of steps, not a time. A step looks at one buffer in one
 // section.
@@ -28,8 +29,9 @@
 
 namespace uvm {
 
-// Of several buffers for one floor, the search first tries the one with the largest key. kLowest is
-// by length too, and fills the lowest floor first, which suits problems with free memory.
+// The key of a buffer. Of several buffers for one floor, the search first tries the one with the
+// largest key. kLowest has the keys of kLength, and fills the lowest floor first, which suits
+// problems with free memory.
 enum class CornerOrder : std::uint8_t { kLength, kSize, kArea, kLowest };
 
 class CornerSearch {
@@ -37,14 +39,14 @@ class CornerSearch {
   // The problem must outlive the search.
   explicit CornerSearch(const PackProblem& problem) : problem_(problem) {}
 
-  // Returns offsets of at most `height_bytes`; nullopt if there is no such packing, or if the
-  // search did not find it within `most_steps`. `noise` changes each key at random by up to this
-  // part of the key.
+  // Returns the offsets of a packing of at most `height_bytes`. Returns nullopt if there is none,
+  // or if the search did not find one within `most_steps`. `noise` changes each key at random by up
+  // to this fraction of the key.
   std::optional<std::vector<std::int64_t>> fit(std::int64_t height_bytes, CornerOrder order,
                                                std::size_t most_steps, double noise = 0,
                                                std::uint32_t seed = 0);
 
-  // Whether the last fit() has tried everything: if it found nothing, there is no such packing.
+  // Returns whether the last fit() has tried everything: if it found no packing, there is none.
   bool is_exhausted() const { return steps_ <= most_steps_; }
   std::size_t steps() const { return steps_; }  // of the last fit()
 
@@ -53,16 +55,16 @@ class CornerSearch {
 
   struct Buffer {
     double key = 0;
-    std::int64_t least_offset = 0;  // by the buffers placed so far; a placed buffer's own offset
+    std::int64_t least_offset = 0;  // lowest possible offset; of a placed buffer, its own offset
     bool is_placed = false;
   };
   struct Section {
     std::int64_t floor = kNoFloor;
     std::int64_t open_bytes = 0;
     std::int32_t open_buffers = 0;
-    std::int32_t links = 0;              // open buffers that are in the next section too
-    bool is_marked = false;              // in marked_
-    std::vector<std::uint32_t> buffers;  // open ones first
+    std::int32_t links = 0;              // open (unplaced) buffers that are in the next section too
+    bool is_marked = false;              // true: in marked_
+    std::vector<std::uint32_t> buffers;  // the open ones first
   };
   // Sections [begin, end) that open buffers connect.
   struct Group {
@@ -73,14 +75,14 @@ class CornerSearch {
     bool is_floor;
     std::int64_t before;
   };
-  // A section whose cases are tried one after the other.
+  // A choice among the cases of a section, which are tried one after the other.
   struct Choice {
     std::uint32_t section;
     Group group;
-    std::size_t next, end;  // of its buffers in options_
+    std::size_t next, end;  // of the section's buffers in options_
     std::size_t changes;    // number of changes before the choice
     std::uint32_t placed;   // the buffer of the current case, or kNone
-    bool may_stay_empty;    // whether the case without a buffer on the floor is still to be tried
+    bool may_stay_empty;    // true: the case without a buffer on the floor is still to be tried
   };
 
   void reset(double noise, std::uint32_t seed);
@@ -107,7 +109,7 @@ class CornerSearch {
   std::size_t most_steps_ = 0;
   std::size_t steps_ = 0;
   CornerOrder order_ = CornerOrder::kLength;
-  std::int64_t open_count_ = 0;  // buffers that are not placed
+  std::int64_t open_count_ = 0;  // number of unplaced buffers
   std::vector<Buffer> buffers_;
   std::vector<Section> sections_;
   std::vector<std::uint32_t> marked_;  // sections whose floor or buffers have changed

@@ -12,17 +12,17 @@
 namespace uvm {
 namespace {
 
-// Steps of one search at first, which is enough for most problems. At least as many as it takes to
-// place all buffers once.
+// Steps of a search at first, which is enough for most problems. A search gets at least as many
+// steps as it takes to place all buffers once.
 constexpr std::size_t kFirstSteps = 1'000'000;
-// Failed searches until the steps of one double; twice as many at the bound. A wrong first choice
-// costs all steps of a search, so many short searches find more than few long ones.
+// After this many failed searches (twice as many at the bound) the steps of a search double. Many
+// short searches find more than few long ones, because a wrong first choice costs all steps.
 constexpr std::size_t kSearchesPerLength = 8;
-// The part of all steps for searches at the bound itself, where a wrong branch ends soonest.
+// The fraction of all steps for searches at the bound itself, where a wrong branch ends soonest.
 constexpr double kAtBound = 0.45;
-// Heights are halved until they differ by this part of the bound.
+// The distance to the best height is halved until it is below this fraction of the bound.
 constexpr double kGap = 0.002;
-// The first search in each order has the exact keys. In later ones keys change by up to this part.
+// The first search in each order uses exact keys; later ones change keys by up to this fraction.
 constexpr double kNoise = 0.5;
 constexpr std::array kOrders{CornerOrder::kLength, CornerOrder::kSize, CornerOrder::kArea,
                              CornerOrder::kLowest};
@@ -51,7 +51,7 @@ void StoragePacker::keep(std::span<const std::int64_t> offsets) {
   if (height < best_.height_bytes) best_ = {{offsets.begin(), offsets.end()}, height};
 }
 
-// Each order has three keys, the largest first; equal buffers keep the order of their numbers.
+// Each order has three keys, the largest first. Equal buffers keep the order of their numbers.
 void StoragePacker::try_fixed_orders() {
   using Keys = std::vector<double>;  // by buffer
   Keys size(problem_.size()), length(size), area(size), crowd(size);
@@ -102,7 +102,7 @@ void StoragePacker::search_heights() {
     try_height(bound, search - 1, most_steps);
     if (search % (2 * kSearchesPerLength) == 0) most_steps *= 2;
   }
-  // Heights between the bound and the best one: lower after a success, higher after a failure.
+  // Try heights between the bound and the best one: lower after a success, higher after a failure.
   const auto gap = static_cast<std::int64_t>(kGap * static_cast<double>(wanted_bytes_)) + 1;
   most_steps = first_steps;
   std::size_t failures = 0;

@@ -1,10 +1,9 @@
-// Offsets for buffers that share one piece of memory, with a height close to the live-range bound:
-// the packer behind StoragePlan (TVM, "Symbolic shape runtime": memory planning gives each storage
-// id its place). It stops as soon as it reaches the bound:
+// Finds offsets for buffers that share one piece of memory, with a height close to the live-range
+// bound. StoragePlan uses this packer (TVM, "Symbolic shape runtime": memory planning gives each
+// storage id its place). The packer stops when it reaches the bound, and tries in this order:
 //  1. The first fit of a few fixed orders, which is enough for most programs.
 //  2. CornerSearch at the bound itself, with more and more steps.
-//  3. CornerSearch for heights between the bound and the best packing, for problems without a
-//     packing at the bound, or for which none was found.
+//  3. CornerSearch for heights between the bound and the best packing, if step 2 found none.
 // The same problem, effort and seed give the same packing.
 #pragma once
 
@@ -18,12 +17,12 @@
 
 namespace uvm {
 
-// How much the packer tries before it takes the best packing so far. The default takes about half a
+// How much the packer tries before it returns the best packing so far. The default takes half a
 // second for a hard problem of some hundred buffers, and no time if a first fit reaches the bound.
 struct PackEffort {
   std::size_t steps = 450'000'000;  // of CornerSearch
   std::uint32_t seed = 1;
-  double good_enough = 1.0;  // height over bound at which the search ends
+  double good_enough = 1.0;  // the search ends at this ratio of height to bound
 };
 
 class StoragePacker {
@@ -41,7 +40,7 @@ class StoragePacker {
 
   const PackProblem& problem_;
   CornerSearch corners_;
-  std::size_t steps_;  // that are left
+  std::size_t steps_;  // steps that are left
   std::mt19937 random_;
   std::int64_t wanted_bytes_;
   Packing best_;

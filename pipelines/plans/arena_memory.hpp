@@ -1,5 +1,5 @@
-// Supplies the memory of a StorageArena: an allocator, a device, or malloc. The caller passes it
-// in, so pipelines/ depends on none of them.
+// Supplies the memory of a StorageArena, from an allocator, a device or malloc. The caller passes
+// it in, so pipelines/ depends on none of these.
 #pragma once
 
 #include <cstddef>

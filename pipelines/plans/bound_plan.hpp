@@ -1,7 +1,7 @@
-// A compiled plan bound to its tensors on one device (Glow, Phase 2: BoundFunction). It owns the
-// arena of activations, which only its own runs use. Bound plans of one compiled plan may run at
-// the same time, each on one thread. They may share a tensor if no operation writes it and it is
-// already on the device.
+// A compiled plan bound to its tensors on one device (Glow, Phase 2: BoundFunction). A bound plan
+// owns the arena of activations, which only its own runs use. Bound plans of one compiled plan may
+// run at the same time, each on one thread. They may share a tensor if no operation writes the
+// tensor and its data is already on the device.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ class BoundPlan {
  public:
   // `tensors` has a tensor for each name in plan->bound(). The tensors and their devices must
   // outlive the bound plan. Throws std::invalid_argument if a tensor is missing or has another
-  // type, or if the device does not exist; std::bad_alloc if the device has no memory for the
+  // type, or if there is no such device, and std::bad_alloc if the device has no memory for the
   // arena.
   BoundPlan(std::shared_ptr<const CompiledPlan> plan, int device,
             std::map<std::string, ResidentTensor*> tensors);

@@ -1,6 +1,6 @@
 // A program compiled for one backend (Glow, Phase 2: CompiledFunction): its kernels in order, the
-// types of its tensors, and the offsets of its activations. It holds no tensors. Immutable; any
-// number of threads may bind and run it at the same time.
+// types of its tensors, and the offsets of its activations. Holds no tensors. Immutable; any number
+// of threads may bind and run it at the same time.
 #pragma once
 
 #include <map>
@@ -28,9 +28,9 @@ class CompiledPlan {
     PlanOperation operation;
   };
 
-  // The backend must outlive the plan. Throws std::invalid_argument, which names the operation or
-  // tensor, if the backend lacks a kernel, a tensor has no type, an activation is read before it is
-  // written, or no operation uses a bound tensor.
+  // Compiles the program. The backend must outlive the plan. Throws std::invalid_argument, which
+  // names the operation or tensor, if the backend lacks a kernel, a tensor has no type, an
+  // activation is read before it is written, or no operation uses a bound tensor.
   static std::shared_ptr<const CompiledPlan> compile(const Backend& backend,
                                                      const PlanProgram& program);
 
@@ -38,7 +38,7 @@ class CompiledPlan {
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<std::string>& bound() const { return bound_; }
   const TensorType& type(const std::string& tensor) const { return types_.at(tensor); }
-  // Activations share one arena.
+  // Returns the plan of the activations, which share one arena.
   const StoragePlan& activations() const { return *activations_; }
   bool is_activation(const std::string& tensor) const { return places_.contains(tensor); }
   const StoragePlan::Place& place(const std::string& activation) const {

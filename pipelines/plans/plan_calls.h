@@ -1,7 +1,7 @@
 /* Storage plans for C and for Python's ctypes, in libuvmalloc_pipelines.so. A handle stands for one
- * StoragePlan (pipelines/plans/storage_plan.hpp); it never changes and may be used by several
- * threads. Functions that can fail write a sentence, ended by NUL and cut to the capacity, to
- * `error`. No function throws. */
+ * StoragePlan (pipelines/plans/storage_plan.hpp), which never changes; several threads may use it.
+ * Functions that can fail write a sentence to `error`, cut to `capacity` bytes with the final NUL.
+ * No function throws. */
 #ifndef UVMALLOC_PIPELINES_PLAN_CALLS_H
 #define UVMALLOC_PIPELINES_PLAN_CALLS_H
 
@@ -15,15 +15,15 @@ extern "C" {
 typedef struct uvmalloc_plan uvmalloc_plan;
 
 /* Makes a plan from a description in JSON (pipelines/plans/storage_plan_json.hpp). `effort`
- * multiplies the packer's number of steps; 1 is the default. NULL on failure. */
+ * multiplies the packer's number of steps; 1 is the default. Returns NULL on failure. */
 uvmalloc_plan* uvmalloc_plan_make(const char* description, double effort, char* error,
                                   size_t capacity);
-/* Reads a plan that uvmalloc_plan_to_json() wrote. NULL on failure. */
+/* Reads a plan that uvmalloc_plan_to_json() wrote. Returns NULL on failure. */
 uvmalloc_plan* uvmalloc_plan_from_json(const char* text, char* error, size_t capacity);
 void uvmalloc_plan_destroy(uvmalloc_plan* plan);
 
 /* Copies as much of the text as fits, ended by NUL. Returns the bytes that the whole text needs,
- * NUL included; -1 if memory runs out. */
+ * NUL included, or -1 if memory runs out. */
 int64_t uvmalloc_plan_to_json(const uvmalloc_plan* plan, char* buffer, size_t capacity);
 
 int64_t uvmalloc_plan_arena_bytes(const uvmalloc_plan* plan);

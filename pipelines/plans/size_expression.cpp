@@ -15,7 +15,7 @@ struct Fault {
   const char* what;
 };
 
-// Rounds down; the remainder has the divisor's sign.
+// Rounds down, so the remainder has the divisor's sign.
 std::int64_t divide(std::int64_t left, std::int64_t right) {
   if (right == 0) throw Fault{"divides by zero"};
   if (left == kLeast && right == -1) throw Fault{"overflows"};

@@ -1,5 +1,5 @@
-// A size that depends on named variables (TVM, "Symbolic shape runtime", Implementation 2 and 3):
-// an infix expression, compiled to postfix once and evaluated often. Values are integers of 64
+// A size that depends on named variables (TVM, "Symbolic shape runtime", Implementation 2 and 3).
+// The infix expression is compiled to postfix once and evaluated often. Values are integers of 64
 // bits; overflow is an error.
 //
 //   sum     := product (("+" | "-") product)*
@@ -7,7 +7,7 @@
 //   unary   := "-" unary | number | name | "(" sum ")" | ("min" | "max") "(" sum "," sum ")"
 //
 // A name has letters, digits and "_", begins with no digit, and is neither "min" nor "max". As in
-// Python, "/" rounds down and the result of "%" has the sign of its divisor, so a == a / b * b + a
+// Python, "/" rounds down and the result of "%" has the sign of its divisor. So a == a / b * b + a
 // % b. Immutable after parse(); may be used by several threads.
 #pragma once
 
@@ -25,7 +25,7 @@ struct ExpressionError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// All integers from `lower` to `upper`, both included.
+// Contains all integers from `lower` to `upper`, both included.
 struct SizeRange {
   std::int64_t lower = 0;
   std::int64_t upper = 0;
@@ -34,26 +34,27 @@ struct SizeRange {
 
 class SizeExpression {
  public:
-  static constexpr std::size_t kMostBytes = 4096;  // of the text
-  static constexpr std::size_t kMostDepth = 64;    // of the stack, and of parentheses
+  static constexpr std::size_t kMostBytes = 4096;  // limit of the text
+  static constexpr std::size_t kMostDepth = 64;    // limit of the stack, and of nested parentheses
 
-  // `names` are the variables that the text may use. Throws ExpressionError, which has the position
-  // in the text, if the text is no expression of them.
+  // Parses the text, which may use the variables in `names`. Throws ExpressionError, which has the
+  // position in the text, if the text is no such expression.
   static SizeExpression parse(std::string_view text, std::span<const std::string> names);
 
-  // Whether an expression can use a variable of that name.
+  // Returns whether an expression can use a variable of that name.
   static bool is_variable_name(std::string_view name);
 
-  // `values` has a value for each name. Throws ExpressionError on division by zero and on overflow.
+  // Returns the value. `values` has a value for each name. Throws ExpressionError on division by
+  // zero and on overflow.
   std::int64_t evaluate(std::span<const std::int64_t> values) const;
 
-  // Bounds of evaluate() over all values within `ranges`, by interval arithmetic. They are tight if
-  // no variable appears twice and no "%" is used. Throws ExpressionError if evaluate() could fail
-  // within these bounds.
+  // Returns bounds of evaluate() over all values within `ranges`, by interval arithmetic. The
+  // bounds are tight if no variable appears twice and no "%" is used. Throws ExpressionError if
+  // evaluate() could fail within `ranges`.
   SizeRange range(std::span<const SizeRange> ranges) const;
 
   const std::string& text() const { return text_; }
-  // The indices of the names that it uses, ascending.
+  // Returns the indices of the names that the expression uses, ascending.
   const std::vector<std::size_t>& variables() const { return variables_; }
 
  private:

@@ -50,7 +50,7 @@ class SizeExpression::Parser {
   std::span<const std::string> names_;
   std::size_t place_ = 0;
   std::size_t nesting_ = 0;
-  std::size_t depth_ = 0;  // of the stack after the steps so far
+  std::size_t depth_ = 0;  // depth of the stack after the steps so far
   SizeExpression made_;
 };
 

@@ -91,7 +91,7 @@ void StorageArena::grow(std::span<const std::int64_t> values) {
   }
   if (!has_grown) return;
   StoragePlan grown = StoragePlan::make(std::move(description), effort_);
-  // No run uses the old arena now, so it is freed before the new one is allocated.
+  // No run uses the old arena now, so it can be freed before the new one is allocated.
   give_arena_back();
   plan_ = std::move(grown);
   ++growths_;
@@ -106,7 +106,7 @@ StorageArena::Views StorageArena::make_views(std::span<const std::int64_t> value
   return made;
 }
 
-// A size whose variables have not changed is taken from the last views.
+// Sizes whose variables have not changed are copied from the last views.
 void StorageArena::evaluate(Views* made) {
   const std::size_t count = plan_.places().size();
   std::vector<bool> has_changed(made->values.size(), current_ == nullptr);

@@ -1,10 +1,10 @@
 // Runs a StoragePlan (TVM, "Symbolic shape runtime", Implementation 3): makes one allocation for
-// all storages, and views into it. bind() takes the variables' values. It evaluates only sizes
-// whose variables have changed, and takes the views from a cache if the values were bound before.
+// all storages, and views into it. bind() takes the variables' values and evaluates only the sizes
+// that depend on a changed one. It takes the views of values that were bound before from a cache.
 //
 // If a variable exceeds its bound, some storages may not fit. The policy then decides: an error, an
 // arena that grows by 1.5 (as the RFC's discussion proposes, after Folly's vector), or a separate
-// allocation for each storage that does not fit. A storage never extends beyond its memory.
+// allocation for each storage that does not fit. No storage ever extends beyond its memory.
 //
 // Not thread-safe.
 #pragma once
@@ -22,7 +22,7 @@ namespace uvm {
 
 enum class BeyondBound : std::uint8_t {
   kRefuse,    // throws PlanError, which names the variable, its value and its range
-  kGrow,      // raises the bound to 1.5 times, at least to the value, and packs again
+  kGrow,      // raises the bound by half, or to the value if that is more, and packs again
   kFallBack,  // allocates storages that do not fit separately
 };
 
@@ -36,7 +36,7 @@ class StorageArena {
  public:
   static constexpr std::size_t kCachedViews = 64;
 
-  // `memory` must outlive the arena. Takes no memory before the first bind().
+  // `memory` must outlive the arena. The arena takes no memory before the first bind().
   StorageArena(StoragePlan plan, ArenaMemory& memory, BeyondBound policy,
                const PackEffort& effort = {}, std::size_t cached_views = kCachedViews);
   ~StorageArena();
@@ -44,17 +44,17 @@ class StorageArena {
   StorageArena& operator=(const StorageArena&) = delete;
 
   // Returns the views of all storages, in the plan's order. `values` has a value for each variable
-  // of the plan; those of derived variables are ignored. The views and their contents are valid
-  // until the next bind(), which frees separate allocations. After PlanError, ExpressionError or
-  // std::bad_alloc the arena accepts another bind().
+  // of the plan; the values of derived variables are ignored. The views and their contents are
+  // valid until the next bind(), which frees separate allocations. After PlanError, ExpressionError
+  // or std::bad_alloc the arena accepts another bind().
   std::span<const StorageView> bind(std::span<const std::int64_t> values);
 
-  const StoragePlan& plan() const { return plan_; }  // kGrow replaces it
+  const StoragePlan& plan() const { return plan_; }  // kGrow replaces the plan
 
-  // ---- since the start
+  // ---- counts since the start
   std::uint64_t evaluations() const { return evaluations_; }  // of size expressions
   std::uint64_t growths() const { return growths_; }
-  std::uint64_t fall_backs() const { return fall_backs_; }  // separate allocations
+  std::uint64_t fall_backs() const { return fall_backs_; }  // number of separate allocations
   std::uint64_t view_hits() const { return cache_.hits(); }
   std::uint64_t view_misses() const { return cache_.misses(); }
 
@@ -83,7 +83,7 @@ class StorageArena {
   PackEffort effort_;
   ViewCache<Views> cache_;
   std::vector<std::size_t> given_;  // variables that the program sets
-  std::vector<std::int64_t> key_;   // their values
+  std::vector<std::int64_t> key_;   // the values of given_
   Views* current_ = nullptr;        // points into the cache, or to beyond_
   Views beyond_;                    // views with separate allocations, which are not cached
   std::vector<Apart> apart_;        // the separate allocations of beyond_

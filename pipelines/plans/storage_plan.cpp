@@ -12,8 +12,8 @@
 namespace uvm {
 namespace {
 
-// Returns all numbers in an order in which those of next(number) come before the number. Throws a
-// PlanError that lists the circle if there is one.
+// Returns all numbers in an order in which the numbers of next(number) come before the number.
+// Throws a PlanError that lists the circle if there is one.
 template <class Next, class Name>
 std::vector<std::size_t> order_without_circles(std::size_t count, Next next, Name name,
                                                std::string_view what) {
@@ -152,7 +152,7 @@ void StoragePlan::compile() {
   bound_sizes();
 }
 
-// Orders derived variables after those that they use.
+// Orders derived variables after the variables that they use.
 void StoragePlan::order_derived() {
   const auto& variables = description_.variables;
   for (const PlanVariable& variable : variables) {
@@ -237,7 +237,7 @@ void StoragePlan::bound_sizes() {
   }
 }
 
-// Sizes are in units of the alignment. An owner is live while any of its parts is.
+// Sizes are in units of the alignment. An owner is live while any of its parts is live.
 PackProblem StoragePlan::problem() const {
   const auto& storages = description_.storages;
   std::vector<PackBuffer> of_all(storages.size());

@@ -1,11 +1,11 @@
-// Places the storages of a program, whose sizes depend on named variables, in one arena (TVM,
-// "Symbolic shape runtime"). From the variables' ranges it computes the most bytes of each storage
-// (Implementation 1) and packs them. A size is an infix expression of variables and constants
-// (Implementation 2). StorageArena is the runtime (Implementation 3).
+// Places the storages of a program, with sizes that depend on named variables, in one arena (TVM,
+// "Symbolic shape runtime"). A size is an infix expression of variables and constants
+// (Implementation 2). StoragePlan computes the most bytes of each storage from the variables'
+// ranges (Implementation 1) and packs the storages. StorageArena is the runtime (Implementation 3).
 //
 // A storage is live from step `first_use` until before step `end_use`. Storages that are live at
-// the same step do not overlap. A storage that is part of another has no memory of its own: it lies
-// at the start of the other, which stays live as long.
+// the same step do not overlap. A storage that is part of another storage has no memory of its own.
+// It starts where the other storage starts, and the other storage stays live as long.
 //
 // Immutable after StoragePlan::make(); may be used by several threads.
 #pragma once
@@ -23,12 +23,12 @@
 
 namespace uvm {
 
-// Set by the program, within [lower, upper]; or derived from others by `expression`.
+// The program sets a variable, within [lower, upper], or `expression` derives it from others.
 struct PlanVariable {
   std::string name;
   std::int64_t lower = 0;
   std::int64_t upper = 0;
-  std::string expression;  // empty: set by the program
+  std::string expression;  // empty: the program sets the variable
 
   bool is_derived() const { return !expression.empty(); }
   friend bool operator==(const PlanVariable&, const PlanVariable&) = default;
@@ -39,7 +39,7 @@ struct PlanStorage {
   std::string size;  // an expression, in bytes
   std::int64_t first_use = 0;
   std::int64_t end_use = 0;
-  std::string part_of;  // another id; empty: memory of its own
+  std::string part_of;  // id of another storage; empty: this storage has memory of its own
 
   friend bool operator==(const PlanStorage&, const PlanStorage&) = default;
 };
@@ -52,7 +52,7 @@ struct PlanDescription {
   friend bool operator==(const PlanDescription&, const PlanDescription&) = default;
 };
 
-// A wrong description or plan. The message names the variable or the storage.
+// The description or plan is wrong. The message names the variable or the storage.
 struct PlanError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
@@ -61,42 +61,43 @@ class StoragePlan {
  public:
   struct Place {
     std::int64_t offset = 0;
-    std::int64_t most_bytes = 0;  // of an owner: aligned, and enough for its parts
+    std::int64_t most_bytes = 0;  // aligned; enough for the parts of an owner
     friend bool operator==(const Place&, const Place&) = default;
   };
 
-  // Computes the bounds and packs. Throws PlanError or ExpressionError for a name that is empty or
-  // used twice, an empty range, an unknown variable or id, a circle of derived variables or of
-  // parts, a size that may overflow or divide by zero or that is always negative, a storage that is
-  // live at no step, and an alignment that is no power of two.
+  // Computes the bounds and packs the storages. Throws PlanError or ExpressionError for:
+  // * a name that is empty or used twice, an unknown variable or id, or an empty range;
+  // * a circle of derived variables or of parts;
+  // * a size that may overflow or divide by zero, or that is always negative;
+  // * a storage that is live at no step, or an alignment that is no power of two.
   static StoragePlan make(PlanDescription description, const PackEffort& effort = {});
   // Uses the places that an earlier make() found, in the order of the storages. Throws PlanError if
-  // they do not match the description.
+  // the places do not match the description.
   static StoragePlan with_places(PlanDescription description, std::vector<Place> places);
 
   const PlanDescription& description() const { return description_; }
   const std::vector<Place>& places() const { return places_; }
   std::int64_t arena_bytes() const { return arena_bytes_; }
-  // The most bytes that are live at one step if all sizes are at their bounds. No plan has a
-  // smaller arena.
+  // Returns the most bytes that are live at one step if all sizes are at their bounds. No plan has
+  // a smaller arena.
   std::int64_t lower_bound_bytes() const { return lower_bound_bytes_; }
-  std::size_t storage_number(std::string_view id) const;     // PlanError: unknown
-  std::size_t variable_number(std::string_view name) const;  // PlanError: unknown
+  std::size_t storage_number(std::string_view id) const;     // throws PlanError if unknown
+  std::size_t variable_number(std::string_view name) const;  // throws PlanError if unknown
 
-  // The storage whose memory `storage` uses: itself, unless it is part of another.
+  // Returns the storage that owns the memory: `storage`, unless it is part of another storage.
   std::size_t owner(std::size_t storage) const { return owners_[storage]; }
-  // The variables set by the program that determine the size, directly or through derived ones;
-  // ascending.
+  // Returns the variables that determine the size, directly or through derived variables,
+  // ascending. Only variables that the program sets are listed.
   const std::vector<std::size_t>& dependencies(std::size_t storage) const {
     return storage_dependencies_[storage];
   }
 
-  // Fills in the derived variables. `values` has a value for each variable. Throws PlanError, which
-  // names the variable, the value and the range, if a variable set by the program is below its
-  // range, or above it and `may_exceed` is false.
+  // Fills in the derived variables. `values` has a value for each variable. Throws PlanError if a
+  // value that the program sets is below its range, or is above its range and `may_exceed` is
+  // false. The error names the variable, the value and the range.
   void derive(std::span<std::int64_t> values, bool may_exceed = false) const;
-  // The size of a storage. Throws PlanError, which names the storage, its size and the values, if
-  // the size is negative.
+  // Returns the size of a storage. If the size is negative, throws PlanError, which names the
+  // storage, its size and the values.
   std::int64_t size_bytes(std::size_t storage, std::span<const std::int64_t> values) const;
 
  private:
@@ -116,7 +117,7 @@ class StoragePlan {
   std::vector<SizeExpression> sizes_;
   std::vector<std::vector<std::size_t>> variable_dependencies_, storage_dependencies_;
   std::vector<std::size_t> owners_;
-  std::vector<std::int64_t> most_bytes_;  // by storage, aligned; an owner's is enough for its parts
+  std::vector<std::int64_t> most_bytes_;  // by storage, aligned; of an owner: enough for its parts
   std::vector<std::size_t> owning_;       // storages with memory of their own
   std::vector<Place> places_;
   std::int64_t arena_bytes_ = 0;

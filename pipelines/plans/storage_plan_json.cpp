@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kVersionKey = "uvmalloc_storage_plan";
 
-// A value of an object, by its key; `where` names the object in messages.
+// Returns a value of an object, by its key; `where` names the object in messages.
 const Json& value_of(const Json& object, const char* key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end()) throw PlanError(fmt::format("{} has no '{}'", where, key));
@@ -88,9 +88,9 @@ PlanStorage storage_of(const Json& object, std::size_t number, bool is_placed) {
   return storage;
 }
 
-// JSON does not say which of two equal keys counts, so a repeated key is an error.
+// JSON does not say which of two equal keys is valid, so a repeated key is an error.
 Json parse(std::string_view text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of the objects that are open
   return Json::parse(text, [&keys](int, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();

@@ -1,5 +1,5 @@
-// Plans as JSON. `upper` of a variable is the RFC's var_upper_bound, `most_bytes` of a storage its
-// max_bytes.
+// Reads and writes plans as JSON. `upper` of a variable is the RFC's var_upper_bound, `most_bytes`
+// of a storage is the RFC's max_bytes.
 //
 //   {"uvmalloc_storage_plan": 1, "alignment_bytes": 512,
 //    "variables": [{"name": "n", "lower": 1, "upper": 128}, {"name": "m", "expression": "2 * n"}],
@@ -22,8 +22,8 @@ inline constexpr int kPlanVersion = 1;
 
 std::string plan_to_json(const StoragePlan& plan);
 
-// Both throw PlanError or ExpressionError, which says where, for text that is no JSON, another
-// version, a missing or unknown key, a wrong value, and all that StoragePlan refuses.
+// Both throw PlanError or ExpressionError, which says where the fault is, for text that is no JSON,
+// another version, a missing or unknown key, a wrong value, and all that StoragePlan refuses.
 StoragePlan plan_from_json(std::string_view text);
 PlanDescription description_from_json(std::string_view text);
 

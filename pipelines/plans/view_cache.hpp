@@ -17,8 +17,8 @@ class ViewCache {
  public:
   explicit ViewCache(std::size_t capacity) : capacity_(capacity == 0 ? 1 : capacity) {}
 
-  // The views for these values; nullptr if there are none yet. Valid until they are evicted or the
-  // cache is cleared.
+  // Returns the views for these values, or nullptr if the cache has none. The views are valid until
+  // they are evicted or the cache is cleared.
   Views* find(std::span<const std::int64_t> values) {
     const auto found = entries_.find(values);
     if (found == entries_.end()) {
@@ -30,7 +30,7 @@ class ViewCache {
     return &found->second.views;
   }
 
-  // Adds views for values that have none. If the cache is full, it calls `evicted(views)` with the
+  // Adds views for values that have none. If the cache is full, calls `evicted(views)` with the
   // least recently used set and drops that set.
   template <class Evicted>
   Views* insert(std::span<const std::int64_t> values, Views views, Evicted evicted) {

@@ -23,7 +23,7 @@ struct Registry {
   std::vector<Entry> entries;
 };
 
-// Never destroyed: another shared object may register a backend during static destruction.
+// Never destroyed, because another shared object may register a backend during static destruction.
 Registry& registry() {
   static Registry* const instance = new Registry;
   return *instance;

@@ -1,12 +1,12 @@
 // The hardware layer under compiled plans (Glow, "Refactor Backend interface"). Three classes share
-// what was in the old interface:
-//  * Backend: one kind of hardware. It holds configuration only and all methods are const, so one
-//    object serves any number of compilations and runs at a time.
-//  * CompiledPlan: the result of a compilation. Immutable; all runs share it.
-//  * BoundPlan: one compiled plan with its tensors on one device. It owns the memory of its runs.
+// what was in Glow's old interface:
+// * Backend: one kind of hardware. It holds configuration only and all methods are const, so one
+//   object serves any number of compilations and runs at a time.
+// * CompiledPlan: the result of a compilation. Immutable; all runs share it.
+// * BoundPlan: one compiled plan with its tensors on one device. It owns the memory of its runs.
 //
 // Backends are registered by name (add_backend, BackendRegistration). A shared object that is
-// opened later may register more.
+// opened later may register more backends.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace uvm {
 
-// One operation of a program: reads tensors, writes tensors, by name.
+// One operation of a program. It reads and writes tensors, which are given by name.
 struct PlanOperation {
   std::string kernel;
   std::vector<std::string> inputs;
@@ -34,8 +34,8 @@ struct DeviceSpan {
 
 class Backend {
  public:
-  // A kernel compiled for this hardware. It takes addresses on the device and is done when it
-  // returns.
+  // A kernel compiled for this hardware. The kernel takes addresses on the device, and its work is
+  // done when it returns.
   using Kernel = std::function<void(int device, std::span<const DeviceSpan> inputs,
                                     std::span<const DeviceSpan> outputs)>;
 
@@ -43,22 +43,22 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual int device_count() const = 0;
   virtual const DeviceTransfers& transfers() const = 0;
-  // Compiles one kernel; an empty function if this hardware has none of that name.
+  // Compiles one kernel. Returns an empty function if this hardware has no kernel of that name.
   virtual Kernel kernel(std::string_view name) const = 0;
 };
 
-// Makes a backend. If this machine has none, returns nullptr and writes one line to `*reason`.
+// Makes a backend. If this machine lacks the hardware, returns nullptr, with one line in `*reason`.
 using BackendFactory = std::function<std::unique_ptr<Backend>(std::string* reason)>;
 
 // These four functions are thread-safe. add_backend() returns false, and changes nothing, if the
-// name is taken or empty.
+// name is taken or empty, or the factory is empty.
 bool add_backend(std::string_view name, BackendFactory factory);
 std::vector<std::string> backend_names();
-// Throws std::invalid_argument, which lists all names, if no backend has that name;
-// std::runtime_error if this machine lacks its hardware.
+// Throws std::invalid_argument, which lists all names, if no backend has that name. Throws
+// std::runtime_error if this machine lacks the backend's hardware.
 std::unique_ptr<Backend> open_backend(std::string_view name);
-// Opens a shared object whose BackendRegistration objects register backends, and never closes it.
-// Throws std::runtime_error if it cannot be loaded or adds no new name.
+// Opens a shared object with BackendRegistration objects, which register backends, and never closes
+// it. Throws std::runtime_error if the object cannot be loaded or adds no new name.
 void load_backends(const std::string& shared_object);
 
 struct BackendRegistration {

@@ -1,4 +1,4 @@
-// The device that has the up-to-date data of a tensor, if any (Glow, Storing Device Residency
+// Names the device that has the up-to-date data of a tensor, if any (Glow, Storing Device Residency
 // Information).
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace uvm {
 
 struct DeviceResidencyInfo {
-  const DeviceTransfers* runtime = nullptr;  // nullptr: on no device
+  const DeviceTransfers* runtime = nullptr;  // nullptr: the data is on no device
   int device = -1;
   void* context = nullptr;  // the address on the device
 

@@ -1,7 +1,6 @@
-// Copies bytes to a device and back: the hardware layer of tensors that live on devices (Glow,
-// "Device Resident and Specific Tensors", Transferring To and From the Device). It holds
-// configuration only; every method is const and may be called from any thread. A copy is complete
-// when its call returns.
+// Copies bytes to a device and back: the hardware layer of tensors on devices (Glow, "Device
+// Resident and Specific Tensors", Transferring To and From the Device). Holds configuration only;
+// every method is const and callable from any thread. A copy is complete when its call returns.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace uvm {
 
-// A device refuses a copy. The message names the device and the reason.
+// A device refused a copy. The message names the device and the reason.
 struct TransferError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -18,7 +17,7 @@ struct TransferError : std::runtime_error {
 // The format of host memory that a device reads and writes without a staging copy.
 struct HostFormat {
   std::size_t alignment_bytes = 1;  // a power of two
-  std::size_t padding_bytes = 0;    // after the tensor; the device may read them
+  std::size_t padding_bytes = 0;    // after the tensor; the device may read these bytes
   friend bool operator==(const HostFormat&, const HostFormat&) = default;
 };
 
@@ -27,7 +26,7 @@ class DeviceTransfers {
   virtual ~DeviceTransfers() = default;
   virtual std::string_view name() const = 0;  // of the runtime
 
-  // Memory of the device. Throws std::bad_alloc.
+  // allocate() returns memory of the device. Throws std::bad_alloc.
   virtual void* allocate(int device, std::size_t size_bytes) const = 0;
   virtual void free(int device, void* address) const noexcept = 0;
 
@@ -37,12 +36,12 @@ class DeviceTransfers {
   virtual void to_host(int device, void* host, const void* source,
                        std::size_t size_bytes) const = 0;
 
-  // Whether between() can be called for these two devices.
+  // Returns whether between() can be called for these two devices.
   virtual bool has_peer_access(int source_device, int device) const = 0;
   virtual void between(int source_device, const void* source, int device, void* destination,
                        std::size_t size_bytes) const = 0;
 
-  // Host memory in the device's format (Glow, Pinned Tensors). Throws std::bad_alloc.
+  // For host memory in the device's format (Glow, Pinned Tensors). Throws std::bad_alloc.
   virtual HostFormat host_format(int device) const = 0;
   virtual void* allocate_pinned(int device, std::size_t size_bytes) const = 0;
   virtual void free_pinned(int device, void* address) const noexcept = 0;

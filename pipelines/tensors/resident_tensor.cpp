@@ -11,7 +11,7 @@
 namespace uvm {
 namespace {
 
-// At least one byte, so that an empty tensor has an address too.
+// Returns at least one byte, so that an empty tensor has an address too.
 void* zeroed(std::size_t size_bytes) {
   void* address = std::calloc(std::max<std::size_t>(size_bytes, 1), 1);
   if (address == nullptr) throw std::bad_alloc();

@@ -1,13 +1,13 @@
 // A tensor that tracks where its up-to-date data is: on the host, on a device, or on both (Glow,
-// "Device Resident and Specific Tensors"). A use elsewhere transfers the data, at most once (When
-// to Transfer Tensors: lazily). Results stay on their device until the host reads them.
+// "Device Resident and Specific Tensors"). A use elsewhere transfers the data, at most once (Glow,
+// When to Transfer Tensors: lazily). Results stay on their device until the host reads them.
 //
 // If the host reads data that is only on a device, HostAccess decides: an error that names the
 // tensor, or a transfer.
 //
 // The tensor owns its host memory, plain or pinned for a device (allocate_pinned()), or uses the
-// caller's. It keeps the host memory while the data is on a device, and a transfer back overwrites
-// it. Not thread-safe.
+// caller's. The tensor keeps the host memory while the data is on a device; a transfer back
+// overwrites that memory. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct TensorType {
   std::size_t element_bytes = 1;
   std::vector<std::int64_t> shape;
 
-  // std::invalid_argument for a negative dimension; std::overflow_error beyond 2^63 - 1 bytes.
+  // Throws std::invalid_argument for a negative dimension, std::overflow_error from 2^63 bytes on.
   std::size_t size_bytes() const;
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
@@ -34,7 +34,7 @@ struct TensorType {
 // What host_data() does while the data is on a device.
 enum class HostAccess : std::uint8_t { kError, kTransfer };
 
-// The message names the tensor and where its data is.
+// The data is not on the host. The message names the tensor and where its data is.
 struct NotResidentError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -49,8 +49,8 @@ struct TransferCounts {
 
 class ResidentTensor {
  public:
-  // Allocates zeroed host memory at first use, unless `host` gives it. Memory at `host` stays the
-  // caller's and must outlive the tensor.
+  // Allocates zeroed host memory at the first use, unless `host` is given. Memory at `host` stays
+  // the caller's and must outlive the tensor.
   ResidentTensor(std::string name, TensorType type, HostAccess access = HostAccess::kError,
                  void* host = nullptr);
   ~ResidentTensor();
@@ -62,17 +62,17 @@ class ResidentTensor {
   std::size_t size_bytes() const { return size_bytes_; }
 
   // ---- queries
-  // Whether the up-to-date data is on a device and not on the host.
+  // Returns whether the up-to-date data is on a device and not on the host.
   bool is_device_resident() const { return is_on_device_ && !is_on_host_; }
-  // The runtime of the answer is nullptr if no device has up-to-date data.
+  // Returns the device with up-to-date data; `runtime` is nullptr if no device has it.
   DeviceResidencyInfo residency() const { return is_on_device_ ? device_ : DeviceResidencyInfo{}; }
-  // Whether the host memory is pinned for the device.
+  // Returns whether the host memory is pinned for the device.
   bool is_pinned_for(const DeviceTransfers& runtime, int device) const;
   const TransferCounts& transfers() const { return transfers_; }
 
-  // ---- use: transfers the data if it is elsewhere
-  const void* host_data();  // may throw NotResidentError, by HostAccess
-  // For a host that writes all or part of the data; a copy on a device becomes stale.
+  // ---- access: transfers the data if it is elsewhere
+  const void* host_data();  // may throw NotResidentError, as HostAccess decides
+  // For host code that writes all or part of the data; a copy on a device becomes stale.
   void* mutable_host_data();
   const void* device_data(const DeviceTransfers& runtime, int device);
   // For a kernel that writes all or part of the data; the host's copy becomes stale.
@@ -80,17 +80,17 @@ class ResidentTensor {
   // For a kernel that writes all of the data; nothing is transferred.
   void* device_output(const DeviceTransfers& runtime, int device);
 
-  // ---- transfers, as in the document
+  // ---- transfers, as in the Glow document
   // Copies up-to-date data to the device: from the host, from a peer, or through the host if the
-  // devices are no peers. Does nothing if the device has it. `location` is memory of the device to
-  // use, which stays the caller's. If it throws std::bad_alloc or TransferError, the data stays
-  // where it was.
+  // devices are no peers. Does nothing if the device has the data. `location` is memory on the
+  // device that the tensor uses and the caller keeps. If it throws std::bad_alloc or TransferError,
+  // the data stays where it was.
   void transfer_to_device(const DeviceTransfers& runtime, int device, void* location = nullptr);
-  // Copies the data to the host if it is only on a device. `release` also frees the device's
-  // memory. Returns false, and does nothing, if no device has it.
+  // Copies the data to the host if the data is only on a device. `release` also frees the device's
+  // memory. Returns false, and does nothing, if no device has the data.
   bool transfer_from_device(bool release = true);
-  // Frees the device's memory without copying. Data that was only there is lost; the host has its
-  // older copy.
+  // Frees the device's memory without copying. Data that was only there is lost, and the host keeps
+  // its older copy.
   void release();
   // Replaces the host memory by memory in the device's format, and copies the host's data to it.
   void allocate_pinned(const DeviceTransfers& runtime, int device);
@@ -108,7 +108,7 @@ class ResidentTensor {
   void* host_ = nullptr;
   bool owns_host_ = false;
   DeviceResidencyInfo pinned_;  // the device that host_ is pinned for
-  DeviceResidencyInfo device_;  // the memory there, up to date or not
+  DeviceResidencyInfo device_;  // the memory on the device, up to date or not
   bool owns_device_ = false;
   bool is_on_host_ = true;
   bool is_on_device_ = false;

@@ -55,7 +55,7 @@ ResidentTensor& StreamedTensor::load(std::size_t window) {
   return *windows_.emplace(window, std::move(made)).first->second;
 }
 
-// A retry continues after the bytes that were read.
+// A retry continues after the bytes that have been read.
 void StreamedTensor::read(std::size_t window, char* to) {
   const std::uint64_t begin = offset_ + std::uint64_t{window} * window_bytes_;
   const std::size_t size_bytes = bytes_of(window);

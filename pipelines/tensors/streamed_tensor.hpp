@@ -1,8 +1,8 @@
-// A tensor whose data is in a source, such as a file (Glow, Tensor Streaming). It is loaded and
-// dropped in windows; each window is a ResidentTensor. Not thread-safe.
+// A tensor with its data in a source, such as a file (Glow, Tensor Streaming). The data is loaded
+// and dropped in windows; each window is a ResidentTensor. Not thread-safe.
 //
-// A failed read is retried. After kAttempts failures in a row the window stays unloaded; loaded
-// windows stay.
+// A failed read is retried. After kAttempts failures in a row the window stays unloaded; other
+// windows stay loaded.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +25,16 @@ class StreamedTensor {
  public:
   static constexpr int kAttempts = 3;
 
-  // `size_bytes` bytes of the source from `offset` on. The source must outlive the tensor. Throws
-  // std::invalid_argument if the source is shorter, or `window_bytes` is 0.
+  // The tensor is `size_bytes` bytes of the source from `offset` on. The source must outlive the
+  // tensor. Throws std::invalid_argument if the source is shorter, or `window_bytes` is 0.
   StreamedTensor(std::string name, const TensorSource& source, std::uint64_t offset,
                  std::uint64_t size_bytes, std::size_t window_bytes);
 
   std::size_t window_count() const;
-  // Reads the window unless it is loaded. Throws StreamError; std::out_of_range beyond the last
+  // Reads the window unless it is loaded. Throws StreamError, or std::out_of_range beyond the last
   // window.
   ResidentTensor& load(std::size_t window);
-  // The loaded window. Throws NotResidentError, which names the window, if it is not loaded.
+  // Returns a loaded window. If it is not loaded, throws NotResidentError, which names the window.
   ResidentTensor& at(std::size_t window);
   bool is_loaded(std::size_t window) const { return windows_.contains(window); }
   // Frees the window's host and device memory without a transfer. Does nothing if it is not loaded.

@@ -15,7 +15,7 @@ class TensorBindings {
  public:
   // Throws std::invalid_argument if the name is taken.
   ResidentTensor& add(std::string name, TensorType type, HostAccess access = HostAccess::kError);
-  // Throws std::out_of_range, which names it, for an unknown name.
+  // Throws std::out_of_range, which names the tensor, for an unknown name.
   ResidentTensor& at(std::string_view name);
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   std::size_t size() const { return tensors_.size(); }
@@ -26,7 +26,7 @@ class TensorBindings {
   // their memory.
   void ensure_outputs_available();
 
-  // Over all tensors.
+  // Returns the sum over all tensors.
   TransferCounts transfers() const;
 
  private:
