@@ -22,7 +22,7 @@ class EventPool {
   // Called in a forked child, which has one thread: forgets the events, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED { events_.clear(); }
 
-  // Forgets the events of a device whose context is gone: the context took its events along. No
+  // Forgets the events of a device that has lost its context: the events are gone with it. No
   // caller may hold an event of this device.
   void forget_device(int device) noexcept;
 

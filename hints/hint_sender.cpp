@@ -74,8 +74,8 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
   return false;
 }
 
-// Counts the result of a hint that was sent after its plan. Ignores the failure if the memory was
-// freed meanwhile, or if the memory's device has lost its context.
+// Counts the result of a deferred hint. Does not count a failure if the memory was freed meanwhile,
+// or if its device has lost its context.
 void HintSender::note_late(const Hint& hint, const RuntimeStatus& status) noexcept {
   const bool has_ended =
       status.error == RuntimeError::kInvalidValue || status.error == RuntimeError::kNotUsable;

@@ -52,7 +52,7 @@ class HintSender {
   // Called in a forked child, which has one thread: forgets the lanes, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED;
 
-  // Forgets the lanes of a device whose context is gone: the context took its lanes along.
+  // Forgets the lanes of a device that has lost its context: the lanes are gone with it.
   void forget_device(int device) noexcept;
 
   // Sends `plan` in order in the context of `device`. Prefetches start after the producer's work so

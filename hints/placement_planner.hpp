@@ -97,9 +97,9 @@ class PlacementPlanner {
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
   PlacementEvents take_events();
 
-  // Sets the soft budget to the resident bytes plus the driver's `free_bytes`, because other
-  // programs hold the rest; at most to its first value. Call this only for a device from which
-  // nothing has been evicted.
+  // Sets the soft budget to its first value, or to the resident bytes plus the driver's
+  // `free_bytes` if that is less: other programs then hold the rest. Call this only for a device
+  // from which nothing has been evicted.
   void set_free_bytes(int device, std::size_t free_bytes);
   std::size_t soft_budget_bytes(int device) const;
   // Bytes that may still be prefetched to the device.

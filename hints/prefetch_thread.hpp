@@ -1,5 +1,5 @@
-// Calls prefetches on a thread of its own, for runtimes whose prefetch returns only after the copy.
-// The thread starts with the first request. The destructor waits until all requests have run.
+// Calls prefetches on a thread of its own, for runtimes in which a prefetch returns only after the
+// copy. The thread starts with the first request. The destructor waits until all requests have run.
 //
 // Thread-safe. The lock guards the queue and is never held across a driver call.
 #pragma once
@@ -46,7 +46,7 @@ class PrefetchThread {
 
   const DeviceRuntime& runtime_;
   const Done done_;
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::array<Request, kMostRequests> requests_;
   std::size_t first_ = 0;

@@ -19,7 +19,7 @@ class OpenCaptures {
 
   // Reserves memory, so that the use_room() that follows cannot fail. Throws std::bad_alloc.
   void make_room();
-  // Records whether a capture of the stream has begun (DeviceStream{}: it failed to begin).
+  // Uses the reserved memory to record a capture of the stream. DeviceStream{}: none has begun.
   void use_room(const DeviceStream& stream) noexcept;
   // Records that the stream or its capture has ended. Does nothing if the stream has no capture.
   void remove(const DeviceStream& stream) noexcept;

@@ -22,8 +22,8 @@ struct Signature<Returned(Parameters...)> {
   using Parameter = std::tuple_element_t<kIndex, std::tuple<Parameters...>>;
 };
 
-// A program's call of one function, which is passed to the handler. `Interface` (cuda/runtime.hpp,
-// cuda/driver.hpp, hip/runtime.hpp) has what differs between interfaces.
+// A program's call of an intercepted function, as the handler receives it. `Interface`
+// (cuda/runtime.hpp, cuda/driver.hpp, hip/runtime.hpp) supplies what differs between interfaces.
 template <class Interface, Call kCall, class Function, bool kIsPerThread>
 struct Intercepted : Interface {
   using Result = typename Signature<Function>::Result;
@@ -51,7 +51,7 @@ struct Intercepted : Interface {
 
 }  // namespace uvm::preload
 
-// Defines `symbol`, whose type is `function`.
+// Defines `symbol`, a function of the type `function`.
 #define UVMALLOC_DEFINE(interface, symbol, function, is_per_thread, parameters, handler) \
   UVMALLOC_INTERPOSE uvm::preload::Signature<function>::Result symbol(                   \
       UVMALLOC_PARAMETERS_##parameters(uvm::preload::Signature<function>::Parameter)) {  \

@@ -5,10 +5,10 @@
 
 namespace uvm::preload {
 
-// Opens the newest library whose file name starts with `library` ("libcudart.so"), if an object of
-// this process was linked to this library. Afterwards the functions exist that uvmalloc forwards
-// to. If this library is only preloaded, opens nothing: without uvmalloc the program has no such
-// library either. Returns whether it opened one. Thread-safe.
+// Opens the newest library with a file name that starts with `library` ("libcudart.so"), if an
+// object of this process was linked to this library. Afterwards the functions exist that uvmalloc
+// forwards to. If this library is only preloaded, opens nothing: without uvmalloc the program has
+// no such library either. Returns whether it opened one. Thread-safe.
 bool open_dropped_library(const char* library) noexcept;
 
 }  // namespace uvm::preload

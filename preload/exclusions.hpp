@@ -16,7 +16,7 @@ namespace uvm::preload {
 class Exclusions {
  public:
   // `text` is a list, separated by commas: `<SIZE` and `>SIZE` exclude requests below and above a
-  // size; `libNAME` excludes calls from libraries whose file name begins with it;
+  // size; `libNAME` excludes calls from libraries with a file name that begins with `libNAME`;
   // `libNAME.so+0x1234` excludes one call site, by its return address within the library. Libraries
   // that register memory with network devices are excluded, unless the first entry is `none`.
   // Appends one line to `errors` for each entry that cannot be parsed.

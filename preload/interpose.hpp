@@ -23,8 +23,8 @@ namespace uvm::preload {
 
 // Returns the real definition of `symbol`, or nullptr. Searches, in this order:
 //   the global scope after this library;
-//   a mapped library whose file name starts with `library`, unless `library` is nullptr: a Python
-//   import opens libraries outside the global scope;
+//   a mapped library with a file name that starts with `library`, unless `library` is nullptr: a
+//   Python import opens libraries outside the global scope;
 //   the libraries mapped after this one: some define functions of CUDA (CuPy for ROCm calls HIP).
 // Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;

@@ -39,8 +39,8 @@ bool leave(const auto& call) noexcept {
 }
 
 // Allocates a block and puts it into `*out`, as a pointer or as the driver's number for one.
-// `is_ordered`: the block is allocated in the order of the stream. Returns false if the call is to
-// be forwarded, with the `size_bytes` that this function leaves.
+// `is_ordered`: the block is allocated in the order of the stream. Returns false if the caller has
+// to forward the call, with `size_bytes` as changed here.
 template <class Address>
 bool serve_at(const auto& call, Kind kind, int device, Address* out, std::size_t& size_bytes,
               StreamHandle stream = nullptr, bool is_ordered = false) noexcept {
@@ -102,8 +102,8 @@ bool uses_default_pool(const Call& call, int device) noexcept {
   return !is_known || is_default_pool(call, device, chosen);
 }
 
-// Forwards a free unless uvmalloc has done it. At an address in uvmalloc's memory the real free
-// would free the whole span that begins there. So the call is forwarded with an address that no
+// Forwards a free unless uvmalloc has done it. For an address in uvmalloc's memory that is no
+// block, the real free could free a whole span. So the call is forwarded with an address that no
 // memory has: the interface refuses that address, and sets its last error.
 template <class Address, class... Arguments>
 auto answer_free(const auto& call, ServedMemory::Freed freed, Address address,
@@ -258,8 +258,8 @@ auto synchronize(const auto& call, auto... context) {
 
 // ---- handlers of queries about memory
 
-// On devices that cannot share memory with the host, attaching names the stream that will use the
-// memory. Devices with served memory can share it, and the driver attaches only whole spans.
+// Attaching names the stream that will use the memory, for devices that cannot share memory with
+// the host. Devices with served memory can share it, and the driver attaches only whole spans.
 auto attach(const auto& call, auto stream, auto address, std::size_t size_bytes, unsigned flags) {
   if (find(pointer_of(address))) return call.success();
   return call.forward(stream, address, size_bytes, flags);

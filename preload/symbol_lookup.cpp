@@ -144,7 +144,7 @@ void* answer(void* handle, const char* name, const void* caller, LookUp look_up)
 
 }  // namespace
 
-// If a look-up succeeded (`result` is 0) and found a driver's function, replaces it by uvmalloc's.
+// If a look-up succeeded (`result` is 0), replaces the driver's function in `*found` by uvmalloc's.
 void put_ours(int result, void** found) noexcept {
   if (result != 0 || found == nullptr || !wants_to_serve()) return;
   for (InterceptedCall& call : intercepted_calls) {

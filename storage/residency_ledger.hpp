@@ -1,5 +1,5 @@
-// The last known place of each 2 MiB page of uvmalloc's memory, recorded when a hint is planned or
-// a page is first used. The place is an assumption: the driver may have moved the page since. Each
+// Records the last known place of each 2 MiB page of uvmalloc's memory, when a hint is planned or a
+// page is first used. The place is an assumption: the driver may have moved the page since. Each
 // span has a flat table with 16 bytes for each page.
 //
 // Guarded by the state lock.

@@ -1,9 +1,9 @@
 // The records of an allocation: one RealStorage, and an IndirectStorage for each use of it
 // (RFC-0023, "Empty Tensors"). The real record has the data for freeing: the address, and the place
-// whose context owns the memory. An indirect record has the place where the memory is used. Every
-// allocation starts with a pair inside the block's own record, which costs no allocation. A move
-// adds another indirect record, which refers to the real one. The memory is freed with the last
-// indirect record.
+// with the context that owns the memory. An indirect record has the place where the memory is used.
+// Every allocation starts with a pair inside the block's own record, which costs no allocation. A
+// move adds another indirect record, which refers to the real one. The memory is freed with the
+// last indirect record.
 //
 // The pair of a block belongs to the block's thread. The allocator's lock guards other attached
 // records. The pair is small because every live block has one: pair and the allocator's own data
@@ -43,7 +43,7 @@ struct IndirectStorage {
       : word(size_bytes | kHeld | bits_of(location)) {}
 
   std::size_t size_bytes() const { return word & kSizeMask; }  // as requested
-  // Returns whether an owner releases this record; otherwise the real record's end frees it.
+  // Returns whether an owner releases this record. If not, it is freed with the real record.
   bool held() const { return (word & kHeld) != 0; }
   Place location() const {  // the place where this use wants the memory
     return {static_cast<PlaceKind>(word >> kKindBit & 0xff),
@@ -63,7 +63,7 @@ struct RealStorage {
   IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
   std::uint32_t granules = 0;           // the size, rounded up
   std::uint16_t references = 0;         // number of indirect records
-  Place origin;                         // the place whose context frees the memory
+  Place origin;                         // the memory is freed in the context of this place
 
   std::size_t size_bytes() const { return std::size_t{granules} * kGranule; }
   // `size_bytes` is a multiple of kGranule, at most kMostSizeBytes.

@@ -5,8 +5,8 @@
 // Each program holds a lock of the file. The kernel drops that lock when the program ends in any
 // way, and others then remove the program from the table. A second lock guards changes of the
 // table. A program that cannot get the second lock within a second runs without turns, for as long
-// as a turn can last. So does a program that has waited longer than the turns of all others can
-// last: in that case another program writes false words into the table. Programs may be slow
+// as a turn can last. It also runs without turns if it has waited longer than the turns of all
+// others can last: then another program writes false words into the table. Programs may be slow
 // without turns, but they never hang.
 //
 // Thread-safe. In a forked child only the destructor may be called.

@@ -43,7 +43,7 @@ struct TurnTable {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct TurnRules {
-  std::uint64_t device_bytes = 0;  // that all programs together can hold
+  std::uint64_t device_bytes = 0;  // device memory that all programs together can hold
   std::uint64_t turn_ns = 0;
   std::uint64_t idle_ns = 0;
   // Limits the turns of all programs; turn_ns differs between programs with different budgets.
@@ -54,7 +54,7 @@ struct TurnRules {
   std::uint64_t longest_wait_ns(std::size_t programs) const;
 
   // A turn is twenty times as long as a change of programs, so that changes take 5 % of the time.
-  // Waiting for an idle program takes no longer than the change of programs that it may save.
+  // To wait for an idle program takes no longer than the change of programs that the wait may save.
   static TurnRules for_device(std::size_t device_bytes);
 };
 
@@ -80,8 +80,8 @@ class Turns {
   // Called before a kernel.
   Answer before_kernel(std::size_t program, std::uint64_t now_ns);
   // Returns whether the program may run: all programs fit, or it has the turn. Otherwise the
-  // program counts as waiting from now on. A turn that is free, or whose holder is idle, passes to
-  // the longest waiting program. If that program is stopped, it becomes the idle holder. Locked.
+  // program counts as waiting from now on. If the turn is free or its holder is idle, the longest
+  // waiting program gets the turn. If that program is stopped, it becomes the idle holder. Locked.
   bool take(std::size_t program, std::uint64_t now_ns);
   // Passes the turn to the program that has waited longest. Locked.
   void yield(std::size_t program, std::uint64_t now_ns);

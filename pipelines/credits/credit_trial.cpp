@@ -113,7 +113,7 @@ void CreditTrial::run(std::size_t actor) {
   }
 }
 
-// ---- the end
+// ---- ends of actors
 
 bool CreditTrial::has_ended(std::size_t number) const {
   const Credits::Actor& actor = credits_->actors_[number];

@@ -202,7 +202,7 @@ bool Credits::deliver(Time now) {
   return true;
 }
 
-// ---- the end
+// ---- ends of actors
 
 void Credits::close(std::size_t number, Time now) {
   check(number);
@@ -273,7 +273,7 @@ void Credits::settle(Time now) {
   }
 }
 
-// ---- what is known
+// ---- timeouts and counters
 
 // A source that has not started blocks no other actor, so a source is overdue only while it runs.
 bool Credits::must_act(const Actor& actor) const {

@@ -112,7 +112,7 @@ class CornerSearch {
   std::int64_t open_count_ = 0;  // number of unplaced buffers
   std::vector<Buffer> buffers_;
   std::vector<Section> sections_;
-  std::vector<std::uint32_t> marked_;  // sections whose floor or buffers have changed
+  std::vector<std::uint32_t> marked_;  // sections with a changed floor or changed buffers
   std::vector<Change> changes_;
   std::vector<Choice> choices_;
   std::vector<std::uint32_t> options_;

@@ -43,7 +43,7 @@ class PackProblem {
   // The sections of a buffer are [first_section(), end_section()).
   std::size_t first_section(std::size_t number) const { return first_[number]; }
   std::size_t end_section(std::size_t number) const { return end_[number]; }
-  // Buffers of a section (live), and buffers that are live at some time of a buffer (neighbors).
+  // Return the buffers of a section, and the buffers that are live at the same time as a buffer.
   std::span<const std::uint32_t> live(std::size_t section) const { return live_[section]; }
   std::span<const std::uint32_t> neighbors(std::size_t number) const { return neighbors_[number]; }
 

@@ -7,8 +7,8 @@
 //   unary   := "-" unary | number | name | "(" sum ")" | ("min" | "max") "(" sum "," sum ")"
 //
 // A name has letters, digits and "_", begins with no digit, and is neither "min" nor "max". As in
-// Python, "/" rounds down and the result of "%" has the sign of its divisor. So a == a / b * b + a
-// % b. Immutable after parse(); may be used by several threads.
+// Python, "/" rounds down and the result of "%" has the sign of its divisor:
+// a == a / b * b + a % b. Immutable after parse(); may be used by several threads.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Runs a StoragePlan (TVM, "Symbolic shape runtime", Implementation 3): makes one allocation for
 // all storages, and views into it. bind() takes the variables' values and evaluates only the sizes
-// that depend on a changed one. It takes the views of values that were bound before from a cache.
+// that depend on a changed value. If the values were bound before, the views come from a cache.
 //
 // If a variable exceeds its bound, some storages may not fit. The policy then decides: an error, an
 // arena that grows by 1.5 (as the RFC's discussion proposes, after Folly's vector), or a separate

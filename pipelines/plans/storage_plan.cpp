@@ -12,8 +12,8 @@
 namespace uvm {
 namespace {
 
-// Returns all numbers in an order in which the numbers of next(number) come before the number.
-// Throws a PlanError that lists the circle if there is one.
+// Returns all numbers, each after the numbers in next(number). Throws a PlanError that lists the
+// circle if there is one.
 template <class Next, class Name>
 std::vector<std::size_t> order_without_circles(std::size_t count, Next next, Name name,
                                                std::string_view what) {
@@ -114,7 +114,7 @@ std::size_t StoragePlan::variable_number(std::string_view name) const {
       fmt::format("the variable '{}' is unknown; known: {}", name, fmt::join(names_, ", ")));
 }
 
-// ---- what the description says
+// ---- compiling the description
 
 void StoragePlan::compile() {
   if (description_.alignment_bytes < 1 || description_.alignment_bytes > (1 << 30) ||

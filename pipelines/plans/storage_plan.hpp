@@ -5,7 +5,7 @@
 //
 // A storage is live from step `first_use` until before step `end_use`. Storages that are live at
 // the same step do not overlap. A storage that is part of another storage has no memory of its own.
-// It starts where the other storage starts, and the other storage stays live as long.
+// It is at the start of the other storage, which stays live as long as its parts.
 //
 // Immutable after StoragePlan::make(); may be used by several threads.
 #pragma once

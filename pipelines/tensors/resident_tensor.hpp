@@ -82,15 +82,15 @@ class ResidentTensor {
 
   // ---- transfers, as in the Glow document
   // Copies up-to-date data to the device: from the host, from a peer, or through the host if the
-  // devices are no peers. Does nothing if the device has the data. `location` is memory on the
-  // device that the tensor uses and the caller keeps. If it throws std::bad_alloc or TransferError,
-  // the data stays where it was.
+  // devices are no peers. Does nothing if the device has the data. The tensor uses the device
+  // memory at `location`, if it is given; the memory stays the caller's. After std::bad_alloc or
+  // TransferError the data is where it was.
   void transfer_to_device(const DeviceTransfers& runtime, int device, void* location = nullptr);
   // Copies the data to the host if the data is only on a device. `release` also frees the device's
   // memory. Returns false, and does nothing, if no device has the data.
   bool transfer_from_device(bool release = true);
-  // Frees the device's memory without copying. Data that was only there is lost, and the host keeps
-  // its older copy.
+  // Frees the device's memory without copying. Data that was only on the device is lost; the host
+  // keeps its older copy.
   void release();
   // Replaces the host memory by memory in the device's format, and copies the host's data to it.
   void allocate_pinned(const DeviceTransfers& runtime, int device);

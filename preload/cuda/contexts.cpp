@@ -1,4 +1,4 @@
-// CUDA's contexts, for the handlers of both its interfaces.
+// CUDA's contexts, for the handlers of both interfaces: the runtime and the driver.
 #include <cuda.h>
 
 #include <vector>

@@ -24,7 +24,7 @@ auto get_device_number(const auto& call, CUdeviceptr* out, void* address, unsign
   return CUDA_SUCCESS;
 }
 
-// The driver's answer describes the span around an address. Makes it describe the block there.
+// The driver's answer describes a whole span. Corrects the answer to describe the block.
 void correct(CUpointer_attribute attribute, void* answer,
              const ServedMemory::Range& block) noexcept {
   if (answer == nullptr) return;

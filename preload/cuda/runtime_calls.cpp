@@ -136,8 +136,8 @@ using namespace uvm::preload::cuda;
 
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
-// cuda_runtime_api.h does not declare the first two functions, which compiled code calls (since
-// CUDA 13 the second one for <<<>>>). Headers after 13.0 do not declare the last one.
+// cuda_runtime_api.h does not declare the first two functions. Compiled code calls them, the second
+// one for <<<>>> since CUDA 13. Headers after 13.0 do not declare the last function.
 void __cudaUnregisterFatBinary(void** handle);
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                std::size_t shared_bytes, cudaStream_t stream);

@@ -48,7 +48,7 @@ bool has(const uvmalloc_runtime_operations& table, const Operation& operation) {
   return function != nullptr;
 }
 
-// Returns the names of the operations that the table has (`there`), or lacks (not `there`).
+// Returns the names of the operations that the table has, or lacks if `there` is false.
 std::vector<const char*> names(const uvmalloc_runtime_operations& table,
                                std::span<const Operation> operations, bool there) {
   std::vector<const char*> out;

@@ -21,7 +21,7 @@ constexpr std::array kLibraries{"libamdhip64.so.7", "libamdhip64.so.6", "libamdh
 constexpr int kHsaVersionMajor = 0;
 using HsaSystemGetInfo = unsigned(int attribute, void* value);
 
-// Returns the path of the mapped object whose file name begins with `start`, or an empty string.
+// Returns the path of the mapped object with a file name that begins with `start`, or "".
 std::string path_of_mapped(std::string_view start) {
   struct Search {
     std::string_view start;
