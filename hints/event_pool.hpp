@@ -33,8 +33,7 @@ class EventPool {
   // Takes back an event that nothing waits for any more.
   void release(int device, EventHandle event) noexcept;
 
-  // Returns whether the calling thread may now record an event on the stream, or make the stream
-  // wait for an event.
+  // Returns whether the calling thread may record an event on the stream, or make the stream wait.
   bool may_wait(const DeviceStream& stream) const;
   // Makes later work of `waiting` start after the present work of `before`. may_wait() must be true
   // for both streams. Returns false if the runtime refuses.

@@ -36,8 +36,7 @@ class HintSender {
   // overlap gains.
   static constexpr std::size_t kLeastSplitBytes = 32 * kPageBytes;
   // The first piece is small because nothing is copied while the driver prepares it. Each piece is
-  // twice as large as the piece before: the driver should have prepared a piece when the copy of
-  // the piece before ends.
+  // twice as large as the one before, so that its preparation ends when the copy before it ends.
   static constexpr std::size_t kFirstPieceBytes = kPageBytes;
   static constexpr std::size_t kMostPieceBytes = 32 * kPageBytes;
 

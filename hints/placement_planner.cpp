@@ -20,8 +20,7 @@ class WithoutThreadPolicy {
   const std::optional<Policy> wanted_here_;
 };
 
-// Returns whether the thread's policy sends no hints. A hint that is not sent must not be recorded
-// as sent.
+// Returns whether the thread's policy sends no hints. Then no hint may be recorded as sent.
 bool is_silent_here() {
   return !sends_hints(thread_policy.value_or(Policy::kAuto));
 }

@@ -15,8 +15,7 @@
 //  * No hint is sent for devices that share the host's memory or page tables. The policies kDriver
 //    and kOff send no hints.
 //
-// Guarded by the state lock, except has_news() and plan_span(). plan_span() reads no state that
-// changes.
+// Guarded by the state lock, except has_news() and plan_span(), which reads no changing state.
 #pragma once
 
 #include <atomic>
@@ -70,8 +69,7 @@ class PlacementPlanner {
 
   Policy policy() const { return policy_; }
 
-  // Plans the default advice for a new span. `*placement` receives the first placement of the
-  // span's segments.
+  // Plans the default advice for a new span. `*placement` receives the placement of its segments.
   HintPlan plan_span(void* address, std::size_t size_bytes, Facade facade, int device,
                      SegmentPlacement* placement);
 

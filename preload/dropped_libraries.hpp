@@ -1,6 +1,6 @@
-// Opens libraries of CUDA and HIP that the linker dropped, because this library defines every
-// function that the program calls. `-luvmalloc -lcudart` with --as-needed, the default of some
-// distributions, has this effect.
+// Opens CUDA and HIP libraries that the linker dropped because this library defines every function
+// that the program calls. `-luvmalloc -lcudart` with --as-needed (default of some distributions)
+// drops libcudart.so.
 #pragma once
 
 namespace uvm::preload {

@@ -31,8 +31,7 @@ class KernelLayouts {
   static KernelLayouts& instance();
 
   // Adds the words of the arguments; `arguments` has one pointer for each parameter. If the layout
-  // is not cached, calls `ask` without locks, which returns std::optional<Layout>. Returns false if
-  // the layout is unknown.
+  // is not cached, gets it from ask() without locks. Returns false if the layout is unknown.
   template <class Ask>
   bool add_arguments(const void* kernel, void* const* arguments, Words* words, Ask ask) {
     if (const auto is_known = add_known(kernel, arguments, words)) return *is_known;

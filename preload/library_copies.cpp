@@ -8,7 +8,6 @@
 namespace uvm::preload {
 namespace {
 
-// Returns an address in this library.
 const void* own_address() {
   return reinterpret_cast<const void*>(&own_path);
 }

@@ -11,7 +11,6 @@ namespace uvm::preload {
 // Returns the loader's record of this library: its file and load address. Allocates nothing.
 Dl_info own_library() noexcept;
 
-// Returns the path of this library's file.
 std::string own_path();
 
 // Returns the path of the copy that was loaded first, or an empty string if this is the first copy.

@@ -26,8 +26,7 @@ inline constinit std::atomic<bool> wants_uses{false};
 inline constinit std::atomic<bool> may_want_uses{false};
 }  // namespace detail
 
-// Returns whether a device is short of memory, so that launches must report the memory that they
-// use. One relaxed load.
+// Returns whether a device is short of memory: then launches must report uses. One relaxed load.
 inline bool wants_uses() noexcept {
   return detail::wants_uses.load(std::memory_order_relaxed);
 }
@@ -43,8 +42,7 @@ void begin_to_note_uses(CachingManagedAllocator& allocator);
 // device that the words point into, except managed memory, which the program places itself.
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
 
-// Returns whether a launch on the stream runs now. During a capture it does not, and the driver
-// must not be queried.
+// Returns whether a launch runs now. During a capture it does not; then do not query the driver.
 bool runs_now(int device, StreamHandle stream);
 
 // Calls note_words() for a kernel that `call` launches; words() finds the words of its arguments.

@@ -22,7 +22,6 @@ class RegisteredMemory {
   // Removes the range that starts at `address`. Returns false if no registered range starts there.
   bool remove(const void* address);
   bool contains(const void* address);
-  // Removes the ranges of blocks that have ended.
   void forget_ended_blocks();
 
  private:

@@ -1,6 +1,5 @@
-// Handlers, for every interface, of the calls that this process's allocator serves. If a call is
-// not served, its handler forwards it. `call` is an Intercepted (define_calls.hpp). No function
-// here throws. Thread-safe.
+// Handlers, for every interface, of the calls that this process's allocator serves. They forward
+// calls that are not served. `call` is an Intercepted (define_calls.hpp). Thread-safe; none throws.
 #pragma once
 
 #include <cstddef>

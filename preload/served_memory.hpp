@@ -38,7 +38,6 @@ class ServedMemory {
   // Returns the same object if it exists, else nullptr.
   static ServedMemory* existing() noexcept;
 
-  // The kind of memory that a program requests.
   enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
   // The vendor of a call's interface. A call is forwarded if the devices are of the other vendor.
   enum class Vendor : std::uint8_t { kCuda, kHip };

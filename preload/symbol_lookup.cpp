@@ -25,8 +25,7 @@ using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
 // The code down to RealLookups runs inside the first look-up of the process. A sanitizer's runtime
-// may make that look-up before the runtime is initialised. So this code calls no function that such
-// a runtime replaces.
+// may make that look-up uninitialised, so this code calls no function that such a runtime replaces.
 
 // Returns whether the file name in `path` starts with `beginning`.
 UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginning) noexcept {

@@ -19,8 +19,7 @@ class CaptureGuard {
     return guard;
   }
 
-  // While a Hold exists, no capture begins. A forked child needs no Hold: it may not call the
-  // driver.
+  // While a Hold exists, no capture begins. A forked child takes none: it may not call the driver.
   class UVM_SCOPED_CAPABILITY Hold {
    public:
     explicit Hold(CaptureGuard& guard) UVM_NOT_ANALYSED : guard_(guard) {

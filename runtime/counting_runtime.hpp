@@ -31,8 +31,7 @@ class CountingRuntime final : public DeviceRuntime {
   // threads use this object. `counters` must outlive this object.
   void count_in(Counters* counters);
 
-  // Returns the calls so far, by the name of the DeviceRuntime method, without methods that were
-  // never called.
+  // Returns the calls so far, by the name of the DeviceRuntime method. Leaves out uncalled methods.
   using Calls = std::map<std::string, std::uint64_t>;
   Calls calls() const;
   static Calls named(const Counters& counters);

@@ -69,8 +69,7 @@ class ResidencyLedger {
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
   std::map<std::uintptr_t, Span> spans_;
-  // Counts of pages by place, stored so that bytes_at(place) is cheap. The last entry counts the
-  // pages that are nowhere.
+  // Counts of pages by place, so that bytes_at(place) is cheap. The last counts pages nowhere.
   static constexpr std::size_t kMostDevices = std::numeric_limits<std::int8_t>::max() + 1;
   static std::size_t index_of(Place place) {
     if (place.is_device()) return static_cast<std::size_t>(place.index);

@@ -1,9 +1,8 @@
-// The records of an allocation: one RealStorage, and an IndirectStorage for each use of it
-// (RFC-0023, "Empty Tensors"). The real record has the data for freeing: the address, and the place
-// with the context that owns the memory. An indirect record has the place where the memory is used.
-// Every allocation starts with a pair inside the block's own record, which costs no allocation. A
-// move adds another indirect record, which refers to the real one. The memory is freed with the
-// last indirect record.
+// The records of an allocation: one RealStorage, and an IndirectStorage for each use (RFC-0023,
+// "Empty Tensors"). The real record has the data for freeing: the address, and the place with the
+// context that owns the memory. An indirect record has the place where the memory is used. Every
+// allocation starts with a pair inside the block's own record, which costs no allocation. A move
+// adds an indirect record, which refers to the real one. The last indirect record frees the memory.
 //
 // The pair of a block belongs to the block's thread. The allocator's lock guards other attached
 // records. The pair is small because every live block has one: pair and the allocator's own data
@@ -73,8 +72,7 @@ struct RealStorage {
 
   bool alive() const { return references != 0; }
 
-  // Puts `record`, which must be filled in, in front of the list. `references` must be below
-  // kMostReferences.
+  // Puts `record`, which must be filled in, in front. `references` must be below kMostReferences.
   void attach(IndirectStorage* record) {
     record->next = indirect;
     indirect = record;

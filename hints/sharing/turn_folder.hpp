@@ -1,5 +1,4 @@
-// Finds the folder for the tables of turns (shared_turns.hpp). All programs of a user on a machine
-// use the same folder.
+// Finds the folder for the tables of turns (shared_turns.hpp), one for all programs of a user.
 #pragma once
 
 #include <string>

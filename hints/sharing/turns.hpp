@@ -77,7 +77,6 @@ class Turns {
   // Returns whether the programs hold more than the device has.
   bool is_crowded() const;
 
-  // Called before a kernel.
   Answer before_kernel(std::size_t program, std::uint64_t now_ns);
   // Returns whether the program may run: all programs fit, or it has the turn. Otherwise the
   // program counts as waiting from now on. If the turn is free or its holder is idle, the longest

@@ -51,8 +51,7 @@ class CreditGate {
   std::size_t held_bytes() const;
 
  private:
-  // Waits until the actor may start, is over, or gets an error. Returns false if none of these
-  // happens before `until`.
+  // Waits until the actor may start, is over, or gets an error. Returns false after `until`.
   bool wait_until(std::unique_lock<std::mutex>& lock, std::size_t actor,
                   std::optional<Credits::Time> until);
   // Call after each change of the credits.

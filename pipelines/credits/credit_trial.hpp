@@ -54,8 +54,8 @@ class CreditTrial {
   std::vector<Tensors> tensors_;      // by register
   std::vector<bool> closed_;          // by actor
   std::vector<bool> must_run_;        // sources that still have to run once
-  std::vector<bool> wanted_;   // must_run_, and sources that supply what a waiting tensor needs
-  std::vector<bool> starved_;  // actors on which a waiting tensor depends
+  std::vector<bool> wanted_;          // must_run_, and sources that a waiting tensor needs
+  std::vector<bool> starved_;         // actors on which a waiting tensor depends
   std::size_t held_bytes_ = 0;
 };
 

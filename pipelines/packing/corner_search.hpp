@@ -6,8 +6,7 @@
 // these cases: one of its buffers is on the floor, or none is and the floor rises. A buffer on the
 // floor of a valley is within the valley, so no buffer can get below it. The cases exclude each
 // other, and cover every packing in which no buffer can move down. So the search branches over the
-// cases of the section with the fewest. After each step, floors and offsets raise each other until
-// they are stable.
+// cases of the section with the fewest. After each step, floors and offsets rise until they agree.
 //
 // If no unplaced buffer crosses the border between two sections, the sections on its sides do not
 // affect each other: they belong to different groups. The search finishes one group before the
@@ -29,9 +28,8 @@
 
 namespace uvm {
 
-// The key of a buffer. Of several buffers for one floor, the search first tries the one with the
-// largest key. kLowest has the keys of kLength, and fills the lowest floor first, which suits
-// problems with free memory.
+// The key of a buffer. Of several buffers for one floor, the search first tries the largest key.
+// kLowest has the keys of kLength, and fills the lowest floor first, which suits much free memory.
 enum class CornerOrder : std::uint8_t { kLength, kSize, kArea, kLowest };
 
 class CornerSearch {

@@ -44,8 +44,7 @@ class SizeExpression {
   // Returns whether an expression can use a variable of that name.
   static bool is_variable_name(std::string_view name);
 
-  // Returns the value. `values` has a value for each name. Throws ExpressionError on division by
-  // zero and on overflow.
+  // `values` has a value for each name. Throws ExpressionError on division by zero and on overflow.
   std::int64_t evaluate(std::span<const std::int64_t> values) const;
 
   // Returns bounds of evaluate() over all values within `ranges`, by interval arithmetic. The

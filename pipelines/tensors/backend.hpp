@@ -34,8 +34,7 @@ struct DeviceSpan {
 
 class Backend {
  public:
-  // A kernel compiled for this hardware. The kernel takes addresses on the device, and its work is
-  // done when it returns.
+  // A kernel compiled for this hardware. It takes device addresses and returns after its work.
   using Kernel = std::function<void(int device, std::span<const DeviceSpan> inputs,
                                     std::span<const DeviceSpan> outputs)>;
 

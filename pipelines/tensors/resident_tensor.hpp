@@ -66,7 +66,6 @@ class ResidentTensor {
   bool is_device_resident() const { return is_on_device_ && !is_on_host_; }
   // Returns the device with up-to-date data; `runtime` is nullptr if no device has it.
   DeviceResidencyInfo residency() const { return is_on_device_ ? device_ : DeviceResidencyInfo{}; }
-  // Returns whether the host memory is pinned for the device.
   bool is_pinned_for(const DeviceTransfers& runtime, int device) const;
   const TransferCounts& transfers() const { return transfers_; }
 

@@ -1,7 +1,7 @@
 // A tensor with its data in a source, such as a file (Glow, Tensor Streaming). The data is loaded
 // and dropped in windows; each window is a ResidentTensor. Not thread-safe.
 //
-// A failed read is retried. After kAttempts failures in a row the window stays unloaded; other
+// A failed read is retried. After kAttempts failures in a row the window stays unloaded; loaded
 // windows stay loaded.
 #pragma once
 

@@ -421,9 +421,8 @@ class CudaRuntime final : public DeviceRuntime {
         call, status(result, call).native_name, static_cast<int>(result));
   }
 
-  // Like in_context(), for calls that the driver treats as unsafe and that would therefore
-  // invalidate a capture of any thread. They are safe here: uvmalloc's memory and events are never
-  // part of a graph.
+  // Like in_context(), for calls that invalidate captures of any thread because the driver treats
+  // them as unsafe. They are safe here: uvmalloc's memory and events are never part of a graph.
   template <class Body>
   RuntimeStatus beside_captures(int device, std::string_view call, Body body) const {
     return in_context(device, call, [&] {

@@ -1,6 +1,5 @@
-// Has all differences between CUDA and HIP except names. runtime/hip/vendor.hpp is the handwritten
-// counterpart of this file. The build makes the rest of runtime/hip from this folder
-// (hipify/README.md).
+// All differences between CUDA and HIP except names. runtime/hip/vendor.hpp is the handwritten twin
+// of this file. The build makes the rest of runtime/hip from this folder (hipify/README.md).
 //
 // Functions here hold no state and may be called from any thread.
 #pragma once

@@ -1,6 +1,5 @@
-// The handwritten counterpart of runtime/cuda/vendor.hpp: all differences between HIP and CUDA
-// except names. The build makes the other files of this folder from runtime/cuda
-// (hipify/README.md).
+// The handwritten twin of runtime/cuda/vendor.hpp: all differences between HIP and CUDA except
+// names. The build makes the other files of this folder from runtime/cuda (hipify/README.md).
 //
 // Functions here hold no state and may be called from any thread.
 #pragma once
@@ -59,8 +58,7 @@ struct DriverLibrary {
   void* handle = nullptr;
   const char* name = "";
 };
-// Prefers a library that the process has mapped already, because a second library would not know
-// the first one's handles.
+// Prefers a library that the process has mapped already: another copy would not know its handles.
 DriverLibrary load_driver();
 
 inline constexpr const char* kNoDriver =
