@@ -38,7 +38,7 @@ class Row:
     how: str
 
     def version(self) -> int:
-        """`since` in the form of HIP_VERSION, without the patch; 0 if there is none."""
+        """Returns `since` as a HIP_VERSION number with patch 0, or 0 if `since` is empty."""
         major, _, minor = (self.since or "0.0").partition(".")
         return int(major) * 10_000_000 + int(minor) * 100_000
 
@@ -69,9 +69,8 @@ def is_looked_up(text: str, start: int, end: int) -> bool:
 
 
 def translate(text: str, rows: dict[str, Row], where: str) -> str:
-    """The text in HIP. Raises TranslationError with a line for each word that cannot be
-    translated.
-    """
+    """Returns the text in HIP. Raises TranslationError, which has a line for each word that cannot
+    be translated."""
     complaints: list[str] = []
 
     def place(position: int) -> str:
@@ -101,9 +100,8 @@ def translate(text: str, rows: dict[str, Row], where: str) -> str:
 
 
 def check_of_types(translated: str, rows: dict[str, Row]) -> str:
-    """C++ that compares the type of each pointer of the translated driver_api with the declaration
-    of its function.
-    """
+    """Returns C++ that compares the type of each pointer in the translated driver_api with the
+    declaration of its function."""
     by_name = {row.hip: row for row in rows.values()}
     lines = [
         "// Written by hipify/translate.py.",

@@ -25,7 +25,7 @@ constexpr std::uint32_t kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT,
 #error "the relocation types of this processor are not known here"
 #endif
 
-// The relocations of a loaded object, from its dynamic section.
+// The relocation tables of a loaded object, from its dynamic section.
 struct Relocations {
   ElfW(Addr) base = 0;
   const ElfW(Sym) * symbols = nullptr;
@@ -52,7 +52,7 @@ Relocations relocations_of(const dl_phdr_info& info) {
   out.base = info.dlpi_addr;
   const ElfW(Dyn)* entry = dynamic_section(info);
   for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    auto pointer = entry->d_un.d_ptr;  // an address: the loader has relocated it
+    auto pointer = entry->d_un.d_ptr;  // an absolute address: the loader has relocated it
     switch (entry->d_tag) {
       case DT_SYMTAB:
         out.symbols = reinterpret_cast<const ElfW(Sym)*>(pointer);
@@ -86,7 +86,7 @@ bool is_slot(std::uint32_t type) {
   return false;
 }
 
-// The current protection of the page that holds an address. nullopt: unknown.
+// Returns the protection of the page that holds the address, or nullopt if it is unknown.
 std::optional<int> protection_of(std::uintptr_t address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -103,7 +103,7 @@ std::optional<int> protection_of(std::uintptr_t address) {
   return std::nullopt;
 }
 
-// The loader may have made the slot's page read-only; it is read-only again afterwards.
+// Stores `value` in the slot. If the slot's page is read-only, it is read-only again afterwards.
 bool store(void** slot, void* value) {
   std::atomic_ref<void*> held(*slot);
   if (held.load(std::memory_order_acquire) == value) return true;

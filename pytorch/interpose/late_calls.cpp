@@ -53,7 +53,7 @@ std::string take_torch_calls() {
     if (!functions[0].replaced) return "this torch exports tensors to numpy in an unknown way";
   }
   replace_imported_functions(nullptr, functions);
-  // These two are CUDA's. No sharing depends on them, so a failure does not stop the plugin.
+  // Functions of CUDA. Sharing does not depend on them, so a failure does not stop the plugin.
   for (const char* function : {"cudaPointerGetAttributes", "cudaGetDeviceCount"}) {
     replace_imported_function(nullptr, function, dlsym(self, function));
   }

@@ -26,7 +26,7 @@ namespace {
 
 // Returns an empty string, or one line that says why torch keeps its own allocators.
 std::string load_plugin(const TorchInProcess& torch) {
-  // The plugin is compiled with these headers; structures differ between major versions of CUDA.
+  // The plugin is compiled with these headers. CUDA's structures differ between major versions.
   constexpr int kCudaMajor = CUDA_VERSION / 1000;
   if (!torch.cuda_version.empty() &&
       !torch.cuda_version.starts_with(fmt::format("{}.", kCudaMajor))) {
@@ -63,8 +63,8 @@ std::string enable_in_torch() {
   return load_torch_plugin_late();
 }
 
-// The result of `function` in the first copy of this library, or `without_it` if that copy lacks
-// the function. nullopt: this is the first copy.
+// Calls `function` in the first copy of this library and returns its result, or `without_it` if
+// that copy lacks the function. Returns nullopt if this is the first copy.
 template <class Result>
 std::optional<Result> ask_earlier_copy(const char* function, Result without_it) {
   const std::string path = preload::earlier_copy();
@@ -117,7 +117,7 @@ const char* uvmalloc_enable_in_torch() noexcept {
     }
     static std::mutex mutex;
     std::lock_guard lock(mutex);
-    // Texts that were returned stay valid.
+    // Callers may keep a returned text, so the texts are never freed.
     static std::set<std::string> reasons;
     const std::string reason = uvm::interpose::enable_in_torch();
     return reason.empty() ? nullptr : reasons.insert(reason).first->c_str();

@@ -1,16 +1,16 @@
-// Loads the plugin for the torch in this process, once, when torch's CUDA libraries are mapped.
+// Loads the plugin for this process's torch, once, when torch's CUDA libraries are mapped.
 #pragma once
 
 #include <string>
 
 namespace uvm::interpose {
 
-// Cheap and safe to call often, also from static initialisers of other libraries. Does nothing
-// unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on, nor in a second copy of this library.
-// If there is no plugin for this torch, torch stays untouched and one line is logged.
+// Cheap and safe to call often, also from static initialisers of other libraries. Does nothing if
+// PYTORCH_ENABLE_UNIFIED_MEMORY has not switched uvmalloc on, or if this is a second copy of this
+// library. If there is no plugin for this torch, logs one line and changes nothing in torch.
 void load_torch_plugin_if_due();
 
-// The same for a program that switches uvmalloc on itself, perhaps long after it began to use
+// The same for a program that calls uvmalloc to switch it on, perhaps long after it began to use
 // torch. Returns an empty string, or one line that says why uvmalloc stays off.
 std::string load_torch_plugin_late();
 

@@ -13,14 +13,14 @@ namespace {
 using Object = PythonObject;
 using Method = Object (*)(Object self, Object arguments, Object keywords);
 
-// All are part of Python's stable interface.
+// All these functions are part of Python's stable interface.
 struct Python {
   Object (*compile)(const char* source, const char* file, int start) = nullptr;
   Object (*run_module)(const char* name, Object code) = nullptr;
   void (*print_error)() = nullptr;
   Object (*attribute)(Object, const char*) = nullptr;
   std::ptrdiff_t (*to_size)(Object) = nullptr;
-  Object (*item)(Object dictionary, Object key) = nullptr;  // borrowed
+  Object (*item)(Object dictionary, Object key) = nullptr;  // returns a borrowed reference
   Object (*copy)(Object dictionary) = nullptr;
   int (*remove)(Object dictionary, Object key) = nullptr;
   Object (*build)(const char* format, ...) = nullptr;
@@ -56,7 +56,7 @@ const Python& python() {
   return bound;
 }
 
-// PyMethodDef and PyMethodDescrObject of Python's headers.
+// Copies of PyMethodDef and PyMethodDescrObject in Python's headers.
 struct MethodTable {
   const char* name;
   Method method;
@@ -73,7 +73,7 @@ struct MethodDescriptor {
   void* vector_call;
 };
 
-// The one method that is watched.
+// The one method that watching_method() intercepts.
 struct Watched {
   std::atomic<Method> method = nullptr;
   Object keyword = nullptr;
@@ -93,7 +93,7 @@ Object call_handler(Object self, Object value, Object arguments, Object keywords
   return result;
 }
 
-// The look-up of a string fails without an error if the keyword is absent.
+// If the keyword is absent, item() returns nullptr and sets no Python error.
 Object watching_method(Object self, Object arguments, Object keywords) {
   if (keywords != nullptr) {
     if (Object value = python().item(keywords, watched.keyword)) {
@@ -103,7 +103,7 @@ Object watching_method(Object self, Object arguments, Object keywords) {
   return watched.method.load(std::memory_order_relaxed)(self, arguments, keywords);
 }
 
-// Whether this Python lays out methods as above. A free-threaded Python has a larger header.
+// Whether method objects have the layout above. Those of a free-threaded Python are larger.
 bool is_known(Object descriptor) {
   Object type = python().attribute(descriptor, "__class__");
   Object size = type != nullptr ? python().attribute(type, "__basicsize__") : nullptr;

@@ -1,4 +1,4 @@
-// Functions of the Python interpreter in this process, found by name: nothing here is compiled or
+// Looks up functions of the Python interpreter in this process by name. Nothing here is compiled or
 // linked against one version of Python.
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace uvm {
 
-// PyObject*, opaque here.
+// A PyObject*, opaque here.
 using PythonObject = void*;
 
-// Sets `out` to nullptr if there is no interpreter, or it has no such function.
+// Sets `out` to the function, or to nullptr if there is no interpreter or no such function in it.
 template <class Function>
 void bind_python(Function*& out, const char* name) {
   out = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));

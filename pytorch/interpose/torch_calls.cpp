@@ -1,5 +1,5 @@
-// Functions of torch that this library interposes: they load the plugin, and report exports, first
-// writes and graphs to it. Each of them also forwards to torch's own function.
+// Functions of torch that this library intercepts. They load the plugin, and report exports, first
+// writes and graphs to it. Each function also forwards to torch's own function.
 #include <atomic>
 #include <stdexcept>
 
@@ -18,7 +18,7 @@ std::atomic<void*> native_pinned_allocator{nullptr};
 
 namespace {
 
-// The next definition of a C++ function of torch. Throws if there is none: callers need its result.
+// Returns the next definition of a C++ function of torch. Throws if no library has one.
 template <class Function>
 Function next_of_torch(const char* symbol, const char* library) {
   if (void* function = preload::next_definition(symbol, library))
@@ -28,7 +28,7 @@ Function next_of_torch(const char* symbol, const char* library) {
                   symbol, library));
 }
 
-// Reports to the plugin, if it is loaded, that code outside torch gets the tensor's memory.
+// Reports to the plugin, if it is loaded, that code outside torch gets the tensor's address.
 void note_export(const void* tensor) {
   if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) {
     hooks->tensor_exported(tensor);
@@ -44,11 +44,11 @@ UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::interpose::TorchHook
   torch_hooks.store(hooks, std::memory_order_release);
 }
 
-// The names are those of the interposed functions.
+// The functions below have the names of the functions that they intercept.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 
-// Called by the static initialisers of every library with CUDA code when its kernels are
-// registered: inside `import torch`, before any tensor exists.
+// Called when a library with CUDA code registers its kernels, by a static initialiser of the
+// library. For torch, that is inside `import torch`, before any tensor exists.
 UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) noexcept {
   static constinit uvm::preload::NextFunction<void (*)(void**)> next{"__cudaRegisterFatBinaryEnd",
                                                                      "libcudart.so"};
@@ -56,7 +56,7 @@ UVMALLOC_INTERPOSE void __cudaRegisterFatBinaryEnd(void** handle) noexcept {
   uvm::preload::beside("import torch", [] { uvm::interpose::load_torch_plugin_if_due(); });
 }
 
-// at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu: called
+// at::setHostAllocator(c10::DeviceType, at::HostAllocator*, unsigned char), of libtorch_cpu. Called
 // by the static initialisers of torch's device libraries.
 UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh(
     signed char device_type, void* allocator, unsigned char priority) {
@@ -70,8 +70,8 @@ UVMALLOC_INTERPOSE void _ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAll
   next(device_type, allocator, priority);
 }
 
-// libshm_init(const char*), of libshm: called inside `import torch` by the thread that imports,
-// once, with Python's lock and none of the loader's.
+// libshm_init(const char*), of libshm. Called once, inside `import torch`, by the importing thread.
+// That thread holds Python's lock and no lock of the loader.
 UVMALLOC_INTERPOSE void _Z11libshm_initPKc(const char* manager) {
   static constinit uvm::preload::NextFunction<void (*)(const char*)> next{"_Z11libshm_initPKc",
                                                                           "libshm.so"};
@@ -90,7 +90,7 @@ UVMALLOC_INTERPOSE void* _ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb(const 
 
 // at::toDLPack(at::Tensor const&), at::toDLPackVersioned(at::Tensor const&),
 // at::toDLPackVersionedReadOnly(at::Tensor const&) and at::toDLPackNonOwning(at::Tensor const&,
-// DLTensor*), in newer versions with a third argument (bool), of libtorch_cpu.
+// DLTensor*), all of libtorch_cpu. In newer versions, the last one has a third argument (bool).
 UVMALLOC_INTERPOSE void* _ZN2at8toDLPackERKNS_6TensorE(const void* tensor) {
   static const auto next = uvm::interpose::next_of_torch<void* (*)(const void*)>(
       "_ZN2at8toDLPackERKNS_6TensorE", "libtorch_cpu.so");
@@ -129,8 +129,8 @@ UVMALLOC_INTERPOSE void _ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb(const
   next(tensor, out, read_only);
 }
 
-// c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10: the first write to a
-// shared storage.
+// c10::impl::cow::materialize_cow_storage(c10::StorageImpl&), of libc10. Called for the first write
+// to a shared storage.
 UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE(
     void* storage) {
   static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
@@ -142,8 +142,8 @@ UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageI
   }
 }
 
-// at::cuda::CUDAGraph::capture_end(), or the second part of it in newer versions,
-// at::cuda::CUDAGraph::replay() and its destructor, of libtorch_cuda.
+// at::cuda::CUDAGraph::capture_end() (in newer versions its second part, capture_end_post()),
+// at::cuda::CUDAGraph::replay() and the destructor of CUDAGraph, all of libtorch_cuda.
 UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph11capture_endEv(void* graph) {
   static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
       "_ZN2at4cuda9CUDAGraph11capture_endEv", "libtorch_cuda.so");

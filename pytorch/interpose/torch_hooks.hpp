@@ -1,6 +1,6 @@
 // Functions of the PyTorch plugin that the preload library calls. The library is built without
 // torch, so tensors and storages are opaque here. The plugin sets the functions when it is loaded.
-// Before that, and in programs without torch, interposed calls are only forwarded.
+// Before that, and in programs without torch, intercepted calls are only forwarded.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,10 @@ namespace uvm::interpose {
 struct TorchHooks {
   // `tensor` is an at::Tensor whose memory gets a reader or writer outside torch (numpy, DLPack).
   void (*tensor_exported)(const void* tensor) = nullptr;
-  // The first write to a shared storage, a c10::StorageImpl. Either calls `materialize(storage)`,
-  // which is torch's own function, or does its work.
+  // Called at the first write to a shared storage, a c10::StorageImpl. Either calls
+  // `materialize(storage)`, which is torch's own function, or does the work of that function.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;
-  // `graph` is an at::cuda::CUDAGraph: its capture has ended, its replay follows, it is destroyed.
+  // Called after a capture, before each replay, and when the at::cuda::CUDAGraph is destroyed.
   void (*graph_captured)(const void* graph) = nullptr;
   void (*graph_replayed)(const void* graph) = nullptr;
   void (*graph_destroyed)(const void* graph) = nullptr;
@@ -22,25 +22,25 @@ struct TorchHooks {
 // Set once, when the plugin is installed; never unset.
 extern std::atomic<const TorchHooks*> torch_hooks;
 
-// Torch's own at::HostAllocator for CUDA: the last one that was registered at the default priority.
-// nullptr: none yet. Torch does not return an allocator that another one has outranked.
+// Torch's own at::HostAllocator for CUDA: the last one registered at the default priority, or
+// nullptr. Torch does not return it once an allocator with a higher priority is registered.
 extern std::atomic<void*> native_pinned_allocator;
 
 }  // namespace uvm::interpose
 
-// For the plugin: `hooks` must live for ever.
+// Called by the plugin. `hooks` must live for ever.
 extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
     const uvm::interpose::TorchHooks* hooks);
 
-// For Python (pytorch/python/uvmalloc). In a second copy of this library, the first two call those
-// of the first copy.
+// The functions below are called from Python (pytorch/python/uvmalloc). In a second copy of this
+// library, the first two forward to the first copy.
 //
 // Loads the plugin when torch has been imported, as a preloaded library does inside `import torch`.
 // Does nothing unless PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on. Returns whether the
-// plugin is in place. If it cannot be loaded, one line says why.
+// plugin is in place. If the plugin cannot be loaded, logs one line that says why.
 extern "C" __attribute__((visibility("default"))) int uvmalloc_load_in_torch() noexcept;
-// Switches unified memory on: makes this process's allocator and loads the plugin. Returns nullptr,
-// or one line that says why it failed; the line lives for ever.
+// Switches unified memory on: creates this process's allocator and loads the plugin. Returns
+// nullptr, or one line that says why it failed. The line lives for ever.
 extern "C" __attribute__((visibility("default"))) const char* uvmalloc_enable_in_torch() noexcept;
-// Returns 1 if the plugin is in place. Unlike uvmalloc_is_enabled(), initialises nothing.
+// Returns 1 if the plugin is in place. Unlike uvmalloc_is_enabled(), it initialises nothing.
 extern "C" __attribute__((visibility("default"))) int uvmalloc_is_in_torch() noexcept;

@@ -33,8 +33,8 @@ int note_library(dl_phdr_info* library, std::size_t, void* context) {
   return 0;
 }
 
-// The text that torch's version.py assigns to `name`: `name = 'text'`, with or without a type.
-// Empty: there is none.
+// Returns the text that torch's version.py assigns to `name` in a line like `name = 'text'`, with
+// or without a type annotation. Returns an empty string if there is no such line.
 std::string read_text(const std::string& library_dir, std::string_view name) {
   std::ifstream file(library_dir + "/../version.py");
   for (std::string line; std::getline(file, line);) {
@@ -51,7 +51,7 @@ std::string read_text(const std::string& library_dir, std::string_view name) {
   return {};
 }
 
-// "2.11.0+cu130" -> 2, 11; leaves both untouched if the text is no version.
+// "2.11.0+cu130" gives 2 and 11. Leaves both arguments unchanged if the text is not a version.
 void parse_version(const std::string& version, int* out_major, int* out_minor) {
   int major = 0;
   int minor = 0;

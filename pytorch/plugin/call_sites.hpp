@@ -1,5 +1,5 @@
-// Call sites in the trace (UVMALLOC_CALL_SITES): the innermost Python frame outside torch that
-// allocated a block. In a backward pass, also the operator whose gradient is computed. Thread-safe.
+// Records in the trace where each block was allocated (UVMALLOC_CALL_SITES): the innermost Python
+// frame outside torch. In a backward pass, it also names the autograd node that runs. Thread-safe.
 #pragma once
 
 #include <uvmalloc/tracing.hpp>
@@ -8,8 +8,8 @@ namespace uvm::torch_plugin {
 
 void name_call_site(CachingManagedAllocator& allocator, const void* address) noexcept;
 
-// For a block that was just allocated. One load if call sites are off. Otherwise it takes Python's
-// global interpreter lock, so the caller must hold no lock of the allocator.
+// Call it for a block that was just allocated. Costs one load if call sites are off. Otherwise it
+// takes Python's global interpreter lock, so the caller must hold no lock of the allocator.
 inline void trace_call_site(CachingManagedAllocator& allocator, const void* address) noexcept {
   if (allocator.tracing().wants_call_sites()) [[unlikely]]
     name_call_site(allocator, address);

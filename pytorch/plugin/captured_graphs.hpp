@@ -1,8 +1,8 @@
-// The memory that kernels of torch's captured graphs use. A replay runs no operator, so uses are
-// recorded during the capture. While the allocator plans moves, it gets them before each replay
-// (docs/oversubscription.md, "Graphs").
+// Records the memory that kernels of torch's captured graphs use. A replay runs no operator, so the
+// uses are recorded during the capture. While the allocator plans moves, it receives the uses
+// before each replay (docs/oversubscription.md, "Graphs").
 //
-// Thread-safe; its mutex is not held when the allocator is called.
+// Thread-safe. Its mutex is not held during calls of the allocator.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,20 @@ namespace uvm::torch_plugin {
 
 class CapturedGraphs {
  public:
-  // Lives for ever.
+  // The instance lives for ever.
   static CapturedGraphs& instance();
 
-  // Call end_capture() for each begin_capture(), also if the capture fails. Operators are watched
-  // between the two. If captures overlap, their uses are dropped.
+  // Call end_capture() once for each begin_capture(), even if the capture fails. Operators are
+  // watched between the two calls. If captures overlap, their uses are dropped.
   void begin_capture();
   void end_capture();
   bool is_capturing() const { return captures_.load(std::memory_order_relaxed) != 0; }
-  // The uses of an operator whose stream is being captured.
+  // Adds the uses of an operator on a stream that is being captured.
   void add(c10::DeviceIndex device, std::span<const live::UseRange> uses);
 
-  // `graph` is torch's object for the capture that ended last.
+  // Assigns the uses of the capture that ended last to `graph`, torch's object for it.
   void name_last_capture(const void* graph);
-  // Reports the graph's uses, on the current stream.
+  // Reports the graph's uses to the allocator, on the current stream.
   void before_replay(const void* graph) const;
   void forget(const void* graph);
 
@@ -45,7 +45,7 @@ class CapturedGraphs {
 
   mutable std::mutex mutex_;
   std::atomic<int> captures_ = 0;
-  bool is_mixed_ = false;  // another capture ran when the last one began
+  bool is_mixed_ = false;  // another capture was running when the last one began
   Uses noted_;
   std::unordered_map<const void*, std::shared_ptr<const Uses>> graphs_;
 };

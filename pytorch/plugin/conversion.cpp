@@ -18,12 +18,12 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// At most this part of a tensor is in memory twice. It is small beside any tensor that is
-// converted, and large enough to outweigh the cost of madvise.
+// The copy goes piece by piece, so at most this much of a tensor is in memory twice. A piece is
+// small beside any converted tensor, and large enough to outweigh the cost of madvise.
 constexpr std::size_t kPieceBytes = 256u << 10;
 
-// Gives the pages between two addresses back to the kernel. If it refuses (locked memory), they go
-// when the block is freed.
+// Returns the pages between two addresses to the kernel. If the kernel refuses (locked memory), the
+// pages are returned when the block is freed.
 void drop_pages(char* begin, char* end) {
   if (begin < end) madvise(begin, static_cast<std::size_t>(end - begin), MADV_DONTNEED);
 }
@@ -33,7 +33,7 @@ void move_bytes(char* to, char* from, std::size_t size_bytes) {
   const auto page_before = [](char* address) {
     return address - (reinterpret_cast<std::uintptr_t>(address) & (kPage - 1));
   };
-  // The first and the last page may hold parts of other blocks.
+  // The first and the last page may hold parts of other blocks, so they are not dropped.
   char* dropped_to = page_before(from + kPage - 1);
   for (std::size_t offset = 0; offset < size_bytes; offset += kPieceBytes) {
     const std::size_t piece_bytes = std::min(kPieceBytes, size_bytes - offset);
@@ -45,7 +45,7 @@ void move_bytes(char* to, char* from, std::size_t size_bytes) {
 }
 
 // Whether only the tensor's Python object refers to the tensor and its storage. The storage's own
-// Python object does not count. Views, autograd, and C++ code that uses the tensor do.
+// Python object does not count. Views, autograd, and C++ code that uses the tensor count.
 bool is_held_by_python_alone(const at::Tensor& tensor) {
   const bool has_storage_object = storage_of(tensor).pyobj_slot()->load_pyobj() != nullptr;
   return tensor.use_count() == 1 && tensor.storage().use_count() <= (has_storage_object ? 2 : 1);
@@ -64,7 +64,7 @@ bool is_early_and_exported(const c10::StorageImpl& storage) {
 }
 
 std::optional<CopyReason> convert(const at::Tensor& tensor, int device) {
-  const SolePythonThread thread;  // no other thread can begin to read
+  const SolePythonThread thread;  // makes sure that no other thread can begin to read
   if (!thread.is_sole() || !is_held_by_python_alone(tensor)) return CopyReason::kMayBeRead;
   c10::StorageImpl& storage = storage_of(tensor);
   void* address = data_of(storage).get();

@@ -24,8 +24,8 @@ namespace {
 
 namespace cow = c10::impl::cow;
 
-// A first write copies under one of these mutexes, which the storage selects. So two threads that
-// write to parts of one tensor make one copy.
+// A first write copies under one of these mutexes. The storage selects the mutex, so two threads
+// that write to parts of one tensor make one copy.
 std::array<std::mutex, 64> writing_mutexes;
 
 std::mutex& writing_mutex(const c10::StorageImpl* storage) {
@@ -33,7 +33,7 @@ std::mutex& writing_mutex(const c10::StorageImpl* storage) {
   return writing_mutexes[hash % writing_mutexes.size()];
 }
 
-// The first write to a shared storage. Construct it before the write, and call done() after it.
+// A first write to a shared storage. Construct it before the write; call done() after the write.
 class FirstWrite {
  public:
   explicit FirstWrite(const c10::StorageImpl& storage)
@@ -42,16 +42,16 @@ class FirstWrite {
     if (ours_ != nullptr) uses_ = ours_->streams().uses_of(before_);
   }
 
-  // Call it when a device's storage has its copy and still holds the shared block. Any stream of
+  // Call it when a storage on a device has its copy and still holds the shared block. Any stream of
   // the device may still read the block, because taking a pointer counts as a write.
   void leaves() const {
     if (ours_ == nullptr || !storage_.device().is_cuda()) return;
     ours_->streams().record_use_of_all(before_, storage_.device().index());
   }
 
-  // Kernels that were launched through storages that are gone may still read a block that the
-  // writer took over: wait for them. A copy on a device is used by every stream that used the
-  // tensor, not only by the stream of the first write.
+  // If the writer took over the block, waits for kernels that may still read it: they were launched
+  // through storages that are gone. If the writer made a copy on a device, records that every
+  // stream that used the tensor uses the copy, not only the stream of the first write.
   void done(bool wait) const {
     if (ours_ == nullptr) return;
     const bool stolen = storage_.data() == before_;
@@ -67,8 +67,8 @@ class FirstWrite {
   }
 
  private:
-  // The block now belongs to this storage alone. It may have been allocated for the other kind:
-  // pinned, or pageable.
+  // The block now belongs to this storage alone. The block may have been allocated as pinned for a
+  // pageable storage, or the other way round: correct its kind.
   void note_pinned() const {
     const c10::Allocator* made_by = storage_.allocator();
     const bool pinned = made_by == facades().pinned;
@@ -83,13 +83,13 @@ class FirstWrite {
   std::vector<DeviceStream> uses_;
 };
 
-// This thread separates storages that other threads may be using.
+// True while this thread separates storages that other threads may be using.
 thread_local bool copies_for_others = false;
 
-// Torch allocates the copy on the current device.
+// Copies the storage's bytes to a new block. Torch allocates the block on the current device.
 c10::DataPtr own_copy(const c10::StorageImpl& storage) {
   c10::DeviceGuard guard(storage.device());
-  // The shared block stops counting here, so a limit that had room for it has room for the copy.
+  // Stop counting the shared block first: a limit with room for it then has room for the copy.
   const UseThatEnds use(storage);
   c10::DataPtr copy;
   try {
@@ -99,7 +99,7 @@ c10::DataPtr own_copy(const c10::StorageImpl& storage) {
     use.restore();
     throw;
   }
-  // Streams of other threads do not wait for this thread's stream, which copies.
+  // This thread's stream makes the copy, and streams of other threads do not wait for that stream.
   if (copies_for_others && storage.device().is_cuda())
     allocator().streams().wait_for_uses(copy.get());
   return copy;
@@ -125,9 +125,9 @@ bool is_whole(const c10::StorageImpl& storage) {
   return is_releaser_of_whole(data_of(storage).get_deleter());
 }
 
-// Whether the storage keeps the block without a copy, as the last one over it. If it covers the
-// block, it becomes the owner. If it covers less than half, it copies: keeping the block would
-// waste the rest.
+// Returns whether the storage keeps the block without a copy, because it is the last storage over
+// the block. If it covers the whole block, it becomes the owner. If it covers less than half, it
+// copies instead: keeping the block would waste the rest.
 bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   void* released = nullptr;
   const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();
@@ -144,8 +144,8 @@ bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   return true;
 }
 
-// Runs before the first write to a storage that is shared copy-on-write. Throws as an allocation
-// does; nothing has changed then.
+// Runs before the first write to a storage that is shared copy-on-write. Throws the same errors as
+// an allocation; if it throws, nothing has changed.
 void before_first_write(c10::StorageImpl* storage) {
   std::lock_guard writing(writing_mutex(storage));
   SharedBlock* shared = nullptr;
@@ -153,7 +153,7 @@ void before_first_write(c10::StorageImpl* storage) {
   {
     std::lock_guard lock(sharing_mutex);
     shared = shared_block(*storage);
-    if (shared == nullptr) return;  // another thread was faster, or it has other memory now
+    if (shared == nullptr) return;  // another thread was faster, or the storage changed
     several_cards = shared->on_several_cards;
   }
   const FirstWrite write(*storage);
@@ -205,10 +205,10 @@ bool can_be_written_first(const c10::StorageImpl& storage) {
 
 namespace {
 
-// Torch's data pointers do not say which devices have used them: true once any two have shared.
+// True once two devices have shared a block. Torch's data pointers do not record their devices.
 std::atomic<bool> several_cards_share{false};
 
-// Turns the data pointer into torch's counted one, if it is not one yet.
+// Turns the storage's data pointer into torch's counted data pointer, if it is not one yet.
 void make_core_shared(c10::StorageImpl& storage) {
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (cow::is_cow_data_ptr(data)) return;
@@ -218,8 +218,8 @@ void make_core_shared(c10::StorageImpl& storage) {
   storage.set_data_ptr_noswap(c10::DataPtr(address, context, cow::cow_deleter, device));
 }
 
-// The number of storages over a block. Torch keeps it in a private member, which an explicit
-// instantiation may name.
+// Returns the number of storages over a block. Torch keeps the number in a private member. An
+// explicit instantiation may name private members.
 template <std::atomic<std::int64_t> cow::COWDeleterContext::*kCount>
 struct CountOf {
   friend std::int64_t storages_over(const cow::COWDeleterContext& context) {
@@ -243,13 +243,13 @@ void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
   }
   auto reference = context->decrement_refcount();
   if (auto* last = std::get_if<cow::COWDeleterContext::LastReference>(&reference)) {
-    // The other storages are gone.
+    // No other storage shares the block any more.
     const c10::DeleterFnPtr deleter = last->get_deleter();
     next = c10::DataPtr(address, last->release(), deleter, device);
   } else if (next.get() == nullptr) {
-    next = own_copy(storage);  // another storage has begun to share it
+    next = own_copy(storage);  // another storage has begun to share the block
   }
-  exchange_context(storage, std::move(next));  // the old context's reference is given up
+  exchange_context(storage, std::move(next));  // drops the old context's reference
 }
 
 }  // namespace
@@ -281,7 +281,7 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
 #if TORCH_VERSION_MINOR >= 13
   materialize(opaque);
 #else
-  // Torch gives up its reference before it allocates the copy, which may fail.
+  // Torch's own function gives up its reference before it allocates the copy, which may fail.
   (void)materialize;
   auto& storage = *static_cast<c10::StorageImpl*>(opaque);
   std::lock_guard writing(writing_mutex(&storage));
@@ -290,8 +290,8 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
   const FirstWrite write(storage);
   write_alone(storage, write);
   write.done(storage.device().is_cpu() || several_cards_share);
-  // Torch does not report when the host's storage goes. If a device's storage has the block to
-  // itself, the host's is gone.
+  // Torch does not report when the host's storage is released. If only a device's storage holds the
+  // block, the host's storage is gone.
   std::lock_guard lock(sharing_mutex);
   if (storage.device().is_cuda() && !is_copy_on_write(storage) && storage.data() == before) {
     note_left_host(before);

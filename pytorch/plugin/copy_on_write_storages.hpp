@@ -1,5 +1,5 @@
-// The storages that share, or have shared, a block copy-on-write, by block. sharing_mutex guards
-// them.
+// The storages that share, or have shared, a block copy-on-write, by block. Guarded by
+// sharing_mutex.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class CopyOnWriteStorages {
     over.push_back(storage.getWeakStorageImpl());
   }
 
-  // Takes up to `most` watched blocks, whose places may have changed, in turn. They are not watched
-  // any more: the caller watches those again that two storages still share.
+  // Takes up to `most` watched blocks, in turn. The places of their pages may have changed. The
+  // blocks are no longer watched: the caller watches a block again if two storages still share it.
   std::vector<const void*> take_watched(std::size_t most) {
     std::vector<const void*> blocks;
     for (; blocks.size() < most && !watched_.empty(); watched_.pop_front()) {
@@ -44,7 +44,7 @@ class CopyOnWriteStorages {
   }
   std::size_t watched() const { return watched_.size(); }
 
-  // In the order in which they began to share the block. They may have other memory now.
+  // Returns the storages in the order of their sharing. They may have other memory now.
   std::vector<Weak> of(const void* block) const {
     const auto found = blocks_.find(block);
     return found == blocks_.end() ? std::vector<Weak>() : found->second;

@@ -13,14 +13,14 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Torch has no named tensors from 2.15 on.
+// From 2.15 on, torch has no named tensors.
 template <class Tensor>
 bool is_named(const Tensor& tensor) {
   if constexpr (requires { tensor.has_names(); }) return tensor.has_names();
   return false;
 }
 
-// A copy of a view with gaps would be dense; shared memory keeps the gaps.
+// Whether shared memory has the strides of a copy. A copy of a view with gaps is dense.
 bool strides_survive(const at::Tensor& self, const TensorMove& request) {
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);
@@ -31,8 +31,8 @@ bool covers_storage(const at::Tensor& self) {
   return self.storage_offset() == 0 && self.storage().nbytes() == range_of(self).size_bytes;
 }
 
-// Why a view of a part of a storage must be copied; nullopt: it need not. Torch aligns its copies,
-// and kernels choose their algorithm by alignment.
+// Returns why a view of a part of a storage must be copied, or nullopt if it can be shared. Torch
+// aligns its copies, and kernels choose their algorithm by alignment.
 std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const TensorMove& request) {
   constexpr size_t kHostAlignment = 64;
   constexpr size_t kDeviceAlignment = 512;
@@ -47,8 +47,8 @@ std::optional<CopyReason> reason_to_copy_part(const at::Tensor& self, const Tens
   return address % alignment != 0 ? std::optional(CopyReason::kPartialStorage) : std::nullopt;
 }
 
-// Whether the current stream is being captured. Torch's query makes a context, so the device must
-// have one.
+// Whether the current stream is being captured. Torch's query creates a context, so the device must
+// have one already.
 bool is_capturing() {
   return allocator().inspection().runtime().has_context(c10::cuda::current_device()) &&
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
@@ -69,11 +69,11 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const TensorMov
   }
   c10::StorageImpl& storage = storage_of(self);
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  // A conversion makes this memory movable first.
+  // A conversion will make this memory movable.
   const bool early = is_early(storage);
   const auto block = early ? std::nullopt : allocator().find(data.get());
-  // A small block shares its pages with other blocks, which stay. Copying it costs less than moving
-  // its pages back and forth. An alias must be the same memory, so it is shared all the same.
+  // A small block shares its pages with other blocks, which do not move. A copy costs less than
+  // moving the pages back and forth. An alias must be the same memory, so it is always shared.
   bool alias = request.sharing == Sharing::kAlias;
   if (!early && (!block || (!block->movable && !alias))) {
     bool small = storage.nbytes() < configuration.host_threshold_bytes || block;
@@ -85,11 +85,11 @@ std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const TensorMov
   if (const auto reason = reason_not_to_share(storage, range_of(self), request.sharing)) {
     return reason;
   }
-  // A conversion would free the memory that the pointer refers to.
+  // A conversion would free the memory that the exported pointer refers to.
   if (early && is_early_and_exported(storage)) return CopyReason::kExported;
   if (request.device->is_cuda() &&
       request.device->index() >= allocator().inspection().runtime().device_count()) {
-    return CopyReason::kForeign;  // torch reports that the device does not exist
+    return CopyReason::kForeign;  // torch then reports that the device does not exist
   }
   if (is_capturing()) return CopyReason::kCapturing;
   return std::nullopt;

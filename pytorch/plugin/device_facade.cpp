@@ -29,7 +29,7 @@ CachingManagedAllocator& find_allocator() {
   return *activation.allocator;
 }
 
-// The same as stream(), which checks the device twice. The default stream has the id 0
+// Same as stream(), but skips the second check of the device. The default stream has the id 0
 // (c10/core/Stream.h) and no handle.
 cudaStream_t current_stream(c10::DeviceIndex device) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
@@ -52,12 +52,12 @@ bool run_free_memory_callbacks() {
   std::abort();  // not reached
 }
 
-// The deleter of tensors: it cannot throw, and errors have been logged.
+// The deleter of tensors. It cannot throw: errors are logged where they occur.
 void delete_device(void* address) {
   facades().device->give_back(address);
 }
 
-// Torch's own allocator checks whether they are set, not their values.
+// Torch's own allocator also checks only whether these variables are set, not their values.
 void warn_of_ignored_variables() {
   for (const char* name : {"PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"}) {
     if (secure_getenv(name) == nullptr) continue;
@@ -67,7 +67,7 @@ void warn_of_ignored_variables() {
   }
 }
 
-// This thread takes device memory from torch's own allocator.
+// True if this thread takes device memory from torch's own allocator.
 thread_local bool device_is_ordinary = false;
 
 }  // namespace
@@ -99,7 +99,7 @@ bool DeviceFacade::native_holds_memory() const {
   return false;
 }
 
-// Costs one load each for the history and libraries' tracers, and a check of the thread's profiler.
+// Costs one load each for the history and for library tracers, and a check of the profiler.
 bool DeviceFacade::is_watched() const {
   return history_.is_watched() || c10::impl::GPUTrace::get_trace() != nullptr ||
          c10::memoryProfilingEnabled();
@@ -170,8 +170,8 @@ void DeviceFacade::copy_data(void* destination, const void* source, std::size_t 
       block ? static_cast<c10::DeviceIndex>(block->device) : c10::cuda::current_device();
   c10::cuda::CUDAGuard guard(device);
   auto stream = c10::cuda::getCurrentCUDAStream(device);
-  // The copy reads the source after this call returns. Until it has ended, nobody may reuse the
-  // source's bytes, and no writer on the host may take them over.
+  // The copy reads the source after this call returns. Until the copy has ended, the source's bytes
+  // must not be reused or taken over by a writer on the host.
   allocator().record_use(source, device, stream.stream());
   C10_CUDA_CHECK(
       cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDefault, stream.stream()));
@@ -245,7 +245,7 @@ FreeResult DeviceFacade::give_back(void* address) {
 
 void DeviceFacade::init(int device_count) {
   const Activation& activation = activate_process_allocator();
-  // Blocks made before the plugin was installed still return to torch's own allocator.
+  // Blocks allocated before the plugin was installed still return to torch's own allocator.
   if (previous_ != nullptr && !previous_->initialized()) previous_->init(device_count);
   if (activation.allocator == nullptr) {
     uninstall();
@@ -342,13 +342,13 @@ native::ShareableHandle DeviceFacade::shareIpcHandle(void* address) {
       "share with PYTORCH_ENABLE_UNIFIED_MEMORY=0");
 }
 std::shared_ptr<void> DeviceFacade::getIpcDevPtr(std::string handle) {
-  // The memory belongs to another process, whose torch allocated it.
+  // The memory belongs to another process: the torch in that process allocated it.
   TORCH_CHECK(previous_ != nullptr, "there is no allocator that opens handles of CUDA memory");
   return previous_->getIpcDevPtr(std::move(handle));
 }
 
 void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) {
-  if (has_native()) {  // maps its expandable segments for the device
+  if (has_native()) {  // torch's own allocator maps its expandable segments for the peer
     previous_->enablePeerAccess(device, peer);
     return;
   }
@@ -364,7 +364,7 @@ void DeviceFacade::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex pe
 cudaError_t DeviceFacade::memcpyAsync(void* destination, int to_device, const void* source,
                                       int from_device, size_t size_bytes, cudaStream_t stream,
                                       bool have_peer_access) {
-  // Without peer access, torch's allocator chooses the copy by how its memory was allocated.
+  // Without peer access, torch's own allocator chooses the copy by how the memory was allocated.
   const bool plain = have_peer_access || to_device == from_device || !has_native() ||
                      (allocator().find(destination) && allocator().find(source));
   if (!plain) {

@@ -1,6 +1,6 @@
-// The part of DeviceFacade that limits the memory of a device. The limit is the smaller of the
-// fraction that the program sets and the process's budget for each device. A request beyond it
-// throws.
+// The part of DeviceFacade that limits the memory of a device. The limit is the smaller of two
+// values: the fraction that the program sets, and the process's budget for each device. A request
+// above the limit throws.
 #include <algorithm>
 #include <utility>
 
@@ -11,14 +11,14 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// The process's budget of each device; SIZE_MAX if there is none.
+// Returns the process's budget for each device in bytes, or SIZE_MAX if there is none.
 std::size_t device_budget() {
   return allocator().inspection().configuration().device_budget_bytes.value_or(SIZE_MAX);
 }
 
-// Whether torch counts requests without memory as rejections: its setting throw_on_cudamalloc_oom
-// is on, which 2.11 lacks. As with torch's own allocator, a request beyond the fraction of the
-// device is always out of memory.
+// Whether torch counts a request that finds no memory as a rejection: if its setting
+// throw_on_cudamalloc_oom is on. Torch 2.11 lacks the setting. As with torch's own allocator, a
+// request above the fraction of the device is always out of memory.
 template <class Config>
 bool rejects() {
   if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
@@ -56,7 +56,7 @@ void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   check_device(device);
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within [0, 1].");
-  // A fraction of 1 is no limit: beyond the device's memory, the host's serves.
+  // A fraction of 1 is no limit: requests beyond the device's memory are served from host memory.
   Limit limit{fraction, device_budget()};
   if (fraction < 1.0) {
     DeviceDescription description;  // needs no context
@@ -90,7 +90,7 @@ void DeviceFacade::out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex
     tell_out_of_memory(device, pages_bytes, limited ? limit.bytes : total_bytes, free_bytes);
   }
   using c10::CachingAllocator::format_size;
-  // The message begins with torch's own words, which programs search for.
+  // The message begins with torch's own words because programs search for them.
   TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
                    format_size(pages_bytes), ". GPU ", static_cast<int>(device),
                    " has a total capacity of ", format_size(total_bytes), " of which ",

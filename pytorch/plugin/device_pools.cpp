@@ -35,7 +35,7 @@ bool DevicePools::is_own(const Key& key) const {
          !is_earlier(key);
 }
 
-// Whether torch's own allocator has the pool. It throws if it does not know the pool.
+// Whether torch's own allocator has the pool. getPoolUseCount() throws for an unknown pool.
 bool DevicePools::is_earlier(const Key& key) const {
   try {
     return fallback_->getPoolUseCount(key.first, key.second) != 0;
@@ -44,7 +44,7 @@ bool DevicePools::is_earlier(const Key& key) const {
   }
 }
 
-// With the mutex.
+// Call it with the mutex held.
 std::optional<bool> DevicePools::close(const Key& key) {
   const auto found = std::find_if(open_.begin(), open_.end(),
                                   [&](const Scope& scope) { return scope.key == key; });
@@ -72,12 +72,12 @@ void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
 void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter) {
   const Key key{device, id};
   const std::uint64_t number = pool_number(id);
-  // A MemPool accepts this stream's requests at once, a graph's pool only after its capture has
-  // begun.
+  // A MemPool accepts this stream's requests at once. A graph's pool accepts them only after its
+  // capture has begun.
   const bool is_for_capture = !filter(current_stream(device));
   if (is_for_capture) {
-    // A replay runs no first write, so blocks that are live now keep their addresses and are not
-    // shared any more.
+    // A replay runs no first write. So blocks that are live now must keep their addresses, and may
+    // no longer be shared.
     FrameworkBridge(allocator()).mark_live_exported();
     end_copy_on_write();
   }
@@ -138,7 +138,7 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
               ", ", id.second, ") has no user on device ", static_cast<int>(device));
   if (ours.private_pools().users(device, pool_number(id)) != 0) return;
   std::lock_guard lock(mutex_);
-  const bool has_failed = close(key).value_or(false);  // its capture has failed
+  const bool has_failed = close(key).value_or(false);  // true: the capture of this pool has failed
   if (has_failed) CapturedGraphs::instance().end_capture();
   for_oom_.erase(key);
 }
@@ -222,7 +222,7 @@ bool DevicePools::has_exactly(c10::DeviceIndex device, c10::MempoolId_t id,
                      [&](const auto& block) { return blocks.contains(block.address); });
 }
 
-// The innermost scope that accepts the stream's requests gets them.
+// Whether the innermost scope that accepts the stream's requests belongs to a foreign pool.
 bool DevicePools::goes_to_foreign(c10::DeviceIndex device, cudaStream_t stream) const {
   std::vector<Scope> scopes;
   {

@@ -1,8 +1,8 @@
-// Private pools of device memory under torch's numbers for them: those of graphs and of MemPool.
-// Pools with an allocator of their own stay with torch's native allocator: their memory is never
-// managed.
+// Private pools of device memory under the ids that torch gives them: pools of graphs and of
+// MemPool. Pools with their own allocator stay with torch's native allocator, and their memory is
+// never managed.
 //
-// Thread-safe; a mutex guards the open scopes. Filters are called without it.
+// Thread-safe. A mutex guards the open scopes. Filters are called without the mutex.
 #pragma once
 
 #include <atomic>
@@ -27,13 +27,14 @@ class DevicePools {
  public:
   using Filter = std::function<bool(cudaStream_t)>;
 
-  // `fallback` is torch's native allocator; nullptr: there is none.
+  // `fallback` is torch's native allocator, or nullptr if there is none.
   explicit DevicePools(native::CUDAAllocator* fallback) : fallback_(fallback) {}
 
-  // Torch may have made pools before the plugin was installed: they stay the native allocator's.
+  // Pools that torch created before the plugin was installed stay with the native allocator.
   void expect_earlier() { has_earlier_ = fallback_ != nullptr; }
 
-  // As torch's functions of these names. c10::Error if a pool is not in the state that they need.
+  // Same contracts as torch's functions with these names. Throw c10::Error if the pool is in the
+  // wrong state.
   void create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
                         std::shared_ptr<native::CUDAAllocator> own);
   void begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter);
@@ -44,7 +45,7 @@ class DevicePools {
   void set_no_split(c10::DeviceIndex device, c10::MempoolId_t id);
   void empty(c10::DeviceIndex device, c10::MempoolId_t id);
   std::shared_ptr<native::AllocatorState> checkpoint(c10::DeviceIndex device, c10::MempoolId_t id);
-  // The restored blocks get `deleter`.
+  // Sets `deleter` as the deleter of the restored blocks.
   native::CheckpointDelta restore(c10::DeviceIndex device,
                                   const std::shared_ptr<native::AllocatorState>& state,
                                   c10::DeleterFnPtr deleter);
@@ -57,14 +58,14 @@ class DevicePools {
            goes_to_foreign(device, stream);
   }
 
-  // Retries a failed request in the pools that torch allows for that (setUseOnOOM); nullptr: none
-  // has room.
+  // Retries a failed request in the pools that torch allows for it (setUseOnOOM). Returns nullptr
+  // if none of them has room.
   void* allocate_from_pools_for_oom(c10::DeviceIndex device, std::size_t size_bytes,
                                     cudaStream_t stream);
 
  private:
   using Key = std::pair<c10::DeviceIndex, c10::MempoolId_t>;
-  // From begin() to end(). The innermost scope that accepts a stream's requests gets them.
+  // An open pool. The innermost scope that accepts a stream's requests gets them.
   struct Scope {
     Key key;
     Filter filter;
@@ -73,16 +74,16 @@ class DevicePools {
   };
 
   bool goes_to_foreign(c10::DeviceIndex device, cudaStream_t stream) const;
-  // Whether the pool was open for a capture; nullopt: it is not open.
+  // Closes the pool. Returns whether it was open for a capture, or nullopt if it was not open.
   std::optional<bool> close(const Key& key);
-  bool is_own(const Key& key) const;  // not the native allocator's
+  bool is_own(const Key& key) const;  // false: the pool belongs to the native allocator
   bool is_earlier(const Key& key) const;
 
   native::CUDAAllocator* const fallback_;
   std::atomic<bool> has_earlier_ = false;
   std::atomic<int> open_foreign_count_ = 0;
-  mutable std::mutex mutex_;  // guards the rest
-  std::vector<Scope> open_;   // innermost last
+  mutable std::mutex mutex_;  // guards the members below
+  std::vector<Scope> open_;   // the innermost is last
   std::set<Key> foreign_;
   std::set<Key> for_oom_;
 };

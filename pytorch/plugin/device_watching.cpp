@@ -20,7 +20,7 @@ c10::DeviceIndex device_of(const BlockDescription& block) {
   return static_cast<c10::DeviceIndex>(block.device);
 }
 
-// Bytes of device memory on that device: live, and reserved.
+// Returns the bytes of device memory on that device: live, and reserved.
 std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
   const Statistics now = allocator().statistics();
   const auto& figures = now.classes[static_cast<std::size_t>(Facade::kDevice)].at(
@@ -38,7 +38,7 @@ void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex de
 
 }  // namespace
 
-// Reports a block as torch's own allocator does.
+// Reports a block to the same observers as torch's own allocator does.
 void DeviceFacade::report_allocated(void* address, size_t size_bytes,
                                     const MemoryHistory::Context& context) {
   const auto block = allocator().find(address);
@@ -51,7 +51,7 @@ void DeviceFacade::report_allocated(void* address, size_t size_bytes,
 }
 
 void DeviceFacade::report_freed(void* address) {
-  // When the process was forked, another thread may have held the history's lock.
+  // Another thread may have held the history's lock when the process was forked.
   if (allocator().inspection().in_forked_child()) return;
   const auto block = allocator().find(address);
   if (!block || !block->live || block->base != address) return;
@@ -68,8 +68,8 @@ void DeviceFacade::report_freed(void* address) {
 
 native::SnapshotInfo DeviceFacade::snapshot(c10::MempoolId_t pool, bool include_traces) {
   native::SnapshotInfo info;
-  // The segments of torch's native allocator, and the settings of PYTORCH_ALLOC_CONF. Torch's other
-  // backend has no snapshots.
+  // Adds the segments of torch's native allocator, and the settings of PYTORCH_ALLOC_CONF. Torch's
+  // other backend has no snapshots.
   if (has_native() && previous_->name() == "native") info = previous_->snapshot(pool, false);
   const std::vector<SegmentDescription> segments = allocator().inspection().segments();
   add_segments(segments, pool, history_, &info.segments);
@@ -120,7 +120,7 @@ std::string DeviceFacade::getUserMetadata() {
 void DeviceFacade::annotateMemory(const void* address, const std::string& note) {
   if (!history_.is_recording()) return;
   const auto block = allocator().find(address);
-  // Memory of torch's own allocator is in no history, nor are blocks that were moved to the device.
+  // Memory of torch's own allocator and blocks that were moved to the device have no history.
   if (block ? block->facade != Facade::kDevice : native_holds_memory()) return;
   TORCH_CHECK(block && block->live && block->base == address,
               "annotateMemory: no live allocation found at pointer ", address);

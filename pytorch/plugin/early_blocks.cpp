@@ -5,11 +5,11 @@
 namespace uvm::torch_plugin {
 
 EarlyBlocks& EarlyBlocks::instance() {
-  static auto* blocks = new EarlyBlocks;  // never destroyed: tensors are freed until the end
+  static auto* blocks = new EarlyBlocks;  // never destroyed: tensors are freed until exit
   return *blocks;
 }
 
-// Call it with the lock. Returns the block around `pointer`, or end().
+// Call it with the lock held. Returns the block around `pointer`, or end() if there is none.
 std::map<const char*, EarlyBlocks::EarlyBlock>::iterator EarlyBlocks::find(const void* pointer) {
   const char* wanted = static_cast<const char*>(pointer);
   auto next = blocks_.upper_bound(wanted);

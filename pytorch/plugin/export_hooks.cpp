@@ -25,17 +25,17 @@ void tensor_exported(const void* opaque) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   if (mark_early_exported(storage.data()) || ours == nullptr) return;
-  // The export takes a writable pointer, so a shared storage gets bytes of its own first. They are
-  // marked, not those of the other storage.
+  // The export takes a writable pointer, so a shared storage first gets bytes of its own. Only
+  // those bytes are marked, not the bytes of the other storage.
   if (storage.nbytes() != 0) note_exported(storage.mutable_data());
 }
 
-// These modules take addresses and keep none. torch.load compares the address of each storage that
-// it has read with null. load_safetensors and safetensors read into tensors that nobody else has
-// yet; safetensors also inspects the tensors that it saves.
+// These modules take addresses but do not keep them. torch.load only compares the address of each
+// storage that it has read with null. load_safetensors and safetensors read into tensors that no
+// other code has yet. safetensors also inspects the tensors that it saves.
 constexpr const char* kKeepNoAddress[] = {"torch.serialization", "uvmalloc.loading",
                                           "safetensors.torch"};
-// Modules of torch through which those take addresses.
+// Modules of torch through which the modules above take addresses.
 constexpr const char* kAskForOthers[] = {"torch.storage", "torch._tensor", "torch.overrides",
                                          "torch.utils._device"};
 
@@ -51,8 +51,8 @@ void pointer_exported(const void* pointer) {
   if (ours != nullptr) note_exported(pointer);
 }
 
-// Replaces PyLong_FromVoidPtr in torch's Python bindings. They turn every address into a Python
-// number by this function, also for Tensor.data_ptr().
+// Replaces PyLong_FromVoidPtr in torch's Python bindings. The bindings turn every address into a
+// Python number with this function, also for Tensor.data_ptr().
 void* python_number_of(void* pointer) {
   static const auto python =
       reinterpret_cast<void* (*)(void*)>(dlsym(RTLD_DEFAULT, "PyLong_FromVoidPtr"));
@@ -76,7 +76,7 @@ void install_export_hooks() {
 }
 
 void watch_python_pointers() {
-  // Tensors may be allocated before torch's Python bindings are loaded.
+  // This may run before torch's Python bindings are loaded.
   static const auto is_python_there = [] {
     void* bindings = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
     if (bindings != nullptr) dlclose(bindings);

@@ -1,7 +1,7 @@
-// The three allocators that torch gets: CPU, pinned and CUDA. Each is a thin layer over the
-// process's allocator. The context of their data pointers is the address itself, as torch's
-// raw_allocate needs; facts about a block are found by its address. Memory of torch's own
-// allocators is forwarded to them.
+// The three allocators that the plugin installs in torch: CPU, pinned and CUDA. Each is a thin
+// layer over the process's allocator. The context of their data pointers is the address itself,
+// because torch's raw_allocate needs that. Facts about a block are looked up by its address. Calls
+// for memory of torch's own allocators are forwarded to those allocators.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,15 @@ namespace uvm::torch_plugin {
 // Frees a block of the process's allocator.
 void delete_block(void* address);
 
-// Frees a block of EarlyBlocks; is_early() recognises those by this deleter.
+// Frees a block of EarlyBlocks. is_early() recognises early blocks by this deleter.
 void delete_early(void* address);
 
-// The data pointer of a managed block for a CPU tensor.
+// Returns the data pointer of a managed block for a CPU tensor.
 c10::DataPtr managed_host_data(void* address, std::size_t size_bytes);
 
-// The CPU allocator: managed blocks from UVMALLOC_HOST_THRESHOLD on. malloc serves smaller
-// requests, forked children, and requests before CPU tensors can be managed (host_device.hpp).
+// The CPU allocator. Requests of UVMALLOC_HOST_THRESHOLD or more get managed blocks. malloc serves
+// smaller requests, forked children, and requests before CPU tensors can be managed (see
+// host_device.hpp).
 class HostFacade final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override;
@@ -47,7 +48,7 @@ class PinnedFacade final : public at::HostAllocator {
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
-  // Returns false if no allocator of pinned memory knows the block.
+  // Returns false if no allocator of pinned memory has the block.
   bool record_event(void* address, void* context, c10::Stream stream) override;
   void empty_cache() override;
   at::HostStats get_stats() override;
@@ -61,8 +62,8 @@ class PinnedFacade final : public at::HostAllocator {
  private:
   struct Pool {
     int users = 0;
-    std::function<bool(c10::Stream)> filter;  // empty: not open
-    std::vector<void*> freed;                 // by their tensors
+    std::function<bool(c10::Stream)> filter;  // empty: the pool is not open
+    std::vector<void*> freed;                 // blocks that their tensors have freed
   };
   static void delete_pinned(void* address);
   void note_owner(void* address);
@@ -70,13 +71,13 @@ class PinnedFacade final : public at::HostAllocator {
 
   std::atomic<int> open_pools_ = 0;
   std::atomic<std::size_t> owned_blocks_ = 0;
-  std::mutex mutex_;  // guards the rest
+  std::mutex mutex_;  // guards the members below
   std::map<c10::MempoolId_t, Pool> pools_;
   std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
-// While one lives, this thread's allocations are managed whatever their size, or none is. Unmanaged
-// memory comes from malloc on the host, and from torch's own allocator on a device.
+// While one lives, all or none of this thread's allocations are managed, whatever their size.
+// Unmanaged memory comes from malloc on the host, and from torch's own allocator on a device.
 class MemoryScope {
  public:
   explicit MemoryScope(bool managed);
@@ -91,7 +92,7 @@ class MemoryScope {
 
 class DeviceFacade final : public native::CUDAAllocator {
  public:
-  // `previous` gets every pointer that the process's allocator does not know.
+  // Pointers that the process's allocator does not know are forwarded to `previous`.
   explicit DeviceFacade(native::CUDAAllocator* previous)
       : previous_(previous),
         pools_(previous),
@@ -104,13 +105,13 @@ class DeviceFacade final : public native::CUDAAllocator {
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Copies on the current stream of the destination's device. A shared block gets its own bytes
-  // here when a kernel is about to write to it.
+  // Copies on the current stream of the destination's device. Torch calls this function to give a
+  // shared block's writer bytes of its own, before a kernel writes.
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
   bool initialized() override { return initialized_.load(); }
   void emptyCache(c10::MempoolId_t pool) override;
-  // Includes the blocks of torch's own allocator: those made before the plugin was installed, and
-  // those of pools with an allocator of their own.
+  // Includes the blocks of torch's own allocator: those allocated before the plugin was installed,
+  // and those in pools that have their own allocator.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
@@ -118,7 +119,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* raw_alloc(size_t size_bytes) override;
   void* raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) override;
   void raw_delete(void* address) override;
-  // The same without exceptions: the result says what is wrong.
+  // The same as raw_delete(), but returns what is wrong instead of throwing.
   FreeResult give_back(void* address);
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
@@ -155,14 +156,14 @@ class DeviceFacade final : public native::CUDAAllocator {
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
-  // Virtual functions of later versions of torch, hence without `override`.
+  // Later versions of torch have these virtual functions, so they lack `override`.
   bool supportsUserMetadata() { return true; }
   void annotateMemory(const void* address, const std::string& note);
   MemoryHistory::Context getContextForPointer(const void* address) {
     return history_.context_of(address);
   }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  // If throw_on_cudamalloc_oom is set, torch calls these observers instead of the others.
+  // If throw_on_cudamalloc_oom is set, torch calls these instead of OutOfMemoryObserver.
   using RejectionObserver = std::function<void(int64_t device, size_t size_bytes,
                                                size_t reserved_bytes, size_t total_bytes)>;
   void attachOomRejectionObserver(RejectionObserver observer);
@@ -176,7 +177,7 @@ class DeviceFacade final : public native::CUDAAllocator {
                                                  std::shared_ptr<native::AllocatorState>) override;
   std::string name() override { return "uvmalloc"; }
 
-  // Throws torch's error for a request, or a move to the device, that finds no room there.
+  // Throws torch's out-of-memory error for a request, or a move, that finds no room on the device.
   [[noreturn]] void out_of_memory(const OutOfMemoryError& error, c10::DeviceIndex device,
                                   size_t size_bytes, cudaStream_t stream,
                                   const MemoryHistory::Context& context);
@@ -193,7 +194,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   inline void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
                                  const MemoryHistory::Context& context);
-  // Both call the observers.
+  // Both functions call the registered observers.
   void tell_out_of_memory(c10::DeviceIndex device, size_t size_bytes, size_t allowed_bytes,
                           size_t free_bytes);
   void tell_of_rejection(c10::DeviceIndex device, size_t size_bytes, size_t reserved_bytes,
@@ -210,7 +211,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   std::atomic<bool> initialized_{false};
   MemoryHistory history_;
   DevicePools pools_;
-  std::mutex mutex_;  // guards the rest
+  std::mutex mutex_;  // guards the members below
   std::vector<native::OutOfMemoryObserver> observers_;
   std::vector<RejectionObserver> rejection_observers_;
   std::vector<Limit> limits_;              // by device
@@ -228,7 +229,7 @@ struct Facades {
   }
 };
 
-// Torch's own allocator of pinned memory; nullptr: unknown.
+// Returns torch's own allocator of pinned memory, or nullptr if it is unknown.
 at::HostAllocator* native_pinned();
 
 // Set once by install(); the objects live for ever.
@@ -240,20 +241,20 @@ inline const Facades& facades() {
 inline std::atomic<CachingManagedAllocator*> known_allocator = nullptr;  // set by find_allocator()
 CachingManagedAllocator& find_allocator();
 
-// The process's allocator. Throws c10::Error if uvmalloc cannot be active.
+// Returns the process's allocator. Throws c10::Error if uvmalloc cannot be active.
 inline CachingManagedAllocator& allocator() {
   CachingManagedAllocator* known = known_allocator.load(std::memory_order_acquire);
   return known != nullptr ? *known : find_allocator();
 }
 
-// The handle of this thread's current stream on the device.
+// Returns the handle of this thread's current stream on the device.
 cudaStream_t current_stream(c10::DeviceIndex device);
 
-// Installs the three allocators in torch; a second call changes nothing. Memory that torch has
-// allocated before stays with its own allocators.
+// Installs the three allocators in torch. A second call changes nothing. Memory that torch has
+// already allocated stays with torch's own allocators.
 void install();
 
-// Gives torch its own allocators back, if there turns out to be no usable device.
+// Restores torch's own allocators if there turns out to be no usable device.
 void uninstall();
 
 }  // namespace uvm::torch_plugin

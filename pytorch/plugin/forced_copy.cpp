@@ -59,7 +59,7 @@ bool copy_is_forced() {
 void watch_forced_copies() {
   SilentWarnings silence;
   const c10::WarningUtils::WarningHandlerGuard guard(&silence);
-  // Never destroyed: at exit torch's statics may be gone before this one.
+  // Never destroyed: at exit, torch's static objects may be destroyed before this one.
   static auto* library =
       new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CompositeImplicitAutograd,
                          __FILE__, __LINE__);

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The device of CPU tensors, chosen once: all of them use its pools.
+// The device of CPU tensors. It is chosen once, because all CPU tensors use its pools.
 std::atomic<int> chosen_device{kNone};
 
-// `preferred` if it has a context, else the first device that has one; kNone: no device has.
+// Returns `preferred` if it has a context, else the first device that has one, else kNone.
 int device_with_context(const DeviceRuntime& runtime, int preferred) {
   if (runtime.has_context(preferred)) return preferred;
   for (int device = 0; device < runtime.device_count(); ++device) {
@@ -32,7 +32,7 @@ int choose(int device) {
   return chosen_device.compare_exchange_strong(none, device) ? device : none;
 }
 
-// nullptr: uvmalloc cannot be active, or must not be active yet.
+// Returns nullptr if uvmalloc cannot be active, or must not be active yet.
 CachingManagedAllocator* active_allocator(bool at_once) {
   if (CachingManagedAllocator* ours = process_allocator()) return ours;
   const bool is_initialized = is_driver_initialized();
@@ -60,7 +60,7 @@ std::optional<HostPlace> place_for_cpu_tensors(bool at_once) {
   if (device == kNone) {
     const int current = c10::cuda::current_device();
     device = device_with_context(ours->inspection().runtime(), current);
-    // If there is one device, the program will use that one.
+    // If there is only one device, the program will use it.
     if (device == kNone && (at_once || ours->inspection().runtime().device_count() == 1))
       device = current;
     if (device == kNone) return std::nullopt;

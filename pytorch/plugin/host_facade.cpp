@@ -45,7 +45,7 @@ c10::DataPtr reported(void* address, std::size_t size_bytes, c10::DeleterFnPtr d
   return {address, address, deleter, c10::Device(c10::kCPU)};
 }
 
-// Whether a request of this size is for managed memory.
+// Whether a request of this size gets managed memory.
 bool is_for_managed(HostMemory wanted, size_t size_bytes) {
   if (wanted == HostMemory::kMalloc) return false;
   static const std::size_t threshold_bytes =
@@ -53,7 +53,7 @@ bool is_for_managed(HostMemory wanted, size_t size_bytes) {
   return wanted == HostMemory::kAlwaysManaged || size_bytes >= threshold_bytes;
 }
 
-// Memory of malloc for a tensor that would be managed if CPU tensors could be already.
+// Allocates with malloc for a tensor that would be managed if CPU tensors could be managed already.
 c10::DataPtr allocate_early(size_t size_bytes) {
   void* address = c10::alloc_cpu(size_bytes);
   const CachingManagedAllocator* ours = process_allocator();

@@ -1,6 +1,6 @@
-// Installs three allocators in torch when the plugin is loaded, inside `import torch` or later.
+// Installs the three allocators in torch when the plugin is loaded, inside `import torch` or later.
 // Makes no driver call before the program has initialised the driver. So programs that only have
-// CPU tensors, or that fork before they use CUDA, behave as before.
+// CPU tensors, or that fork before they use CUDA, behave as without uvmalloc.
 #include <pthread.h>
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -25,13 +25,13 @@ at::HostAllocator* native_pinned() {
 
 namespace {
 
-// Above the priority of every allocator that registers itself by default.
+// Higher than the priority of every allocator that registers itself by default.
 constexpr std::uint8_t kPriority = 2;
 
 c10::Allocator* previous_host = nullptr;
 
-// Torch's own allocator, if it was registered before this library was loaded. The preload library
-// records later registrations.
+// Returns torch's own pinned allocator, if it was registered before this library was loaded. The
+// preload library records later registrations.
 at::HostAllocator* registered_pinned() {
   try {
     return at::getHostAllocator(c10::kCUDA);
@@ -55,13 +55,13 @@ NativeAllocations native_allocations() {
   return made;
 }
 
-// Makes torch read its settings while its own allocator is in place: at the first reading, torch
-// compares the backend that they name with the allocator in place.
+// Makes torch read its settings while its own allocator is in place. At the first reading, torch
+// compares the backend that the settings name with the allocator in place.
 void read_allocator_settings() {
   try {
     native::CUDAAllocatorConfig::instance();
   } catch (const std::exception&) {
-    // Torch reads them again later, and reports the error then.
+    // Torch reads the settings again later, and reports the error then.
   }
 }
 
@@ -70,7 +70,7 @@ void read_allocator_settings() {
 void install() {
   if (process_allocator() != nullptr) refuse_cuda_in_children();
   if (installed_facades.host != nullptr) return;
-  // Before any block can be exported.
+  // Install the hooks before any block can be exported.
   install_export_hooks();
   if (native_pinned() == nullptr) interpose::native_pinned_allocator = registered_pinned();
   installed_facades.host = new HostFacade;

@@ -13,10 +13,10 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Torch asks the driver, which does not count managed memory as pinned. The allocator of the
-// storage decides, because a pinned and a pageable storage may share a block. If the storage has
-// another allocator (numpy's, for example), the block decides. The driver decides for all other
-// memory: it knows what the program has registered.
+// Replaces torch's is_pinned, which queries the driver: the driver does not count managed memory as
+// pinned. The allocator of the storage decides, because a pinned and a pageable storage may share a
+// block. If the storage has another allocator (numpy's, for example), the block decides. The driver
+// decides for memory outside uvmalloc, because the driver knows what the program has registered.
 bool is_pinned(const at::Tensor& self, std::optional<c10::Device> device) {
   if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && self.has_storage()) {
     if (const auto block = ours->find(self.storage().data()); block && block->live) {
@@ -34,15 +34,14 @@ bool is_managed(const at::Tensor& self) {
          ours->find(storage_of(self)._mutable_data_ptr_no_checks().get()).has_value();
 }
 
-// Whether the tensor's memory allows a move to another device without a copy, now or after a
-// conversion.
+// Whether the tensor can move to another device without a copy, now or after a conversion.
 bool can_move(const at::Tensor& self) {
   if (process_allocator() == nullptr && !is_framework_enabled()) return false;
   return self.has_storage() && (is_managed(self) || (is_early(storage_of(self)) &&
                                                      !is_early_and_exported(storage_of(self))));
 }
 
-// Differentiable copies of a tensor.
+// manage_memory() and unmanage_memory() return differentiable copies of a tensor.
 at::Tensor manage_memory(const at::Tensor& self) {
   if (is_managed(self)) return self;
   TORCH_CHECK(self.layout() == c10::kStrided, "manage_memory: the tensor is ", self.layout(),

@@ -6,11 +6,11 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Of the calling thread.
+// Both belong to the calling thread.
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string thread_metadata;
 
-// The kind of entry for annotations; nullopt: this version of torch has none.
+// Returns the kind of entry for annotations, or nullopt if this version of torch has none.
 template <class Entry>
 constexpr std::optional<typename Entry::Action> annotation() {
   if constexpr (requires { Entry::ANNOTATE; }) return Entry::ANNOTATE;
@@ -68,8 +68,8 @@ void MemoryHistory::attach(native::AllocatorTraceTracker tracker) {
   update_watched();
 }
 
-// Call it with the mutex. Stacks outlive the recording, so their blocks are followed until they are
-// free.
+// Call it with the mutex held. Stacks are kept after the recording ends, so their blocks are
+// followed until they are free.
 void MemoryHistory::update_watched() {
   watched_ = recording_ || !trackers_.empty() || !contexts_.empty() || !waiting_.empty();
 }
@@ -105,13 +105,13 @@ MemoryHistory::Context MemoryHistory::gather(native::RecordContext level) const 
   return gatherer != nullptr ? gatherer() : nullptr;
 }
 
-// With the mutex.
+// Call it with the mutex held.
 void MemoryHistory::add(Entry::Action action, const StreamKey& pool, std::size_t address,
                         std::size_t size_bytes, const Context& context) {
   add(action, pool, address, size_bytes, context, thread_metadata);
 }
 
-// With the mutex.
+// Call it with the mutex held.
 void MemoryHistory::add(Entry::Action action, const StreamKey& pool, std::size_t address,
                         std::size_t size_bytes, const Context& context,
                         const std::string& metadata) {
@@ -142,8 +142,8 @@ void MemoryHistory::allocated(const StreamKey& pool, const void* address,
 void MemoryHistory::free_requested(const StreamKey& pool, const void* address,
                                    std::size_t requested_bytes, const Context& context,
                                    bool waits) {
-  // Declared before the lock: the last reference to a stack may release Python objects, which needs
-  // Python's lock.
+  // Declared before the lock, so that it is destroyed after the unlock: releasing the last
+  // reference to a stack may release Python objects, which needs Python's lock.
   Context kept;
   std::lock_guard lock(mutex_);
   auto found = contexts_.find(address);

@@ -1,5 +1,5 @@
-// Advice, prefetch and residency of tensors, as operators: no module depends on Python's ABI. They
-// take constant pointers, so nothing is copied and no block counts as exported.
+// Advice, prefetch and residency of tensors. These are operators, so that no module depends on
+// Python's ABI. They take constant pointers, so nothing is copied and no block counts as exported.
 #include <string>
 
 #include <ATen/EmptyTensor.h>
@@ -21,7 +21,7 @@ struct BlockRange {
   std::size_t size_bytes = 0;
 };
 
-// From the tensor's first element to its last.
+// Returns the range from the tensor's first element to its last.
 BlockRange block_range_of(const at::Tensor& self) {
   if (!self.has_storage() || self.numel() == 0) return {};
   std::size_t size_bytes =
@@ -29,7 +29,7 @@ BlockRange block_range_of(const at::Tensor& self) {
   return {static_cast<const char*>(self.const_data_ptr()), size_bytes};
 }
 
-// The place of `device`. c10::Error in the name of `function` if there is no such place.
+// Returns the place of `device`. If there is none, throws c10::Error in the name of `function`.
 Place place_for(const char* function, at::Device device) {
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), function, ": the device is ", device,
               "; accepted: cpu, cuda");
@@ -48,7 +48,7 @@ bool prefetch(const at::Tensor& self, at::Device device) {
   const Place place = place_for("uvmalloc.prefetch", device);
   const PolicyScope policy;
   if (device.is_cpu()) {
-    // The device of the tensor; for a CPU tensor, the device that its memory was allocated for.
+    // A CPU tensor comes from the device that its memory was allocated for.
     const int from = self.is_cuda() ? self.get_device() : ours->find(range.begin)->device;
     return ours->prefetch(range.begin, range.size_bytes, place, from,
                           current_stream(static_cast<c10::DeviceIndex>(from)));

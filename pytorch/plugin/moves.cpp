@@ -1,6 +1,6 @@
-// Device moves. Tensor.to, .cuda() and .cpu() all call `aten::_to_copy`. If only the device changes
-// and the tensor is in a managed block, the result shares the block copy-on-write instead of
-// copying it.
+// Moves of tensors between devices. Tensor.to, .cuda() and .cpu() all call `aten::_to_copy`. If
+// only the device changes and the tensor is in a managed block, the result shares the block
+// copy-on-write instead of copying it.
 #include <utility>
 #include <variant>
 
@@ -25,7 +25,7 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Orders later work on the current stream of `after` behind the work so far on that of `before`.
+// Makes later work on the current stream of `after` wait for work so far on that of `before`.
 void order_streams(c10::Device before, c10::Device after) {
   c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   c10::Event event(c10::kCUDA);
@@ -33,13 +33,13 @@ void order_streams(c10::Device before, c10::Device after) {
   event.block(guard.getStream(after));
 }
 
-// As torch does: pinned if the caller does not wait for the bytes.
+// As in torch, the result is pinned if the caller does not wait for the bytes.
 c10::Allocator* allocator_of_result(c10::Device device, bool non_blocking) {
   if (device.is_cpu() && non_blocking) return facades().pinned;
   return facades().of(device);
 }
 
-// Each move updates the places of at most this many shared blocks, so statistics stay current.
+// Each move updates the places of at most this many shared blocks: statistics stay current.
 constexpr std::size_t kBlocksPerMove = 8;
 
 void move_or_throw(void* address, const MoveRequest& move) {
@@ -53,7 +53,7 @@ void move_or_throw(void* address, const MoveRequest& move) {
   note_places_of_shared(kBlocksPerMove);
 }
 
-// The moved tensor, or why it must be copied.
+// Returns the moved tensor, or the reason why it must be copied.
 std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorMove& request,
                                            bool non_blocking) {
   const c10::Device device = *request.device;
@@ -66,11 +66,11 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorM
   move.stream_device = device.is_cuda() ? device.index() : self.device().index();
   move.stream = current_stream(static_cast<c10::DeviceIndex>(move.stream_device));
   move.wait = !non_blocking;
-  // Torch counts the references itself, and reports only the last release.
+  // Torch counts the storages over the block itself, and only reports the last release.
   move.held = false;
   move.keeps_source = true;
   move.size_bytes = range.size_bytes;
-  // Share before the move: an alias may give the storage bytes of its own first.
+  // Share before the move: for an alias, share() may give the storage bytes of its own.
   const StorageOwner owner{device, allocator_of_result(device, non_blocking)};
   auto shared = share(self.storage(), range, owner, sharing);
   if (const auto* reason = std::get_if<CopyReason>(&shared)) return *reason;
@@ -79,7 +79,7 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorM
     const PolicyScope policy;
     move_or_throw(const_cast<void*>(other.data()), move);
   }
-  // Torch would have copied by now. For a move to the host, the allocator has already waited.
+  // Torch's copy would be complete here. For a move to the host, the allocator has waited.
   if (self.is_cpu() && move.wait) {
     c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
   }
@@ -87,12 +87,12 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorM
   at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(other), c10::DispatchKeySet(key), self.dtype());
   result.unsafeGetTensorImpl()->set_sizes_and_strides(self.sizes(), self.strides());
-  // Dimensions of one element may have any stride; a requested format sets it.
+  // A dimension of one element may have any stride; a requested format determines it.
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) {
     result.unsafeGetTensorImpl()->empty_tensor_restride(format);
   }
-  // Autograd then sees writes through either tensor.
+  // Share the version counter, so that autograd sees writes through either tensor.
   if (sharing == Sharing::kAlias && !self.is_inference() && !result.is_inference()) {
     result.unsafeGetTensorImpl()->set_version_counter(
         self.unsafeGetTensorImpl()->version_counter());

@@ -25,19 +25,19 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// If one matrix of a product has at most this many rows, the kernel reads the other one once.
+// If one matrix of a product has at most this many rows, the kernel reads the other only once.
 constexpr std::int64_t kFewRows = 16;
 
-// The tensors of which an operator touches each byte once.
+// The tensors that an operator touches once per byte.
 enum class Once : std::uint8_t {
   kNone,
-  kRead,          // those that it only reads
+  kRead,          // those that the operator only reads
   kSecondMatrix,  // the second matrix of a product, if the first has few rows
-  kElements,      // those with the shape of the result; smaller ones are read repeatedly
+  kElements,      // those with the shape of the result; smaller tensors are read repeatedly
 };
 
 struct Accesses {
-  std::vector<std::uint8_t> by_argument;  // empty: the operator launches no kernel
+  std::vector<std::uint8_t> by_argument;  // empty: the operator is ignored
   Once once = Once::kNone;
 };
 using Uses = c10::SmallVector<live::UseRange, 16>;
@@ -56,8 +56,8 @@ Once touches_once(const c10::OperatorHandle& op) {
   return is_optimizers || op.hasTag(at::Tag::pointwise) ? Once::kElements : Once::kNone;
 }
 
-// From the operator's schema. Empty for an operator without a CUDA kernel, which calls others that
-// are noted themselves, and for a view, which launches nothing.
+// Derives the accesses from the operator's schema. Empty for an operator without a CUDA kernel,
+// which calls operators that are noted themselves, and for a view, which launches no kernel.
 Accesses accesses_of(const at::RecordFunction& call) {
   const auto name = call.operator_name();
   if (!name) return {};
@@ -89,8 +89,8 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   return known.emplace(key, accesses_of(call)).first->second;
 }
 
-// Whether an element-wise operator passes over the tensor once, and not once for each part of a
-// larger one.
+// Whether an element-wise operator passes over the tensor only once. A smaller tensor is read again
+// for each part of the larger one.
 bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IValue> arguments) {
   return tensor.defined() && tensor.is_non_overlapping_and_dense() &&
          std::ranges::all_of(arguments, [&](const c10::IValue& other) {
@@ -99,7 +99,7 @@ bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IVal
          });
 }
 
-// List arguments belong to an optimizer's step, which passes over all of their tensors once.
+// List arguments belong to an optimizer's step, which passes over all tensors in the lists once.
 bool is_touched_once(Once once, c10::ArrayRef<const c10::IValue> arguments, std::size_t argument,
                      std::uint8_t access) {
   switch (once) {
@@ -124,7 +124,7 @@ void add_use(const at::Tensor& tensor, std::uint8_t access, Uses* uses,
              std::optional<c10::DeviceIndex>* device) {
   if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage()) return;
   const c10::Storage& storage = tensor.storage();
-  const void* base = storage.data();  // a read: makes no shared storage copy
+  const void* base = storage.data();  // only reads, so a shared storage makes no copy
   if (base == nullptr) return;
   const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
   const std::size_t size_bytes =

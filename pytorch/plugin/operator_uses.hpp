@@ -1,6 +1,6 @@
-// Reports which tensors torch's operators use, forward and backward, to the allocator while it
-// plans moves (docs/oversubscription.md). The callback is added when a plan or the capture of a
-// graph begins, and removed when it ends. At other times torch calls nothing here.
+// Reports to the allocator which tensors torch's operators use, forward and backward, while the
+// allocator plans moves (docs/oversubscription.md). The callback is added when a plan or the
+// capture of a graph begins, and removed when it ends. At other times torch calls nothing here.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace uvm::torch_plugin {
 
 enum class Watcher : std::uint8_t { kPlan, kCapture };
 
-// While any watcher is on, the allocator or CapturedGraphs gets each operator of all threads.
+// While any watcher is on, the allocator or CapturedGraphs receives each operator of all threads.
 void watch_operators(Watcher watcher, bool watches);
 
-// Watches while the allocator wants uses.
+// Watches operators while the allocator requests their uses.
 void watch_operators_for(CachingManagedAllocator& allocator);
 
 }  // namespace uvm::torch_plugin

@@ -1,6 +1,6 @@
 // Out-of-memory errors begin with torch's own words. Programs search for these words and retry with
-// less (accelerate's find_executable_batch_size, Lightning's batch size finder). uvmalloc's own
-// words follow.
+// a smaller batch (accelerate's find_executable_batch_size, Lightning's batch size finder).
+// uvmalloc's own words follow.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace uvm::torch_plugin {
 
-// Whole sentences for a request of that kind of memory.
+// Returns whole sentences in torch's words for a failed request of that kind of memory.
 std::string out_of_memory_words(Facade facade, std::size_t size_bytes);
 
 }  // namespace uvm::torch_plugin

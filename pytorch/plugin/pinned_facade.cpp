@@ -40,7 +40,7 @@ c10::DeleterFnPtr PinnedFacade::raw_deleter() const {
 
 void PinnedFacade::delete_pinned(void* address) {
   PinnedFacade& pinned = *facades().pinned;
-  // When the process was forked, another thread may have held the lock.
+  // Another thread may have held the lock when the process was forked.
   if (pinned.owned_blocks_.load(std::memory_order_relaxed) != 0 &&
       !allocator().inspection().in_forked_child()) [[unlikely]] {
     if (pinned.is_kept(address)) return;
@@ -48,7 +48,7 @@ void PinnedFacade::delete_pinned(void* address) {
   delete_block(address);
 }
 
-// Assigns a new block to the pool that the stream's capture is for, if there is one.
+// If the current stream is being captured for a pool, assigns the new block to that pool.
 void PinnedFacade::note_owner(void* address) {
   std::vector<std::pair<c10::MempoolId_t, std::function<bool(c10::Stream)>>> open;
   {
@@ -67,7 +67,7 @@ void PinnedFacade::note_owner(void* address) {
   }
 }
 
-// Whether the block belongs to a pool, which then keeps it.
+// Returns whether the block belongs to a pool. If so, the pool keeps the block.
 bool PinnedFacade::is_kept(void* address) {
   std::lock_guard lock(mutex_);
   auto owner = owners_.find(address);
@@ -99,7 +99,7 @@ void PinnedFacade::release_pool(c10::MempoolId_t id) {
   std::unique_lock lock(mutex_);
   auto found = pools_.find(id);
   if (found == pools_.end() && native_pinned() != nullptr) {
-    // The pool was made before the plugin was installed, or never: torch's allocator reports that.
+    // The pool was created before the plugin was installed, or never: torch reports that case.
     lock.unlock();
     native_pinned()->release_pool(id);
     return;
@@ -107,7 +107,7 @@ void PinnedFacade::release_pool(c10::MempoolId_t id) {
   TORCH_CHECK(found != pools_.end(), "memory pool (", id.first, ", ", id.second,
               ") has no user among pinned pools");
   if (--found->second.users != 0) return;
-  if (found->second.filter) --open_pools_;  // of a capture that failed
+  if (found->second.filter) --open_pools_;  // the capture has failed
   const std::vector<void*> freed = std::move(found->second.freed);
   pools_.erase(found);
   owned_blocks_ -= std::erase_if(owners_, [&](const auto& block) { return block.second == id; });
@@ -121,8 +121,8 @@ void PinnedFacade::copy_data(void* destination, const void* source, std::size_t 
 
 namespace {
 
-// CUDA stages copies of pageable host memory: when the call returns, they no longer use it. A copy
-// from or to managed memory still does, so wait for it.
+// CUDA stages copies of pageable host memory: when the call returns, the copy no longer uses that
+// memory. A copy from or to managed memory still uses it, so wait.
 void wait_unless_pinned(const void* address, cudaStream_t stream) {
   const auto block = allocator().find(address);
   if (!block || block->pinned || at::globalContext().isPinnedPtr(address, c10::kCUDA)) return;
@@ -135,7 +135,7 @@ void wait_unless_pinned(const void* address, cudaStream_t stream) {
 
 }  // namespace
 
-// Torch calls it after every copy between host and device that need not block.
+// Torch calls it after every non-blocking copy between host and device.
 bool PinnedFacade::record_event(void* address, void* context, c10::Stream stream) {
   const c10::cuda::CUDAStream on(stream);
   if (allocator().record_use(address, stream.device_index(), on.stream())) {

@@ -12,7 +12,7 @@ namespace {
 using Object = PythonObject;
 
 struct Python {
-  Object (*current_frame)() = nullptr;       // PyEval_GetFrame: borrowed
+  Object (*current_frame)() = nullptr;       // PyEval_GetFrame: borrowed reference
   Object (*caller)(Object frame) = nullptr;  // PyFrame_GetBack: new reference or null
   Object (*modules)() = nullptr;             // PyImport_GetModuleDict: borrowed
   Object (*item)(Object dictionary, const char* key) = nullptr;  // PyDict_GetItemString: borrowed
@@ -21,12 +21,12 @@ struct Python {
   void (*release)(Object) = nullptr;
   void (*retain)(Object) = nullptr;
   int (*is_initialized)() = nullptr;           // Py_IsInitialized
-  int (*is_finalizing)() = nullptr;            // Py_IsFinalizing, before Python 3.13 with a _
+  int (*is_finalizing)() = nullptr;            // Py_IsFinalizing (_Py_... before 3.13)
   int (*take_lock)() = nullptr;                // PyGILState_Ensure
   void (*release_lock)(int before) = nullptr;  // PyGILState_Release
-  const char* (*text)(Object) = nullptr;       // PyUnicode_AsUTF8: the object keeps it
+  const char* (*text)(Object) = nullptr;       // PyUnicode_AsUTF8: the object owns the text
   long (*number)(Object) = nullptr;            // PyLong_AsLong
-  Object (*thread_state)() = nullptr;  // PyGILState_GetThisThreadState: null: unknown thread
+  Object (*thread_state)() = nullptr;  // PyGILState_GetThisThreadState; null: unknown thread
   Object (*call)(Object) = nullptr;    // PyObject_CallNoArgs: new reference or null
   Object (*values)(Object dictionary) = nullptr;             // PyDict_Values: new list or null
   long (*length)(Object sequence) = nullptr;                 // PySequence_Size
@@ -74,7 +74,7 @@ const Python& python() {
   return bound;
 }
 
-// A new reference; null, without a Python error, if the object has no such attribute.
+// Returns a new reference, or null without a Python error if the object has no such attribute.
 Object attribute_of(Object object, const char* name) {
   Object value = python().attribute(object, name);
   if (value == nullptr) python().clear_error();
@@ -86,19 +86,19 @@ bool is_of(Object globals, std::span<const char* const> modules) {
   return std::any_of(modules.begin(), modules.end(), [&](const char* name) {
     Object module = python().item(python().modules(), name);
     Object own = module != nullptr ? attribute_of(module, "__dict__") : nullptr;
-    python().release(own);  // the module keeps it
+    python().release(own);  // the module still holds a reference
     return own != nullptr && own == globals;
   });
 }
 
-// The frame that runs; a new reference or null.
+// Returns a new reference to the running frame, or null.
 Object innermost_frame() {
   Object frame = python().current_frame();
   if (frame != nullptr) python().retain(frame);
   return frame;
 }
 
-// The calling frame: a new reference or null. Gives up the reference to `frame`.
+// Returns a new reference to the calling frame, or null. Releases the reference to `frame`.
 Object step_out(Object frame) {
   Object caller = python().caller(frame);
   python().release(frame);
@@ -116,7 +116,7 @@ class Locked {
   int before_;
 };
 
-// The text of an attribute; empty if the object has none, or it is no text.
+// Returns the text of an attribute, or "" if the attribute is missing or not a text.
 std::string text_of(Object object, const char* name) {
   Object value = attribute_of(object, name);
   if (value == nullptr) return "";
@@ -153,13 +153,13 @@ std::string line_text(Object frame) {
   Object code = attribute_of(frame, "f_code");
   if (code == nullptr) return "";
   const std::string file = text_of(code, "co_filename");
-  std::string function = text_of(code, "co_qualname");  // from Python 3.11 on
+  std::string function = text_of(code, "co_qualname");  // exists from Python 3.11 on
   if (function.empty()) function = text_of(code, "co_name");
   python().release(code);
   return file + ":" + std::to_string(line_of(frame)) + " " + function;
 }
 
-// Owns a reference.
+// Owns a reference. If `object` is null, clears Python's error.
 class Held {
  public:
   explicit Held(Object object) : object_(object) {
@@ -189,7 +189,7 @@ void each_element(Object sequence, Visit visit) {
 
 std::string lower_text(Object text) {
   const char* words = python().text(text);
-  if (words == nullptr) {  // no text
+  if (words == nullptr) {  // not a text
     python().clear_error();
     return "";
   }
@@ -198,18 +198,18 @@ std::string lower_text(Object text) {
   return lower;
 }
 
-// Recognises accelerate's find_executable_batch_size, Lightning's tuner, and copies of their loops.
+// Whether this is accelerate's find_executable_batch_size, Lightning's tuner, or a copy of them.
 bool is_search(Object code) {
   std::string function = text_of(code, "co_qualname");
   if (function.empty()) function = text_of(code, "co_name");
   for (const char* known : {"find_executable_batch_size", "scale_batch_size"}) {
     if (function.find(known) != std::string::npos) return true;
   }
-  // Before Python 3.11 a function does not know in which function it was defined.
+  // Before Python 3.11, an inner function does not name its outer function: compare the file.
   return text_of(code, "co_filename").ends_with("accelerate/utils/memory.py");
 }
 
-// Whether the function names an out-of-memory error, or words of one.
+// Whether the function's names or constants mention an out-of-memory error.
 bool names_out_of_memory(Object code) {
   bool found = false;
   for (const char* list : {"co_names", "co_consts"}) {

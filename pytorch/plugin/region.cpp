@@ -17,14 +17,14 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// The slot of thread-local state that torch copies to autograd's threads: an enumerator in torch
-// 2.11, an object of torch's in 2.15.
+// The slot of thread-local state that torch copies to autograd's threads. The slot's name is an
+// enumerator in torch 2.11 and an object of torch in 2.15.
 c10::DebugInfoKind kind() {
   return c10::DebugInfoKind::PRODUCER_INFO;
 }
 
 struct Noted {
-  std::shared_ptr<RegionState> region;  // the innermost; nullptr: none
+  std::shared_ptr<RegionState> region;  // the innermost region; nullptr: none
   std::size_t size_bytes = 0;
   bool advised = false;
 };
@@ -45,7 +45,7 @@ class NotedBlocks {
     return found.empty() ? std::nullopt : std::optional(std::move(found.mapped()));
   }
 
-  // Blocks of closed regions count in the regions around them.
+  // Charges blocks of closed regions to the regions around them.
   void close_regions() {
     std::lock_guard lock(mutex_);
     for (auto at = blocks_.begin(); at != blocks_.end();) {
@@ -57,18 +57,18 @@ class NotedBlocks {
   }
 
  private:
-  std::mutex mutex_;  // guards the rest, and changes of noted_blocks_count
+  std::mutex mutex_;  // guards the members below, and changes of noted_blocks_count
   std::unordered_map<void*, Noted> blocks_;
 };
 
 NotedBlocks& noted_blocks() {
-  static auto* blocks = new NotedBlocks;  // never destroyed: blocks are freed until the end
+  static auto* blocks = new NotedBlocks;  // never destroyed: blocks are freed until exit
   return *blocks;
 }
 
 std::shared_ptr<RegionState> innermost() {
   if (!any_region()) return nullptr;
-  // Other code may use the slot too.
+  // Other code may also use the slot.
   auto* top = dynamic_cast<RegionState*>(c10::ThreadLocalDebugInfo::get(kind()));
   if (top == nullptr) return nullptr;
   std::shared_ptr<RegionState> state = top->shared_from_this();
@@ -102,7 +102,7 @@ void Region::close() {
   if (!state_->open.exchange(false)) return;
   --open_regions;
   noted_blocks().close_regions();
-  // If something else was pushed meanwhile, the closed region stays below it.
+  // If other code has pushed something since, the closed region stays below it.
   if (c10::ThreadLocalDebugInfo::get(kind()) != state_.get()) return;
   try {
     c10::ThreadLocalDebugInfo::_pop(kind());
@@ -178,13 +178,13 @@ void note_advised(void* address) {
 }
 
 void forget_noted_block(void* address) {
-  // When the process was forked, another thread may have held the lock.
+  // Another thread may have held the lock when the process was forked.
   if (allocator().inspection().in_forked_child()) return;
   const std::optional<Noted> noted = noted_blocks().take(address);
   if (!noted) return;
   refund(noted->region, noted->size_bytes);
   if (!noted->advised) return;
-  // The next owner of the pages has not requested this advice.
+  // Undo the advice: the next owner of the pages has not requested it.
   if (const auto block = allocator().find(address)) {
     allocator().advise(address, {.preferred = block->location, .read_mostly = false});
   }

@@ -1,8 +1,8 @@
 // Regions of a program. While a region is open, allocations of its thread, and of autograd's
-// threads for it, count against the region's budget, and hints follow its policy. Regions nest: a
-// request counts in each, and the innermost policy holds. This file also tracks blocks that need
-// more work when they are freed. Any thread may allocate and free; one thread opens and closes a
-// region.
+// threads that work for it, count against the region's budget, and hints follow the region's
+// policy. Regions nest: a request counts in each, and the innermost policy applies. This file also
+// tracks blocks that need more work when they are freed. Any thread may allocate and free; one
+// thread opens and closes a region.
 #pragma once
 
 #include <atomic>
@@ -30,10 +30,10 @@ class RegionState final : public c10::DebugInfoBase,
   std::atomic<bool> open = true;
 };
 
-// The object that Python holds. Its end closes the region.
+// The object that Python holds. Its destructor closes the region.
 class Region final : public torch::CustomClassHolder {
  public:
-  // `policy` as in UVMALLOC_POLICY; empty: inherited from the outer region. 0 bytes: no budget.
+  // `policy` as in UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget.
   Region(const std::string& policy, std::int64_t budget_bytes);
   ~Region() override;
   void close();
@@ -42,8 +42,8 @@ class Region final : public torch::CustomClassHolder {
   std::shared_ptr<RegionState> state_;
 };
 
-// The regions that are open on the thread that constructs it, for threads that work for that
-// thread. enter() and leave() come in pairs on each of them.
+// Captures the regions that are open on the constructing thread, for threads that work for that
+// thread. Each of those threads calls enter() and leave() in pairs.
 class ThreadRegions final : public torch::CustomClassHolder {
  public:
   ThreadRegions();
@@ -51,13 +51,13 @@ class ThreadRegions final : public torch::CustomClassHolder {
   void leave() const;
 
  private:
-  std::shared_ptr<RegionState> innermost_;  // nullptr: none
+  std::shared_ptr<RegionState> innermost_;  // nullptr: no region is open
 };
 
-// The policy in force on this thread.
+// Returns the policy that applies on this thread.
 Policy effective_policy();
 
-// While one lives, the planner follows effective_policy() on this thread.
+// While an object of this class lives, the planner follows effective_policy() on this thread.
 class PolicyScope {
  public:
   PolicyScope();
@@ -69,24 +69,24 @@ class PolicyScope {
   std::optional<Policy> before_;
 };
 
-// Charges the regions that are open on this thread. c10::OutOfMemoryError if that exceeds a budget.
-// Pass the result to keep_charge() or refund().
+// Charges `size_bytes` to the regions that are open on this thread. Throws c10::OutOfMemoryError if
+// that exceeds a budget. Pass the result to keep_charge() or refund().
 std::shared_ptr<RegionState> charge(Facade facade, std::size_t size_bytes);
 void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes);
-// Keeps the charge until the block is freed. Blocks of private pools live and end with their pool
-// and do not count.
+// Keeps the charge until the block is freed. For a block of a private pool, refunds the charge:
+// such blocks live as long as their pool and do not count.
 void keep_charge(std::shared_ptr<RegionState> region, void* address, std::size_t size_bytes);
 
-// Call it instead if the request has failed: refunds the charge, and frees the block at `address`
-// unless it is nullptr.
+// Call it instead of keep_charge() if the request has failed. Refunds the charge, and frees the
+// block at `address` unless `address` is nullptr.
 void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes);
 
-// The block has advice of its own, which is undone when the block is freed.
+// Records that the block has its own advice, which is undone when the block is freed.
 void note_advised(void* address);
 
-// Every allocation loads the first, every free the second.
+// Every allocation loads open_regions, and every free loads noted_blocks_count.
 inline std::atomic<int> open_regions = 0;
-inline std::atomic<std::size_t> noted_blocks_count = 0;  // in a region, or advised
+inline std::atomic<std::size_t> noted_blocks_count = 0;  // blocks in a region or with advice
 
 // Whether any region is open in this process.
 inline bool any_region() {
@@ -100,7 +100,7 @@ inline void forget_block(void* address) {
     forget_noted_block(address);
 }
 
-// Calls `allocate` under the regions that are open, and charges them.
+// Calls `allocate` with the policy of the open regions, and charges the block to them.
 template <class Allocate>
 void* allocate_in_region(Facade facade, std::size_t size_bytes, Allocate allocate) {
   if (!any_region()) [[likely]]

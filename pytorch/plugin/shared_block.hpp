@@ -1,5 +1,5 @@
-// One block under several storages: their count, and how a storage is made to share the block.
-// sharing_mutex guards all of it.
+// One block under several storages: counts the storages, and makes a storage share the block.
+// sharing_mutex guards all of this.
 #pragma once
 
 #include <cstddef>
@@ -14,39 +14,39 @@
 namespace uvm::torch_plugin {
 
 struct SharedBlock {
-  c10::DataPtr block;  // frees it
+  c10::DataPtr block;  // its destructor frees the block
   std::size_t size_bytes = 0;
   std::size_t storages = 0;
   std::size_t on_host = 0;        // storages on the host
   std::size_t parts = 0;          // storages that cover less than the block
-  bool aliased = false;           // all storages see every write
-  bool on_several_cards = false;  // now or before
+  bool aliased = false;           // true: all storages see every write
+  bool on_several_cards = false;  // storages on several devices share the block, or have shared it
   bool parts_stay = false;
 };
 
-// Guards which storages share which block. Held for a few instructions.
+// Guards which storages share which block. Held for a few instructions at a time.
 extern std::mutex sharing_mutex;
 
-// Reports to the allocator that no host storage uses the block any more. Call it with the lock,
-// which orders it with moves to the host.
+// Reports to the allocator that no host storage uses the block any more. Call it with sharing_mutex
+// held, which orders the report with moves to the host.
 void note_left_host(const void* address);
 
-// Whether `deleter` belongs to a storage that covers all of its block.
+// Whether `deleter` belongs to a storage that covers its whole block.
 bool is_releaser_of_whole(c10::DeleterFnPtr deleter);
 
 const c10::DataPtr& data_of(const c10::StorageImpl& storage);
 
-// nullptr: the storage does not share its block by a SharedBlock.
+// Returns nullptr if the storage does not share its block through a SharedBlock.
 SharedBlock* shared_block(const c10::StorageImpl& storage);
 
-// Installs `next` and returns the previous context, which the caller releases without the lock. The
-// storage has a valid address throughout: other threads may be reading it.
+// Installs `next` and returns the previous context. The caller releases that context without the
+// lock. The storage has a valid address at all times, because other threads may be reading it.
 void* exchange_context(c10::StorageImpl& storage, c10::DataPtr next);
 
-// Makes a block that only this storage uses shareable.
+// Makes the storage's block shareable. No other storage may use the block yet.
 SharedBlock* make_shared_block(c10::StorageImpl& storage);
 
-// A storage over a range of `storage`, for `owner`.
+// Returns a storage over a range of `storage`, for `owner`.
 c10::Storage storage_over(SharedBlock* shared, const c10::StorageImpl& storage,
                           const StorageRange& range, const StorageOwner& owner);
 

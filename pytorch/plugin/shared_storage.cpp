@@ -26,10 +26,10 @@ c10::Storage share_alias(c10::StorageImpl& storage, const StorageRange& range,
   return storage_over(shared, storage, range, owner);
 }
 
-// Call everything up to the end of this namespace with sharing_mutex.
+// Hold sharing_mutex during calls of the functions up to the end of this namespace.
 
-// Whether the storage owns its block, or shares it in a known way. A copy-on-write clone of
-// torch's, for example, does not.
+// Whether the storage owns its block, or shares the block in a known way. A copy-on-write clone
+// made by torch, for example, does neither.
 bool can_share(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = data_of(storage);
   bool known = data.get() == data.get_context() || shared_block(storage) != nullptr ||
@@ -37,16 +37,16 @@ bool can_share(const c10::StorageImpl& storage) {
   return known && can_be_written_first(storage);
 }
 
-// Whether another storage sees writes to this one.
+// Whether another storage sees writes to this storage.
 bool is_aliased(const c10::StorageImpl& storage) {
   const SharedBlock* shared = shared_block(storage);
-  // Torch's own copy-on-write needs a plain data pointer: a block that was aliased once stays
+  // Torch's own copy-on-write needs a plain data pointer, so a block that was aliased once stays
   // aliased.
   if (!kPartsCanBeShared) return shared != nullptr;
   return shared != nullptr && shared->aliased && shared->storages > 1;
 }
 
-// Whether a write to the whole once copied all of it, because parts of it had moved.
+// Whether a write to the whole storage once copied all of it, because parts of it had been moved.
 bool parts_stay(const c10::StorageImpl& storage) {
   const SharedBlock* shared = shared_block(storage);
   return shared != nullptr && shared->parts_stay;
@@ -55,7 +55,7 @@ bool parts_stay(const c10::StorageImpl& storage) {
 std::optional<CopyReason> why_not_share(const c10::StorageImpl& storage, const StorageRange& range,
                                         Sharing sharing) {
   if (!can_share(storage)) return CopyReason::kForeign;
-  // Whoever holds a pointer is meant to see writes through an alias.
+  // An alias is the same memory, so exported pointers may see its writes.
   if (sharing == Sharing::kAlias) return std::nullopt;
   const bool is_part = range.offset_bytes != 0 || range.size_bytes != storage.nbytes();
   if (is_part && parts_stay(storage)) return CopyReason::kPartialStorage;
@@ -64,8 +64,8 @@ std::optional<CopyReason> why_not_share(const c10::StorageImpl& storage, const S
   return block && block->exported ? std::optional(CopyReason::kExported) : std::nullopt;
 }
 
-// The storages over the block that share it, or have shared it, copy-on-write. The first of them to
-// share it comes first.
+// Returns the storages over the block that share it copy-on-write, or have shared it. The first
+// storage in the list was the first to share the block.
 std::vector<c10::Storage> storages_over(const void* block) {
   std::vector<c10::Storage> out;
   for (const auto& weak : copy_on_write_storages.of(block)) {
@@ -97,8 +97,8 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& source, const S
                                              const StorageOwner& owner, Sharing sharing) {
   c10::StorageImpl& storage = *source.unsafeGetStorageImpl();
   std::unique_lock lock(sharing_mutex);
-  // A write to a copy-on-write storage copies, so an alias would not see it. The storage gets bytes
-  // of its own first.
+  // A write to a copy-on-write storage makes a copy, so an alias would not see that write. Give the
+  // storage bytes of its own first.
   while (sharing == Sharing::kAlias && is_copy_on_write(storage)) {
     lock.unlock();
     storage.mutable_data();
@@ -107,7 +107,7 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& source, const S
   if (const auto reason = why_not_share(storage, range, sharing)) return *reason;
   const auto block = allocator().find(data_of(storage).get());
   if (!block) return CopyReason::kForeign;
-  // A storage without an allocator (torch.load makes some) could not copy itself.
+  // A storage without an allocator (torch.load creates some) could not copy itself.
   if (storage.allocator() == nullptr) storage.set_allocator(facades().of(storage.device()));
   if (sharing == Sharing::kAlias) return share_alias(storage, range, owner);
   c10::Storage other = share_copy_on_write(storage, range, owner);
@@ -120,7 +120,7 @@ bool note_places_of_shared(std::size_t most_blocks) {
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr) return false;
   bool any_left = false;
-  std::vector<c10::Storage> storages;  // outlive the lock, which their release may take
+  std::vector<c10::Storage> storages;  // before the lock: their release may take it
   std::lock_guard lock(sharing_mutex);
   most_blocks = std::min(most_blocks, copy_on_write_storages.watched());
   for (const void* block : copy_on_write_storages.take_watched(most_blocks)) {
@@ -139,7 +139,7 @@ UseThatEnds::UseThatEnds(const c10::StorageImpl& storage)
   CachingManagedAllocator* ours = process_allocator();
   const auto block = ours != nullptr ? ours->find(address_) : std::nullopt;
   if (!block) return;
-  std::vector<c10::Storage> over;  // outlive the lock, which their release may take
+  std::vector<c10::Storage> over;  // before the lock: their release may take it
   std::lock_guard lock(sharing_mutex);
   over = storages_over(block->base);
   PlaceSet places;
@@ -161,8 +161,8 @@ void note_exported(const void* address) {
     if (!FrameworkBridge(ours).mark_exported(address)) return;
     sharers = sharers_of(ours.find(address)->base);
   }
-  // The pointer was taken from a storage that had the block alone: the first one. It keeps the
-  // address, because the others, which began to share since, are separated before it.
+  // The pointer was taken from a storage that had the block alone: the first in the list. The
+  // others have begun to share since. Separating them first lets the first keep the address.
   for (; !sharers.empty(); sharers.pop_back()) separate(sharers.back());
 }
 
@@ -176,8 +176,8 @@ void end_copy_on_write() {
   for (const auto& weak : known) {
     if (auto storage = weak.lock()) storages.emplace_back(std::move(storage));
   }
-  // Devices first: a device copies pages that it holds, and the host then keeps the block without a
-  // copy.
+  // Separate the storages on devices first: they copy pages that the device holds. The host's
+  // storage then keeps the block without a copy.
   std::stable_partition(storages.begin(), storages.end(),
                         [](const c10::Storage& storage) { return storage.device().is_cuda(); });
   for (const c10::Storage& storage : storages) {

@@ -17,7 +17,7 @@ struct ThreadCalls {
   PythonInterpreter (*next_interpreter)(PythonInterpreter) = nullptr;
   PythonThread (*first_thread)(PythonInterpreter) = nullptr;  // PyInterpreterState_ThreadHead
   PythonThread (*next_thread)(PythonThread) = nullptr;
-  void* without_lock = nullptr;  // a function that only a free-threaded Python has
+  void* without_lock = nullptr;  // not null only in a free-threaded Python
 
   bool has_lock() const {
     return this_thread && take_lock && release_lock && first_interpreter && next_interpreter &&
@@ -41,7 +41,7 @@ const ThreadCalls& calls() {
   return bound;
 }
 
-// Call it with the lock.
+// Call it with Python's lock held.
 bool is_only_thread(PythonThread wanted) {
   for (PythonInterpreter each = calls().first_interpreter(); each != nullptr;
        each = calls().next_interpreter(each)) {

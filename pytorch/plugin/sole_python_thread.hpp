@@ -1,19 +1,19 @@
-// Holds Python's lock while one lives, and says whether this is Python's only thread. If so, no
-// other thread can reach an object that only Python holds: a Python thread counts from its start to
-// its end, also while it waits or works without the lock.
+// Holds Python's lock while the object lives, and says whether this is Python's only thread. If it
+// is, no other thread can reach an object that only Python holds. A Python thread counts from its
+// start to its end, also while it waits or runs without the lock.
 #pragma once
 
 namespace uvm::torch_plugin {
 
 class SolePythonThread {
  public:
-  // Takes no lock in a thread that is unknown to Python, or without Python.
+  // Takes no lock if there is no Python, or if Python does not know this thread.
   SolePythonThread();
   ~SolePythonThread();
   SolePythonThread(const SolePythonThread&) = delete;
   SolePythonThread& operator=(const SolePythonThread&) = delete;
 
-  // Also false if it is unknown: there is no Python, or it is free-threaded.
+  // Also false if the answer is unknown: there is no Python, or it is free-threaded.
   bool is_sole() const { return is_sole_; }
 
  private:

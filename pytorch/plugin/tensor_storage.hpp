@@ -1,4 +1,4 @@
-// A tensor's storage, and the range of it that the tensor's elements cover.
+// Returns a tensor's storage, and the range of the storage that the tensor's elements cover.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline bool is_host_or_cuda(c10::Device device) {
   return device.is_cpu() || device.is_cuda();
 }
 
-// From the first element to the last.
+// Returns the range from the first element to the last.
 inline StorageRange range_of(const at::Tensor& self) {
   return {static_cast<size_t>(self.storage_offset()) * self.itemsize(),
           at::detail::computeStorageNbytes(self.sizes(), self.strides(), self.itemsize())};

@@ -36,7 +36,7 @@ void add(c10::CachingAllocator::DurationStat* stat, const CallTimes& times) {
   stat->count += static_cast<int64_t>(times.calls);
 }
 
-// Torch 2.11 does not count them.
+// Torch 2.11 does not count rejections.
 template <class Stats>
 void add_rejections(Stats* stats, std::uint64_t rejections) {
   if constexpr (requires { stats->num_oom_rejections; }) {
@@ -56,7 +56,7 @@ constexpr std::array kTypes = {c10::CachingAllocator::StatType::SMALL_POOL,
                                c10::CachingAllocator::StatType::LARGE_POOL,
                                c10::CachingAllocator::StatType::AGGREGATE};
 
-// Torch has them from 2.15 on.
+// Torch has statistics of private pools from 2.15 on.
 template <class Stats>
 void add_private_pools(Stats* stats, const std::vector<PrivatePoolStatistics>& pools,
                        c10::DeviceIndex device) {
@@ -97,7 +97,7 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& statisti
     add(&out.allocated_bytes[at], figures.allocated_bytes);
     add(&out.reserved_bytes[at], figures.reserved_bytes);
     add(&out.active_bytes[at], figures.active_bytes);
-    // A block counts here until it is free again, as in torch.
+    // As in torch, a block counts here until it is free again.
     add(&out.requested_bytes[at], figures.active_requested_bytes);
   }
   const ServiceStatistics& service =
@@ -170,7 +170,7 @@ void add_segments(const std::vector<SegmentDescription>& segments, c10::MempoolI
     info.total_size = segment.size_bytes;
     info.stream = reinterpret_cast<decltype(info.stream)>(segment.stream);
     info.is_large = !segment.is_of_small_objects;
-    info.is_expandable = true;  // its pages come and go one by one
+    info.is_expandable = true;  // pages are added and removed one by one
     info.owner_private_pool_id = pool_id(segment.private_pool);
     const char* address = static_cast<const char*>(segment.base);
     for (const SegmentDescription::Piece& piece : segment.blocks) {
@@ -186,7 +186,7 @@ void add_segments(const std::vector<SegmentDescription>& segments, c10::MempoolI
         block.context_when_allocated = history.context_of(address);
       }
       address += piece.size_bytes;
-      // Adjacent free pieces are one block to torch, whoever caches them.
+      // For torch, adjacent free pieces are one block, even if different caches hold them.
       if (!block.active && !info.blocks.empty() && !info.blocks.back().active) {
         info.blocks.back().size += piece.size_bytes;
       } else {
