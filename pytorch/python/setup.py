@@ -1,7 +1,7 @@
 """Sets the tag of the wheel, which pyproject.toml cannot.
 
-The wheel holds native libraries, so it is for this platform. They are no extension modules, so it
-is for every Python 3.
+The wheel holds native libraries, so it is for this platform. They are not extension modules, so the
+wheel works with every Python 3.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""uvmalloc from Python: functions for programs, here and in uvmalloc.pipelines.
+"""uvmalloc's Python package: functions for programs, here and in uvmalloc.pipelines.
 
-The command line is in uvmalloc._cli, its work with traces in uvmalloc._trace.
+uvmalloc._cli has the command line, and uvmalloc._trace works with traces.
 
-Importing it imports neither torch nor a native library. Torch, imported before or after, then has
-RFC-0023's names, including the methods of tensors (uvmalloc.torch_names).
+Importing the package imports neither torch nor a native library. RFC-0023's functions, including
+the methods of tensors, are added to torch when both are imported (uvmalloc.torch_names).
 """
 
 import sys as _sys
@@ -31,7 +31,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Torch's entry point also imports this package, if a variable switches uvmalloc on. That adds no
-# methods.
+# uvmalloc_autoload, torch's entry point, also imports this package if a variable switches uvmalloc
+# on. That import adds no methods.
 if not getattr(_sys.modules.get("uvmalloc_autoload"), "is_importing", False):
     _add_methods()

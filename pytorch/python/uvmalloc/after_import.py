@@ -1,6 +1,6 @@
 """Runs actions after the import of a module.
 
-libuvmalloc.so carries the text of this file, followed by those of queues.py and torch_names.py
+libuvmalloc.so contains the text of this file, followed by queues.py and torch_names.py
 (pytorch/interpose/CMakeLists.txt). So this file imports only the standard library.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 
 def after_import(actions: dict[str, Callable[[ModuleType], None]]) -> None:
-    """Calls actions[name](module) once for each name: now, or as soon as the module is complete."""
+    """Calls actions[name](module) once for each name: now, or when the module is complete."""
     _AfterImport(actions).watch()
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds the watched modules through the other finders, and runs an action after their code."""
+    """Finds the watched modules through the other finders. Runs an action after a module's code."""
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self.actions = actions

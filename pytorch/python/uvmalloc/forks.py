@@ -8,10 +8,10 @@ import weakref
 
 
 class ForkedLock:
-    """A lock that its thread may take several times.
+    """A reentrant lock that works in forked children.
 
-    In a forked child the lock is free, unless the thread that forked holds it: the child has no
-    other thread that could release it.
+    In a forked child the lock is free, unless the forking thread holds it: other threads, which
+    could release it, do not exist in the child.
     """
 
     def __init__(self) -> None:

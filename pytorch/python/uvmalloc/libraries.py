@@ -10,14 +10,14 @@ from pathlib import Path
 from uvmalloc.errors import MissingLibraryError
 
 LIB_DIR_VARIABLE = "UVMALLOC_LIB_DIR"
-CUDA_MAJOR = 13  # of the headers that the plugin is compiled with
+CUDA_MAJOR = 13  # major version of the CUDA headers for the plugin
 _PACKAGE = Path(__file__).resolve().parent
 _BUILD_HINT = "build them with scripts/build, or set UVMALLOC_LIB_DIR to the folder that holds them"
 
 
 @dataclass(frozen=True)
 class Libraries:
-    """The folder of one build's libraries; only the `require_` methods promise that files exist."""
+    """The folder of one build's libraries. Only `require_` methods check that the files exist."""
 
     folder: Path
 
@@ -31,12 +31,12 @@ class Libraries:
 
     @property
     def stand_ins(self) -> Path:
-        """The folder of the libraries that stand in for CUDA's on a simulated device."""
+        """The folder of the libraries that replace CUDA's on a simulated device."""
         return self.folder / "sim"
 
     @property
     def hip_stand_ins(self) -> Path:
-        """The same for a device of HIP. Absent from a build without HIP's headers."""
+        """The same for HIP devices. Absent from a build without HIP's headers."""
         return self.stand_ins / "hip"
 
     @property
@@ -49,7 +49,7 @@ class Libraries:
 
     @property
     def simulated_host(self) -> Path:
-        """Shows programs the host memory of a simulated machine."""
+        """The library that shows programs the host memory of a simulated machine."""
         return self.stand_ins / "libuvmsim_host.so"
 
     @property
@@ -59,20 +59,20 @@ class Libraries:
 
     @property
     def machine_replay(self) -> Path:
-        """Runs traces on simulated machines."""
+        """The program that replays traces on simulated machines."""
         return self.folder.parent / "bin" / "uvmalloc_machine_replay"
 
     @property
     def what_if(self) -> Path:
-        """Runs recorded steps with less memory."""
+        """The program that runs recorded steps with less memory."""
         return self.folder.parent / "bin" / "uvmalloc_plan"
 
     def machines(self) -> list[str]:
-        """The names of the machines that can be simulated."""
+        """Returns the names of the machines that can be simulated."""
         return sorted(file.stem for file in (self.stand_ins / "profiles").glob("*.toml"))
 
     def plugin(self, torch_version: str) -> Path:
-        """The plugin for a torch version such as 2.11.0+cu130: there is one per minor version."""
+        """The plugin for a version such as 2.11.0+cu130. Each minor version of torch has one."""
         major, minor = torch_version.split(".")[:2]
         return self.folder / f"libuvmalloc_torch_{major}_{minor}.so"
 
@@ -81,12 +81,12 @@ class Libraries:
 
     @property
     def checkout(self) -> Path | None:
-        """The checkout whose scripts/build made these libraries; None: they come from a wheel."""
+        """The checkout that built these libraries, or None if they come from a wheel."""
         root = self.folder.parents[2] if len(self.folder.parents) > 2 else self.folder
         return root if (root / "scripts" / "build").is_file() else None
 
     def served_torch(self) -> list[str]:
-        """Versions such as 2.15: those that the checkout can build for, or that the wheel holds."""
+        """Versions such as 2.15 that the checkout can build for, or that the wheel holds."""
         if self.checkout is not None:
             lines = (self.checkout / "scripts" / "torch_versions.txt").read_text().splitlines()
             releases = [line for line in lines if line and not line.startswith("#")]
@@ -130,10 +130,10 @@ class Libraries:
 def find_libraries(
     environment: Mapping[str, str] | None = None, package: Path = _PACKAGE
 ) -> Libraries:
-    """`lib` in this package, else build/release/lib of the checkout that holds the package.
+    """Returns `lib` in this package, else build/release/lib of the checkout that holds the package.
 
-    UVMALLOC_LIB_DIR selects another folder in one of the two, such as build/asan/lib. Other folders
-    are refused with MissingLibraryError: they may belong to another user.
+    UVMALLOC_LIB_DIR selects another folder in one of the two, such as build/asan/lib. Raises
+    MissingLibraryError for other folders: they may belong to another user.
     """
     environment = os.environ if environment is None else environment
     checkout = _checkout_of(package)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-# scripts/lists.py writes these four.
+# scripts/lists.py writes these four lines.
 POLICIES = ("auto", "planned", "lru", "driver", "off")
 MOVES = ("cow", "alias", "copy")
 LOG_LEVELS = ("off", "error", "warning", "info", "debug")
 DRIVER_VERSIONS = ("12.2", "12.8", "13.0", "13.5")
 
-# The simulator accepts the same.
-HINTS = ("none", "recorded")  # that a replay of a trace sends
+# Same values as in the simulator.
+HINTS = ("none", "recorded")  # hints that a replay of a trace can send
 PROFILES = ("discrete", "integrated", "hmm", "coherent")
-LEAST_SIZE_BYTES = 2 << 20  # of a capacity or a budget: one page of unified memory
-MOST_SIZE_BYTES = 64 << 40  # the simulator has addresses for no more
+LEAST_SIZE_BYTES = 2 << 20  # smallest capacity or budget: one page of unified memory
+MOST_SIZE_BYTES = 64 << 40  # the simulator has no addresses beyond that
 MOST_DEVICES = 32

@@ -16,8 +16,8 @@ from typing import Any
 
 from uvmalloc.errors import CommandError
 
-_AT_SECURE = 23  # elf.h
-_MOST_BYTES = 64 << 20  # of an answer
+_AT_SECURE = 23  # AT_SECURE in elf.h
+_MOST_BYTES = 64 << 20  # the largest answer
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Credentials:
     groups: tuple[int, ...]
 
     def take(self) -> None:
-        """Gives this process these credentials for good. Only root can take those of another user.
-        """
+        """Gives this process these credentials for good. Only root can take another user's."""
         if self.user == os.geteuid():
             return
         os.setgroups(self.groups)
@@ -39,10 +38,10 @@ class Credentials:
 
 
 def credentials_of(pid: int) -> Credentials | None:
-    """The credentials of a process. None: the process has gone, or this user may not act for it.
+    """Returns a process's credentials, or None if it has ended or this user may not act for it.
 
-    Also None for a process with raised rights: its environment comes from the user who started it,
-    and uvmalloc does not use it there.
+    Also returns None for a process with raised rights: the user who started it chose its
+    environment, and uvmalloc ignores that environment.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
@@ -65,7 +64,7 @@ def _has_raised_rights(auxiliary_vector: bytes) -> bool:
 
 
 class Answer:
-    """The result of `work` in a child with `credentials`: a value that JSON can hold."""
+    """Runs `work` in a child with `credentials`. The result must be a value that JSON can hold."""
 
     def __init__(self, credentials: Credentials, work: Callable[[], Any]) -> None:
         self._user = credentials.user
@@ -75,22 +74,21 @@ class Answer:
             try:
                 os.close(self._reader)
                 credentials.take()
-                with os.fdopen(writer, "wb") as stream:  # a codec may be in a file of root's
+                with os.fdopen(writer, "wb") as stream:  # binary: only root may read codec files
                     stream.write(json.dumps(work()).encode())
             finally:
                 os._exit(0)
         os.close(writer)
 
     def read(self, deadline: float) -> Any:
-        """Waits for the result until `deadline`, on time.monotonic(). CommandError if there is
-        none.
+        """Waits for the result until `deadline`, a time of time.monotonic(), and returns it. Raises
+        CommandError if there is none.
         """
         try:
             content = self._content(deadline)
         finally:
             os.close(self._reader)
-            # A file system of the user's may keep the child from ending, so this does not wait for
-            # it.
+            # The user's file system may keep the child from ending, so do not wait for it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):

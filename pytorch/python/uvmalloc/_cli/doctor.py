@@ -1,4 +1,4 @@
-"""What this machine can do, the effective settings, and what to do about problems."""
+"""Shows what this machine can do, the effective settings, and what to do about problems."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Diagnosis = dict[str, Any]
 
 
 def diagnose() -> Diagnosis:
-    """The library's report on this machine, with the machine's facts, "problems" and "usable".
+    """Returns the library's report on this machine, plus facts, "problems" and "usable".
 
     A missing library is one of the problems, not an error.
     """
@@ -111,7 +111,7 @@ def _describe_torch(libraries: Libraries | None) -> Diagnosis:
 
 
 def _cuda_of(version_file: Path) -> str | None:
-    """The CUDA that torch was built for, "13.0", without importing torch; None: it has none."""
+    """Returns the CUDA version torch was built for, "13.0", or None. Does not import torch."""
     if not version_file.is_file():
         return None
     found = re.search(r"^cuda\b[^=\n]*= *['\"]([^'\"]+)", version_file.read_text(), re.MULTILINE)

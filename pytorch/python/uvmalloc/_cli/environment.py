@@ -1,6 +1,6 @@
-"""The environments of programs that run under uvmalloc or on a simulated device.
+"""Environments for programs that run under uvmalloc or on a simulated device.
 
-Pure functions: they take an environment and return a new one.
+The functions are pure: they take an environment and return a new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPORT_DIR = "UVMALLOC_REPORT_DIR"
 SIM_REPORT = "UVMSIM_REPORT"
 
 # With LD_AUDIT, the loader sizes static thread-local storage before it knows the preloaded
-# libraries. What they put there (jemalloc's) must fit into the bytes that this setting adds.
+# libraries. This setting adds bytes for the storage of those libraries (jemalloc, for example).
 _STATIC_TLS = "glibc.rtld.optional_static_tls"
 _STATIC_TLS_BYTES = 16384
 
@@ -34,7 +34,7 @@ _SANITIZER = re.compile(r"lib(clang_rt\.)?(a|l|t|m|ub|hwa)san[^/]*\.so[.0-9]*")
 
 @dataclass(frozen=True)
 class AllocatorOptions:
-    """The settings of uvmalloc that `run` and `sim` can change; None leaves a variable as it is."""
+    """Settings of uvmalloc that `run` and `sim` can change. None: leave the variable unchanged."""
 
     policy: str | None = None
     budget_bytes: int | None = None
@@ -69,13 +69,13 @@ class Machine:
     capacity_bytes: int | None = None  # of each device; None: the simulator's default
     driver_version: str | None = None  # such as 12.8
     profile: str | None = None  # see sim/README.md; None: the simulator's default
-    hip: bool = False  # devices of HIP, not of CUDA
+    hip: bool = False  # simulates HIP devices, not CUDA devices
     machine: str | None = None  # a name in sim/profiles, or a file; None: the ideal machine
-    host_memory_bytes: int | None = None  # None: the machine's own
+    host_memory_bytes: int | None = None  # None: the host memory of `machine`
     cpu_touches: bool = False
 
 
-# A card with XNACK, switched on: without it uvmalloc stays inactive. --profile selects another
+# A card with XNACK switched on: uvmalloc stays inactive without XNACK. --profile selects another
 # card.
 _HIP_MACHINE = {"UVMSIM_PROFILE": "hmm", "HSA_XNACK": "1", "UVMALLOC_RUNTIME": "hip"}
 
@@ -83,9 +83,9 @@ _SETTING_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_")
 
 
 def without_settings(environment: Mapping[str, str], *also: str) -> Environment:
-    """`environment` without settings of uvmalloc, of the simulator and of PyTorch.
+    """Returns `environment` without settings of uvmalloc, of the simulator and of PyTorch.
 
-    Variables whose names begin with one of `also` are left out too.
+    Also removes variables that begin with one of the prefixes `also`.
     """
     prefixes = (*_SETTING_PREFIXES, *also)
     return {name: value for name, value in environment.items() if not name.startswith(prefixes)}
@@ -97,7 +97,7 @@ def with_uvmalloc(
     options: AllocatorOptions,
     report_dir: Path | None,
 ) -> Environment:
-    """`environment` with libuvmalloc.so preloaded, on, and writing its reports to `report_dir`."""
+    """Returns `environment` with libuvmalloc.so preloaded and on, and reports in `report_dir`."""
     result = dict(environment)
     _drop_preloads(result)
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
@@ -110,7 +110,7 @@ def with_uvmalloc(
 
 
 def with_cuda_calls_served(environment: Mapping[str, str], library: Path) -> Environment:
-    """`environment` in which `library` alone is preloaded and serves a CUDA program's own calls."""
+    """Returns `environment` with only `library` preloaded, to serve a CUDA program's own calls."""
     return {
         **environment,
         "LD_PRELOAD": str(library),
@@ -120,7 +120,7 @@ def with_cuda_calls_served(environment: Mapping[str, str], library: Path) -> Env
 
 
 def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
-    """`environment` without uvmalloc: the program keeps its own allocators."""
+    """Returns `environment` without uvmalloc: the program keeps its own allocators."""
     result = dict(environment)
     result.pop(SWITCH, None)
     result.pop(REPORT_DIR, None)
@@ -131,7 +131,7 @@ def without_uvmalloc(environment: Mapping[str, str]) -> Environment:
 def on_simulated_device(
     environment: Mapping[str, str], libraries: Libraries, machine: Machine, report: Path | None
 ) -> Environment:
-    """`environment` for a program on simulated devices, which write `report` at its end."""
+    """Returns `environment` for a program on simulated devices, which write `report` at the end."""
     result = dict(environment)
     if machine.hip:
         libraries.require_hip_stand_ins()
@@ -152,7 +152,7 @@ def on_simulated_device(
     if machine.machine is not None:
         result["UVMSIM_MACHINE"] = machine.machine
         if machine.profile is None:
-            result.pop("UVMSIM_PROFILE", None)  # the machine's file sets it
+            result.pop("UVMSIM_PROFILE", None)  # the machine's file sets the profile
     if machine.host_memory_bytes is not None:
         result["UVMSIM_HOST_MEMORY"] = str(machine.host_memory_bytes)
         _prepend(result, "LD_PRELOAD", libraries.simulated_host, separators=" :")
@@ -166,7 +166,7 @@ def on_simulated_device(
 
 
 def wanted_reports(environment: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, Path]]:
-    """The files in `folder` that variables of `environment` request, each with its destination."""
+    """Yields the files in `folder` that `environment` requests, each with its destination."""
     wanted = environment.get(REPORT_DIR, "")
     if wanted.lower() not in OFF_WORDS:
         for report in sorted(folder.glob("report.*")):
@@ -179,13 +179,13 @@ def wanted_reports(environment: Mapping[str, str], folder: Path) -> Iterator[tup
 
 
 def _version_number(version: str) -> str:
-    """The version as a number of CUDA's: 12080 for 12.8."""
+    """Returns the version in CUDA's form: 12080 for 12.8."""
     major, minor = version.split(".")
     return str(int(major) * 1000 + int(minor) * 10)
 
 
 def _redirect(environment: Environment, libraries: Libraries, stand_ins: Path) -> None:
-    """Makes the loader use the stand-ins of that folder, whatever path a program names."""
+    """Makes the loader use the stand-ins in that folder, whatever path a program names."""
     _prepend(environment, "LD_AUDIT", libraries.audit)
     _prepend(environment, "LD_LIBRARY_PATH", stand_ins)
     environment["UVMSIM_LIBRARY_DIR"] = str(stand_ins)
@@ -196,7 +196,7 @@ def _redirect(environment: Environment, libraries: Libraries, stand_ins: Path) -
 
 
 def _drop_preloads(environment: Environment) -> None:
-    """Removes every libuvmalloc.so, in any folder: a process has one."""
+    """Removes every libuvmalloc.so, from any folder: a process can have only one."""
     entries = environment.pop("LD_PRELOAD", "").replace(":", " ").split()
     kept = [entry for entry in entries if Path(entry).name != "libuvmalloc.so"]
     if kept:
@@ -204,17 +204,15 @@ def _drop_preloads(environment: Environment) -> None:
 
 
 def _put_sanitizers_first(environment: Environment) -> None:
-    """Sanitizers refuse to run behind another library. Expects the separator that _prepend()
-    leaves.
-    """
+    """Sanitizers refuse to run behind another library. Expects _prepend()'s separator."""
     entries = environment["LD_PRELOAD"].split(":")
     entries.sort(key=lambda entry: _SANITIZER.fullmatch(Path(entry).name) is None)
     environment["LD_PRELOAD"] = ":".join(entries)
 
 
 def _prepend(environment: Environment, name: str, path: Path, separators: str = ":") -> None:
-    """Puts `path` first in a list of the loader, once. CommandError if `path` holds a separator:
-    the loader knows no quotes.
+    """Puts `path` first in a list for the loader, once. Raises CommandError if `path` holds a
+    separator: the loader does not support quotes.
     """
     bad = next((character for character in str(path) if character in separators), None)
     if bad is not None:

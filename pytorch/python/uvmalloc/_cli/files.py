@@ -8,11 +8,11 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_BYTES = 64 << 20  # of a file that others may have written
+MOST_BYTES = 64 << 20  # the largest file to read that others may have written
 
 
 def open_found(file: Path) -> BinaryIO:
-    """Opens a file that a process has left in a folder, where another user may have put anything.
+    """Opens a file that a process has left in a folder that other users may write to.
 
     Raises OSError for a link, for a file that is not regular (a pipe would wait for its writer),
     and for a file that is larger than any that uvmalloc writes.
@@ -34,8 +34,8 @@ def open_found(file: Path) -> BinaryIO:
 def open_own(file: Path) -> int:
     """Opens `file` to write a report to it, empties it, and returns the descriptor.
 
-    Only this user may read a new file. In a folder that everybody may write to, raises OSError for
-    a link, and for a file that another user owns or that has a second name.
+    A new file is readable only by this user. In a folder that everybody may write to, raises
+    OSError for a link, and for a file that another user owns or that has a second name.
     """
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC
     try:

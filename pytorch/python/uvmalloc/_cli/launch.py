@@ -1,4 +1,4 @@
-"""Runs a program in this process's place: returns its exit code, and forwards signals to it."""
+"""Runs a program in place of this process: forwards signals to it and returns its exit code."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 
 from uvmalloc.errors import CommandError
 
-# The first two cannot be blocked, and the last one reports on the program itself.
+# SIGKILL and SIGSTOP cannot be blocked, and SIGCHLD reports on the program.
 _OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 _PASSED_ON = signal.valid_signals() - _OWN
 _STOPPING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-# A terminal sends them to its whole foreground group.
+# A terminal sends these signals to its whole foreground group.
 _TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH, *_STOPPING}
-# The kernel sends them for actions of the process itself.
+# The kernel sends these signals for actions of the process itself.
 _PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 
 
-# How often the program's state is checked without a signal: SIGCHLD is lost if the kernel gives it
-# to another thread of this process, which does not wait for it.
+# Interval for checking the program's state without a signal. The kernel may give SIGCHLD to another
+# thread of this process, which ignores it.
 _LOOK_SECONDS = 0.5
-# How long a program may take to end after SIGTERM, if this process cannot wait for it.
+# Time for the program to end after SIGTERM, if this process cannot wait for it.
 _END_SECONDS = 5.0
 _INTERPRETERS = {".py": "python", ".sh": "sh"}
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
@@ -47,19 +47,19 @@ class Finished:
     """A program that has ended."""
 
     pid: int
-    exit_code: int  # 128 + the signal's number if a signal ended it, as in shells
-    signal_name: str | None = None  # such as SIGTERM, if a signal ended it
+    exit_code: int  # 128 + the signal's number if a signal ended the program, as in shells
+    signal_name: str | None = None  # such as SIGTERM; None: no signal ended the program
     ended_at: float = 0.0  # seconds since the epoch
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     """Runs `command` to its end. Call it from the main thread.
 
-    Forwards every signal that this process gets. A terminal signals its whole foreground group, so
-    its signals are forwarded only if the program has left the group.
+    Forwards every signal that this process receives. A terminal signals its whole foreground group,
+    so its signals are forwarded only if the program has left the group.
     """
     waited_for = {*_PASSED_ON, signal.SIGCHLD}
-    # If SIGCHLD is ignored, which is inherited, the program's exit code is lost.
+    # SIGCHLD may be ignored by inheritance. Then the program's exit code would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     try:
@@ -72,7 +72,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
                         program.take(received)
                     else:
                         program.look()
-            # Signals to the whole group that ended the program must not also end the report.
+            # A signal to the whole group that ended the program must not also end the report.
             while signals.next_within(0) is not None:
                 pass
             return program.finished
@@ -85,8 +85,8 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
 class _Signals:
     """Waits for blocked signals, one by one.
 
-    `signal.sigtimedwait` with a timeout is unusable: if this process is stopped for longer, some
-    versions of Python return a signal that was never sent.
+    `signal.sigtimedwait` with a timeout is unusable. If this process is stopped for longer than the
+    timeout, some versions of Python return a signal that was never sent.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -129,7 +129,7 @@ class _Program:
         self.pid = pid
         self.finished: Finished | None = None
         self._stopped_by: int | None = None
-        self._stops: set[int] = set()  # sent to this process since it last continued
+        self._stops: set[int] = set()  # stop signals to this process since it last continued
 
     def take(self, received: signal.struct_siginfo) -> None:
         number = received.si_signo
@@ -144,22 +144,21 @@ class _Program:
                 self._stops.add(number)
             if received.si_code <= 0 or not self._has_it(number):
                 self._send(number)
-        # A shell sees a job as stopped if the process that it waits for stops.
+        # A shell shows a job as stopped only if the process that the shell waits for stops.
         if self._stopped_by in self._stops:
             self._stops.clear()
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _has_it(self, number: int) -> bool:
-        """Whether the program needs no copy of a signal that the kernel has sent to this process.
-        """
+        """Whether the program also got this signal from the kernel, or must not get it."""
         if number not in _TERMINAL:
             return number in _PRIVATE
         if number == signal.SIGHUP and os.getsid(0) == os.getpid():
-            return False  # a terminal that hangs up signals only the first process of its session
+            return False  # on a hangup, only the first process of the session gets the signal
         return os.getpgid(self.pid) == os.getpgrp()
 
     def _send(self, number: int) -> None:
-        with contextlib.suppress(PermissionError):  # it runs as another user
+        with contextlib.suppress(PermissionError):  # the program runs as another user
             os.kill(self.pid, number)
 
     def look(self) -> None:
@@ -199,12 +198,12 @@ class _Program:
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name of its own
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int]) -> int:
-    # Python ignores SIGPIPE and handles SIGINT; the program starts with the defaults.
+    # Python ignores SIGPIPE and SIGXFSZ. The program starts with the defaults.
     try:
         return os.posix_spawnp(
             command[0],
@@ -223,7 +222,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], mask: set[int
 
 
 def _hint(word: str) -> str:
-    """What to write instead of `word`, if it is a file and not a program on the path."""
+    """Says what to write instead of `word`, if `word` is a file but not a program on the path."""
     file = Path(word)
     if not file.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""The command's calls into libuvmalloc.so and the simulator, whose answers are texts."""
+"""The command's calls into libuvmalloc.so and the simulator. The calls return texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from uvmalloc.libraries import find_libraries
 
 
 def doctor(library: Path) -> dict[str, Any]:
-    """The library's report on this machine and its configuration."""
+    """Returns the library's report on this machine and its configuration."""
     describe = _function(library, "uvmalloc_doctor_json", ctypes.c_char_p, ctypes.c_size_t)
     text = _text(describe)
     if text is None:
@@ -25,7 +25,7 @@ def doctor(library: Path) -> dict[str, Any]:
 
 @functools.cache
 def figures_reader() -> Callable[..., int]:
-    """Loads the library's function, so that a process may then give up the right to load the
+    """Loads the library's function. Call it before the process gives up its right to load the
     library.
     """
     return _function(
@@ -35,13 +35,13 @@ def figures_reader() -> Callable[..., int]:
 
 
 def report_of(figures: Path) -> dict[str, Any] | None:
-    """The report on a process that left its figures in a file; None: it is no such file."""
+    """Returns the report on a process from its file of figures, or None if it is no such file."""
     text = _text(functools.partial(figures_reader(), os.fsencode(figures)))
     return None if text is None else json.loads(text)
 
 
 def machine_fault(library: Path, machine: str) -> str | None:
-    """Why the simulator in `library` cannot read a machine, by name or by file; None: it can."""
+    """Returns why the simulator cannot read a machine (a name or a file), or None if it can."""
     check = _function(
         library, "uvmsim_check_machine", ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
     )
@@ -62,8 +62,8 @@ def _function(library: Path, name: str, *arguments: Any) -> Callable[..., int]:
 
 
 def _text(write: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str | None:
-    """The text that `write` puts into a buffer; None: it fails."""
-    # Figures may gain a digit between the two calls.
+    """Returns the text that `write` puts into a buffer, or None if `write` fails."""
+    # The text may grow between the two calls, because a figure gains a digit.
     capacity = write(None, 0) + 64
     buffer = ctypes.create_string_buffer(capacity)
     needed = write(buffer, capacity)

@@ -1,7 +1,7 @@
 """Facts of the host and of its devices that decide how well unified memory works.
 
-Pure functions of a file system's root and of the devices' capabilities; nothing is cached. Facts in
-missing or unreadable files are left out.
+The functions only depend on a file system's root and on the devices' capabilities. Facts in missing
+or unreadable files are left out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MEMINFO = {
     "SwapTotal": "swap_bytes",
     "SwapFree": "swap_free_bytes",
 }
-# A control group without a limit has "max", or in version 1 a number near 2^63.
+# A control group without a limit has "max" or, in version 1, a number near 2^63.
 _LEAST_UNLIMITED = 1 << 60
 
 
 def host_facts(root: Path = Path("/")) -> Facts:
-    """Memory, swap, and the smallest limit of the control groups above this process."""
+    """Returns memory, swap, and the smallest limit of the control groups above this process."""
     facts: Facts = {}
     for line in _lines(root / "proc/meminfo"):
         name, _, value = line.partition(":")
@@ -40,10 +40,10 @@ def host_facts(root: Path = Path("/")) -> Facts:
 
 
 def amd_facts(root: Path = Path("/")) -> Facts:
-    """XNACK and the memory that AMD's devices share with the host, if AMD's driver is loaded."""
+    """Returns XNACK and the memory that AMD devices share with the host, if the driver is there."""
     facts: Facts = {}
     for line in _lines(root / "sys/module/amdgpu/parameters/noretry"):
-        facts["noretry"] = int(line)  # 0: faults are retried, so pages may migrate; -1: by the chip
+        facts["noretry"] = int(line)  # 0: faults are retried, so pages may migrate; -1: per chip
     cards = sorted((root / "sys/class/drm").glob("card*/device/mem_info_gtt_total"))
     if cards:
         facts["gtt_bytes"] = [int(line) for card in cards for line in _lines(card)]
@@ -53,7 +53,7 @@ def amd_facts(root: Path = Path("/")) -> Facts:
 
 
 def hooks(environment: Mapping[str, str], root: Path = Path("/")) -> list[str]:
-    """Other preloaded and audit libraries, which may intercept the same calls."""
+    """Returns other preloaded and audit libraries, which may intercept the same calls."""
     found = []
     for name in ("LD_PRELOAD", "LD_AUDIT"):
         entries = re.split(r"[ :]+", environment.get(name, ""))
@@ -64,7 +64,7 @@ def hooks(environment: Mapping[str, str], root: Path = Path("/")) -> list[str]:
 
 
 def driver_version() -> str | None:
-    """The version of CUDA's driver, such as 13.0; None: there is no driver. Initialises nothing."""
+    """Returns the version of CUDA's driver, such as 13.0, or None. Initialises nothing."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
         version = ctypes.c_int()
@@ -76,7 +76,7 @@ def driver_version() -> str | None:
 
 
 def paradigm(capabilities: Mapping[str, Any]) -> str:
-    """How the device and the host share memory (UNIFIED MEMORY of CUDA's programming guide)."""
+    """Says how device and host share memory (CUDA's programming guide, Unified Memory)."""
     if not capabilities.get("concurrent_managed_access"):
         return "not usable: host and device cannot use managed memory at the same time"
     if not capabilities.get("migrates_on_fault", True):
@@ -91,7 +91,7 @@ def paradigm(capabilities: Mapping[str, Any]) -> str:
 
 
 def degraded(capabilities: Mapping[str, Any]) -> list[str]:
-    """What does not work, or works less well, because the device lacks a capability."""
+    """Returns what does not work, or works less well, because the device lacks a capability."""
     if not capabilities.get("concurrent_managed_access") or not capabilities.get(
         "migrates_on_fault", True
     ):
@@ -108,7 +108,7 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
 
 
 def advice(host: Facts, devices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to change on this machine."""
+    """Returns what to change on this machine."""
     found = []
     limit = host.get("control_group_limit_bytes")
     if limit is not None and limit < host.get("total_bytes", 0):

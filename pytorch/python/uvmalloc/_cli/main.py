@@ -1,4 +1,4 @@
-"""The command `uvmalloc`: its subcommands and their options. The work is in other modules."""
+"""The command `uvmalloc`: its subcommands and their options. Other modules do the work."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ if TYPE_CHECKING:
 
 
 class _PlanCommand(typer.core.TyperCommand):
-    """Records whether `--` was given, which the arguments do not contain."""
+    """Records whether `--` was given, because the parsed arguments do not contain it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         ctx.obj = "--" in args
         return super().parse_args(ctx, args)
 
 
-# All words after the first one that is no option belong to the program, even without `--`.
+# All words after the first word that is not an option belong to the program, even without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
 
-# Errors of a file that cannot be written. The command only writes most of its files.
+# Errors of a file that cannot be written. The command writes most of its files and reads few.
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
-# Plain help, as wide as the terminal: panels are unreadable on a narrow one.
+# Help without panels, as wide as the terminal: panels are unreadable on a narrow terminal.
 _HELP = {"terminal_width": min(shutil.get_terminal_size().columns, 100)}
 app = typer.Typer(
     rich_markup_mode=None,
@@ -87,7 +87,7 @@ CommandArgument = Annotated[
 
 
 def _one_of(words: Sequence[str], help_text: str) -> Any:
-    """An option that takes one of `words`, which shells complete."""
+    """Returns an option that takes one of `words`. Shells complete the words."""
     return typer.Option(
         metavar="NAME",
         help=f"{help_text}: {', '.join(words)}.",
@@ -451,9 +451,9 @@ def top(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code. Prints one line if the command is wrong."""
-    usage_error = typer.BadParameter.__bases__[0]  # typer exports no base of its errors
+    usage_error = typer.BadParameter.__bases__[0]  # typer exports no base class of its errors
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # escape what it cannot encode
     try:
         code = app(args=arguments, prog_name="uvmalloc", standalone_mode=False)
         if sys.stdout is not None:
@@ -486,12 +486,12 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _drop_output() -> None:
-    """Redirects stdout to nowhere: the interpreter flushes the rest of its output at its end."""
+    """Redirects stdout to /dev/null: at exit, the interpreter flushes the rest of its output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
-    """Returns the trace and uvmalloc._trace.export. Both modules import numpy."""
+    """Returns the trace, and the module uvmalloc._trace.export. The import needs numpy."""
     try:
         from uvmalloc._trace import export, reader
     except ImportError as error:
@@ -546,7 +546,7 @@ def _output(file: Path | None) -> Iterator[TextIO]:
         try:
             yield sys.stdout
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader went away; typer would call it a failure
+        except BrokenPipeError:  # the reader has closed the pipe; typer would report a failure
             _drop_output()
         return
     try:

@@ -85,7 +85,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _check_file(option: str, file: Path) -> None:
-    """Refuses an unusable file before the program runs, not after hours."""
+    """Refuses an unusable file before the program runs, not hours later."""
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise OptionError(option, str(file), "a file in a folder that exists and can be written")

@@ -1,7 +1,7 @@
 """Reads the reports that the processes of a launch have left in a folder, and adds them up.
 
-A process that ends by itself writes `report.<pid>.json`. A process that is killed, crashes, calls
-os._exit() or becomes another program leaves its figures in `report.<pid>.figures`. The second
+A process that ends normally writes `report.<pid>.json`. A process that is killed, crashes, calls
+os._exit() or executes another program leaves its figures in `report.<pid>.figures`. The second
 program of a process leaves them in `report.<pid>-2.figures`. The simulator does the same with
 `sim.<pid>.json` and `sim.<pid>.json.counters`.
 """
@@ -27,20 +27,20 @@ _STATIC_RUNTIME = (
     "shared one: nvcc -cudart shared)"
 )
 _COUNTERS_HEADER_BYTES = 4096  # sim/engine/report.hpp
-# Facts of one process, which the sum lacks.
+# Facts of one process, which a sum does not contain.
 _OWN_KEYS = {"pid", "parent", "rank", "start_time", "start_ticks", "budget_bytes", "ended"}
-_LIMITS = {"threshold_bytes"}  # of each process, not added up
+_LIMITS = {"threshold_bytes"}  # limits of each process, which are not added up
 
 
 @dataclass
 class Found:
-    """Reports that were read in a folder, and a line for each file that was left out."""
+    """Reports that were found in a folder, and a line for each file that was left out."""
 
     reports: list[Report] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def reading(self, read: Callable[[Path], Report], file: Path) -> Iterator[Report]:
-        """The report in a file, or none: one bad file must not hide the others."""
+        """Yields the report in a file; yields nothing for a bad file, so others are still read."""
         try:
             yield read(file)
         except CommandError as error:
@@ -50,10 +50,10 @@ class Found:
 def collect(
     folder: Path, command: Sequence[str], finished: Finished, reason: str
 ) -> tuple[Report, list[str]]:
-    """The report on a launch: of its one process, or a sum, with "processes" in it.
+    """Returns the report on a launch, and a line for each file that was left out.
 
-    `reason` says why a process without figures has none. The lines name the files that were left
-    out.
+    If the launch had several processes, the report is a sum with "processes" in it. `reason` says
+    why a process without figures has none.
     """
     found = Found()
     found.reports += [*_ended_reports(folder, found), *_figures_left(folder, found)]
@@ -81,7 +81,7 @@ def _summary(
 
 
 def running(folder: Path) -> Found:
-    """Reads the current reports of the processes of a folder that still run."""
+    """Reads the current reports of the processes in a folder that are still running."""
     found = Found()
     found.reports += _figures_left(folder, found)
     _add_counters(folder, found, "")
@@ -96,9 +96,9 @@ def _runs(report: Report) -> bool:
 
 
 def sum_of(processes: Sequence[Report]) -> Report:
-    """The sums of all figures, and every other value that is the same in all processes.
+    """Returns the sums of all figures, and every other value that is the same in all processes.
 
-    Peaks are added too, although they may have been at different times.
+    Peaks are added too, although they may have occurred at different times.
     """
     merged = _merge([_to_add_up(report) for report in processes])
     merged["active"] = any(report.get("active") for report in processes)
@@ -118,7 +118,7 @@ def _to_add_up(report: Report) -> Report:
 
 
 def _merge(values: Sequence[Any], limit: bool = False) -> Any:
-    """None: the values differ, or one of them is unknown, and so is the sum."""
+    """Returns the sum, or the common value. None: the values differ, or one is unknown."""
     if all(isinstance(value, dict) for value in values):
         merged = {}
         for key in dict.fromkeys(key for value in values for key in value):
@@ -158,7 +158,7 @@ def _ended_reports(folder: Path, found: Found) -> Iterator[Report]:
 
 
 def _figures_left(folder: Path, found: Found) -> Iterator[Report]:
-    """Reports on processes that left figures and wrote no report."""
+    """Yields reports on processes that left figures and wrote no report."""
     files: dict[int, list[Path]] = {}
     for file in folder.glob("report.*.figures"):
         name = re.fullmatch(r"report\.(\d{1,10})(?:-\d+)?\.figures", file.name)
@@ -186,19 +186,19 @@ def _is_alive(pid: int, start_ticks: int | None) -> bool:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on: the state, the parent and so on.
+    """Returns the fields of /proc/PID/stat from the third on (the state, the parent and so on).
 
-    Empty if there is no such process.
+    Returns an empty list if there is no such process.
     """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name may hold any bytes
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # names may hold any bytes
     except OSError:
         return []
     return text.rpartition(")")[2].split()
 
 
 def _add_counters(folder: Path, found: Found, reason: str) -> None:
-    """Adds the simulator's counters, and a report for each process that has nothing else."""
+    """Adds the simulator's counters, and a report for each process that only left counters."""
     for counters in _simulated(folder, found):
         pid = counters["pid"]
         own = [report for report in found.reports if report.get("pid") == pid]
@@ -213,7 +213,7 @@ def _add_counters(folder: Path, found: Found, reason: str) -> None:
 
 
 def _holds_static_runtime(counters: Report) -> bool:
-    """Only that runtime requests the driver's undocumented tables."""
+    """Only the static runtime requests the driver's undocumented tables."""
     return "cuGetExportTable" in counters.get("unimplemented", {})
 
 

@@ -1,4 +1,4 @@
-"""Reads and shows reports, of one process or of several (processes.py).
+"""Reads and shows reports on one or several processes (processes.py).
 
 Every key may be absent: a report may come from another version.
 """
@@ -24,10 +24,10 @@ Report = dict[str, Any]
 
 MEMORY_KINDS = ("host", "pinned", "device")
 
-# One of these is in every report.
+# Every report has at least one of these keys.
 _TELLING = ("active", "facades", "simulator", "processes")
 
-# Why a hint was left out.
+# Reasons why a hint was skipped.
 _SKIPPED = {
     "already_there": "the pages were there",
     "no_credit": "the device was full",
@@ -37,7 +37,7 @@ _SKIPPED = {
     "ping_pong": "the pages go back and forth",
 }
 _NOTABLE_BYTES = 1 << 20
-_LEAST_MOVED_BYTES = 1 << 20  # smaller blocks share pages
+_LEAST_MOVED_BYTES = 1 << 20  # smaller blocks share pages, so their tensors are copied
 _LONGEST_PROGRAM = 160
 _FIGURES_FORMAT = b"uvmalloc-fig-"
 
@@ -52,13 +52,13 @@ def read_report(file: Path) -> Report:
 
 
 def read_found(file: Path) -> Report:
-    """The same for a file in a folder where another user may have put anything."""
+    """Same as read_report(), for a file in a folder that other users may write to."""
     with opened(file) as stream:
         return _parsed(stream.read(MOST_BYTES), file, Path(f"/proc/self/fd/{stream.fileno()}"))
 
 
 def opened(file: Path) -> BinaryIO:
-    """Opens the file as open_found() does, with CommandError for its errors."""
+    """Same as open_found(), but raises CommandError for its errors."""
     try:
         return open_found(file)
     except OSError as error:
@@ -66,7 +66,7 @@ def opened(file: Path) -> BinaryIO:
 
 
 def _parsed(content: bytes, file: Path, again: Path) -> Report:
-    """`again` opens the same file once more."""
+    """`again` is a path that opens the same file once more."""
     if content.startswith(_FIGURES_FORMAT):
         return _read_figures(file, again)
     try:
@@ -87,7 +87,7 @@ def _read_figures(file: Path, again: Path) -> Report:
 
 
 def main_report(folder: Path, pid: int) -> Report | None:
-    """The report of process `pid`, else that of the process with most allocations, else None."""
+    """Returns the report of process `pid`, else the one with most allocations, else None."""
     own = folder / f"report.{pid}.json"
     if own.is_file():
         return read_report(own)
@@ -96,7 +96,7 @@ def main_report(folder: Path, pid: int) -> Report | None:
 
 
 def show_report(report: Mapping[str, Any], console: Console) -> None:
-    """Shows a report, all of it or none; `console` must not interpret markup."""
+    """Shows a report completely or not at all. `console` must not interpret markup."""
     if not any(key in report for key in _TELLING):
         raise CommandError("it holds no figures")
     try:
@@ -134,7 +134,7 @@ def _devices(devices: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _show_simulator(counters: Mapping[str, Any], console: Console) -> None:
-    """One line of the simulated machine's counters."""
+    """Shows the simulated machine's counters in one line."""
     counters = counters.get("counters", counters)
     faults = counters.get("fault_pages_device", 0) + counters.get("fault_pages_host", 0)
     to_device = format_size(counters.get("migrated_bytes_to_device", 0))
@@ -185,7 +185,7 @@ def _show_title(report: Mapping[str, Any], console: Console, which: str | None) 
 
 
 def _ended(ended: Mapping[str, Any]) -> str:
-    """How a process ended, if it did not end well."""
+    """Says how a process ended if it did not end well, else returns an empty text."""
     how = ended.get("how")
     if how == "signal":
         return f"ended by {ended.get('signal')}"
@@ -266,7 +266,7 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _past(report: Mapping[str, Any]) -> Iterable[Text]:
-    """Allocations of the program that uvmalloc did not serve."""
+    """Yields lines about allocations of the program that uvmalloc did not serve."""
     calls = report.get("cuda_calls")
     if calls:
         yield from _allocation_calls(calls)
@@ -292,8 +292,7 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _allocation_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
-    """Calls of the vendors' allocation functions: those served, and those passed on to the vendor.
-    """
+    """Yields lines with the served and the forwarded calls of the vendors' allocation functions."""
     for vendor, prefix in (("CUDA", "cu"), ("HIP", "hip")):
         of_vendor = {name: counts for name, counts in calls.items() if name.startswith(prefix)}
         yield from _calls_of(vendor, of_vendor)
@@ -315,7 +314,7 @@ def _calls_of(vendor: str, calls: Mapping[str, Mapping[str, int]]) -> Iterable[T
 
 
 def _mostly_small(report: Mapping[str, Any]) -> str:
-    """A note if most of the bytes that moved were copied because their tensors were small."""
+    """Returns a note if most of the bytes moved were copied because their tensors were small."""
     copies = report.get("copies_by_moves", {})
     small = copies.get("by_reason", {}).get("small_block", {}).get("bytes", 0)
     moved = copies.get("bytes", 0) + report.get("moves", {}).get("bytes", 0)
@@ -372,7 +371,7 @@ def _hints(hints: Mapping[str, Any], detail: str = "") -> str:
 
 
 def _counts(counts: Mapping[str, int], words: Mapping[str, str] | None = None) -> str:
-    """The largest first, each with its explanation in `words`, if there is one."""
+    """Lists counts, the largest first, each with its explanation in `words`, if there is one."""
     explained = {name: f" ({words[name]})" for name in counts if name in (words or {})}
     return ", ".join(
         f"{name} {count:,}{explained.get(name, '')}"

@@ -26,7 +26,7 @@ NOT_USED = "this program did not use it (it serves PyTorch, and allocation calls
 
 @dataclass(frozen=True)
 class Reporting:
-    """Where the report goes when the program has ended."""
+    """Where the report is written when the program has ended."""
 
     file: Path | None
     shown: bool
@@ -42,9 +42,9 @@ def run_program(
     reporting: Reporting,
     inactive_reason: str = NOT_USED,
 ) -> int:
-    """Runs `command` and returns its exit code; shows and writes the report.
+    """Runs `command`, shows and writes the report, and returns the program's exit code.
 
-    `environment` gets the folder for the reports of the processes, or None.
+    `environment` is called with the folder for the reports of the processes, or None.
     """
     folder = _report_folder() if reporting.wanted else None
     if folder is None:
@@ -60,7 +60,7 @@ def run_program(
                 write_own(reporting.file, (json.dumps(found, indent=2) + "\n").encode())
             if reporting.shown:
                 show_report(found, console(stderr=True))
-        except (CommandError, OSError) as error:  # the program's exit code counts
+        except (CommandError, OSError) as error:  # keep the program's exit code
             say(f"the report is lost: {error}")
         return finished.exit_code
     finally:
@@ -81,7 +81,7 @@ def _report_folder() -> Path | None:
 
 
 def _copy_reports(folder: Path) -> None:
-    """Copies reports to the files that the user's own variables name."""
+    """Copies reports to the files that the user's variables name."""
     for file, wanted in wanted_reports(os.environ, folder):
         try:
             write_own(wanted, file.read_bytes())
@@ -94,6 +94,6 @@ def console(stderr: bool = False) -> Console:
 
 
 def say(message: str) -> None:
-    """Prints a line. A failure to print it does not change the exit code."""
+    """Prints a line. A failure to print the line does not change the exit code."""
     with contextlib.suppress(OSError):
         typer.echo(f"uvmalloc: {message}", err=True)

@@ -1,7 +1,7 @@
-"""Whether a program holds CUDA's static runtime, which is nvcc's default.
+"""Finds out whether a program holds CUDA's static runtime, which is nvcc's default.
 
 That runtime requests undocumented tables from the driver, so no simulated device can serve it. The
-program would run without a device, and often end by a signal.
+program would run without a device, and a signal would often end it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from uvmalloc.errors import CommandError
 
-# A function that the runtime looks up in the driver, and one of its errors. Only the runtime holds
-# both: the driver lacks such errors, and other users of the driver lack the function.
+# A function that the runtime looks up in the driver, and one of the runtime's errors. Only the
+# runtime holds both: the driver lacks such errors, and other users of the driver lack the function.
 _MARKS = (b"\0cuGetExportTable\0", b"\0cudaErrorStreamCaptureUnsupported\0")
 
 
@@ -24,9 +24,9 @@ class StaticRuntimeError(CommandError):
 
 
 def refuse_static_runtime(command: Sequence[str]) -> None:
-    """StaticRuntimeError if the program itself holds that runtime.
+    """Raises StaticRuntimeError if the program's own file holds CUDA's static runtime.
 
-    The simulator names libraries with it that the program loads later.
+    For libraries that the program loads later, the simulator reports the static runtime.
     """
     program = shutil.which(command[0])
     if program is not None and _holds_static_runtime(Path(program)):

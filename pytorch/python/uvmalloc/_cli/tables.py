@@ -1,4 +1,4 @@
-"""Tables that stay readable on a narrow console, where each row becomes a short list."""
+"""Tables that stay readable on a narrow console: each row becomes a short list there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def one_line(text: str, most: int) -> str:
-    """`text` in one line, cut to `most` characters, without control characters."""
+    """Returns `text` in one line of at most `most` characters, without control characters."""
     line = " ".join(text.split())
     line = "".join(each if each.isprintable() else "?" for each in line)
     return line if len(line) <= most else line[: most - 3] + "..."
@@ -23,10 +23,10 @@ def print_table(
     rows: Iterable[Sequence[str]],
     numbers_from: int | None = None,
 ) -> None:
-    """Prints `rows` below `columns`; from column `numbers_from` on they are set to the right.
+    """Prints `rows` below `columns`. Columns from `numbers_from` on are right-aligned.
 
-    If the console is too narrow, each row is its first cell, with a line below it for each other
-    cell that is not empty.
+    If the console is too narrow, prints each row as its first cell, with a line below it for each
+    other cell that is not empty.
     """
     rows = [list(row) for row in rows]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,8 +1,8 @@
 """Shows running programs live: memory by kind, moves, faults and traffic per second.
 
-The figures are those that processes under `uvmalloc run` and `uvmalloc sim` keep in mapped files
-(processes.py); the programs do no work for it. A child with the rights of a program's own user
-reads them, so files that hang, lie or are broken cost a line.
+Processes under `uvmalloc run` and `uvmalloc sim` keep the figures in mapped files (processes.py),
+so showing them costs the programs nothing. A child with the rights of the program's user reads
+them, so a file that blocks or is wrong only costs a line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from uvmalloc.sizes import format_size
 
 _VARIABLE = b"UVMALLOC_REPORT_DIR="
 _LONGEST_LINE = 300
-# Counters of the simulated machine that are shown, and whether they are bytes.
+# Counters of the simulated machine to show, and whether they count bytes.
 _RATES = (
     ("kernels", "kernels", False),
     ("faulted pages", "fault_pages_device", False),
@@ -41,7 +41,7 @@ _RATES = (
 )
 
 
-# Timeout of one picture. Reading takes milliseconds; a file system of a user's may never answer.
+# Timeout of one picture. Reading takes milliseconds, but a user's file system may never answer.
 _MOST_SECONDS = 10.0
 
 
@@ -59,11 +59,11 @@ class Moments:
 
     processes: Mapping[int, Moment]
     left_out: Sequence[str]
-    are_some_early: bool = False  # some process has a folder for its figures and has none yet
+    are_some_early: bool = False  # some process has a folder for its figures but no figures yet
 
 
 def folders_of(pids: Iterable[int]) -> list[Path]:
-    """The folders in which these processes keep their figures."""
+    """Returns the folders in which these processes keep their figures."""
     found: dict[Path, None] = {}
     for each in pids:
         try:
@@ -81,7 +81,7 @@ def _processes() -> Iterator[int]:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """A launcher is the parent of the program that it runs."""
+    """Returns `pid` and its descendants: a launcher is the parent of the program that it runs."""
     children: dict[int, list[int]] = {}
     for each in _processes():
         if fields := stat_fields(each):
@@ -93,13 +93,13 @@ def with_descendants(pid: int) -> list[int]:
 
 
 def moments(pid: int | None) -> Moments:
-    """The figures of one process and its descendants, or of all whose files this user may read."""
+    """Returns the figures of a process and its descendants, or of all that this user may read."""
     by_credentials: dict[Credentials, list[int]] = {}
     for each in with_descendants(pid) if pid is not None else sorted(_processes()):
         credentials = credentials_of(each)
         if credentials is not None:
             by_credentials.setdefault(credentials, []).append(each)
-    figures_reader()  # before rights are given up
+    figures_reader()  # before the rights are given up
     answers = [
         Answer(credentials, functools.partial(_look_at, pids))
         for credentials, pids in by_credentials.items()
@@ -161,7 +161,7 @@ def memory_table(moment: Moment) -> Table:
 
 
 def rate_table(now: Moment, before: Moment | None) -> Table:
-    """Rates per second since `before`, and totals."""
+    """Returns a table of totals, and of rates per second since `before`."""
     table = Table(box=None, pad_edge=False)
     for column in ("activity", "a second", "in all"):
         table.add_column(column, justify="left" if column == "activity" else "right")
@@ -247,7 +247,7 @@ def _pictures(
 
 
 def has_ended(before: Moment | None, now: Moment) -> bool:
-    """At its end a process takes its own figures away before the simulated device does."""
+    """An ending process removes its figures before the simulated device removes its own."""
     return before is not None and "facades" in before.report and "facades" not in now.report
 
 

@@ -1,4 +1,4 @@
-"""Traces as a table for people, as CSV, and as JSON that the Perfetto UI opens."""
+"""Shows traces as a table, and writes them as CSV and as JSON for the Perfetto UI."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 
 
 class LiveBytes:
-    """Bytes in blocks by pool (memory kind, and device for device memory), event after event."""
+    """Live bytes in blocks by pool (memory kind, plus the device for device memory), over time."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
@@ -119,8 +119,7 @@ class LiveBytes:
         self._blocks: dict[int, tuple[str, int]] = {}
 
     def change(self, event: tuple[int, ...]) -> list[str]:
-        """Applies an allocate or a free and returns the pools that it changes. Adds a missing free.
-        """
+        """Applies an allocation or a free, and returns the changed pools. Adds a missing free."""
         _, address, _, block_bytes, _, kind, facade, _, _, device, _ = event
         changed = []
         before = self._blocks.pop(address, None)
@@ -144,7 +143,7 @@ def write_perfetto(trace: Trace, out: TextIO, blocks: bool = False) -> None:
     """Writes the trace-event format. With `blocks`, each block's life is an asynchronous slice."""
     head = {"program": trace.program, "dropped": trace.dropped, "finished": trace.finished}
     out.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n')
-    encode = json.JSONEncoder(separators=(",", ":")).encode  # dumps() would make one for each event
+    encode = json.JSONEncoder(separators=(",", ":")).encode  # dumps() would create one per event
     separator = ""
     for event in _perfetto_events(trace, blocks):
         out.write(separator + encode(event))
@@ -152,12 +151,12 @@ def write_perfetto(trace: Trace, out: TextIO, blocks: bool = False) -> None:
     out.write("\n]}\n")
 
 
-# Streams have tracks beside those of the threads; no thread's number is this large (PID_MAX_LIMIT).
+# Streams have tracks beside the threads' tracks. No thread has a number this large (PID_MAX_LIMIT).
 _FIRST_STREAM_TRACK = 1 << 22
 
 
 def _stream_tracks(trace: Trace) -> dict[tuple[int, int], int]:
-    """Tracks by device and handle, of the streams that are seen or that use a block."""
+    """Returns the track of each stream that is used, by device and handle."""
     kinds = trace.events["kind"]
     events = trace.events[(kinds == USE) | (kinds == STREAM)]
     streams = sorted(set(zip(events["device"].tolist(), events["stream"].tolist(), strict=True)))
@@ -181,7 +180,7 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
         args = {"name": _stream_name(*stream)}
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args}
     live = LiveBytes()
-    numbers: dict[int, tuple[int, str]] = {}  # of live blocks: number and kind
+    numbers: dict[int, tuple[int, str]] = {}  # number and kind of each live block
     made = 0
     for time_ns, thread, event in _numbered(trace):
         _, address, size_bytes, _, stream, kind, facade, _, _, device, _ = event
@@ -209,8 +208,8 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
 
 
 def _instant(trace: Trace, event: tuple[int, ...]) -> dict[str, Any]:
-    """A mark of the time line. Failures and marks cross all tracks of the process. Uses of a
-    stream, and its first and last sight, are on the stream's track.
+    """Returns a mark on the time line. Failures and marks cross all tracks of the process. Uses of
+    a stream, and its first and last use, are on the stream's track.
     """
     _, address, size_bytes, extra, _, kind, _, flags, detail, device, place = event
     args: dict[str, Any] = {} if kind in (USE, STREAM) else {"size_bytes": size_bytes}
@@ -230,7 +229,7 @@ def _instant(trace: Trace, event: tuple[int, ...]) -> dict[str, Any]:
 
 
 def show_trace(trace: Trace, console: Console) -> None:
-    """Prints what a trace holds; `console` must not interpret markup."""
+    """Prints a summary of a trace. `console` must not interpret markup."""
     started = datetime.datetime.fromtimestamp(
         trace.start_time_of_day_ns / 1e9, tz=datetime.timezone.utc
     )

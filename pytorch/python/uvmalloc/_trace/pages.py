@@ -1,7 +1,7 @@
-"""A trace as pictures: memory over time and, if it holds kernels, their replay on a machine.
+"""Draws a trace: memory over time and, if the trace holds kernels, their replay on a machine.
 
-The page is one file that holds the chart library and fetches nothing. The replay comes from
-uvmalloc_machine_replay (docs/simulator.md). Importing this imports numpy.
+A page is one file that includes the chart library and fetches nothing. uvmalloc_machine_replay does
+the replay (docs/simulator.md). Importing this module imports numpy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from uvmalloc.errors import CommandError
 from uvmalloc.sizes import format_size
 
 _MIB = 1 << 20
-_MOST_POINTS = 4000  # of a curve
+_MOST_POINTS = 4000  # points of a curve, at most
 _BLOCKS = 40
-_LONGEST_PROGRAM = 60  # in a title
+_LONGEST_PROGRAM = 60  # characters in a title
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;"
     "color:#1b2733}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .8rem;"
@@ -80,7 +80,7 @@ def has_kernels(trace: Trace) -> bool:
 
 
 def _thinned(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
-    """At most _MOST_POINTS of a curve, the highest of each stretch: no peak is lost."""
+    """Reduces a curve to _MOST_POINTS, the highest of each stretch, so that no peak is lost."""
     stretch = -(-len(x) // _MOST_POINTS)
     if stretch <= 1:
         return x, y
@@ -98,7 +98,7 @@ def title_of(program: str) -> str:
 
 
 def memory_chart(trace: Trace) -> Chart:
-    """Live bytes of each kind of memory, and of each device, over the recorded time."""
+    """Returns live bytes of each kind of memory, and of each device, over the recorded time."""
     live = LiveBytes()
     points: dict[str, tuple[list[float], list[float]]] = {}
     kinds = trace.events["kind"]
@@ -183,7 +183,7 @@ def _figure(chart: Chart) -> Any:
     figure.update_layout(
         title=chart.title, xaxis_title=chart.x_label, yaxis_title=chart.y_label,
         template="plotly_white", height=420, hovermode="x unified", showlegend=True,
-        margin_r=170,  # more than any legend takes, so that the axes of all charts end together
+        margin_r=170,  # wider than any legend, so that the axes of all charts end together
     )  # fmt: skip
     return figure
 
@@ -191,7 +191,7 @@ def _figure(chart: Chart) -> Any:
 def table_html(
     head: Sequence[str], rows: Sequence[Sequence[str]], key: str, texts: Sequence[str] = ()
 ) -> str:
-    """`texts` are the columns that hold text, not numbers."""
+    """`texts` are the columns that hold text instead of numbers."""
     classes = [' class="text"' if name in texts else "" for name in head]
 
     def line(tag: str, cells: Sequence[str]) -> str:
@@ -256,7 +256,7 @@ def site_rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def _machine_parts(replayed: Replayed) -> Iterator[str]:
-    """The tables of a replay."""
+    """Yields the tables of a replay."""
     result = replayed.result
     total_ms = result["duration_ns"] / 1e6
     failure = result.get("failure")
@@ -282,7 +282,7 @@ def _machine_parts(replayed: Replayed) -> Iterator[str]:
 
 
 def chart_parts(charts: Sequence[Chart]) -> list[str]:
-    """The charts for a page, as HTML. The first one brings the chart library."""
+    """Returns the charts as HTML for a page. The first chart includes the chart library."""
     from plotly.io import to_html
 
     return [

@@ -1,6 +1,6 @@
-"""The time of a recorded step with less memory, under each policy, as uvmalloc_plan computes it.
+"""Shows the time of a recorded step with less memory, under each policy.
 
-docs/oversubscription.md describes the policies.
+uvmalloc_plan computes it. docs/oversubscription.md describes the policies.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from uvmalloc.sizes import format_size
 
 _COLUMNS = ("memory", "policy", "time of a step", "against all resident", "to device", "to host")
 _HAND_COLUMNS = ("moved by hand", "memory", "by hand", "auto", "planned")
-# The answer's policy that knows the recorded order, which a running program has to learn.
+# This policy knows the recorded order. A running program would first have to learn it.
 _TOLD = "planned"
-_STDERR = 2  # its descriptor
+_STDERR = 2  # the descriptor of stderr
 _MIB = 1 << 20
 _DEFAULT = "auto"
-# The policies of the answer that a program can set.
+# The policies that a program can set.
 _SETTINGS = [policy for policy in POLICIES if policy not in ("off", _TOLD)]
-_WITHIN = 1.1  # times the step's time with all memory resident; uvmalloc_plan's own figure
-_GAIN = 1.05  # by which another setting has to be faster than the default
-# Ratios of the step's need to the memory, used if no memory is given.
+_WITHIN = 1.1  # accepted slowdown against all memory resident, as in uvmalloc_plan
+_GAIN = 1.05  # a setting must be faster than the default by this factor to be chosen
+# The step's need divided by the memory, for the default list of memory sizes.
 _TIMES = (3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.15, 1.05, 1.0, 0.95)
 
 
 def check(program: Path, machine: str, memory_bytes: Sequence[int]) -> None:
-    """CommandError if the machine or a size is of no use. Call it before anything is recorded."""
+    """Raises CommandError if the machine or a size is unusable. Call it before recording."""
     _ask(program, ["--check", *_options(machine, memory_bytes)])
 
 
 def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool) -> None:
     """Runs the program on the simulated device until it ends.
 
-    `keep_stdout`: its output goes to stderr, because stdout is for the answer. CommandError if the
-    program fails or records nothing.
+    `keep_stdout`: sends its output to stderr, because stdout is for the answer. Raises CommandError
+    if the program fails or records nothing.
     """
     words = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", machine]
     recording = [*words, "--trace", str(trace), "--", *command]
@@ -64,9 +64,9 @@ def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool)
 def what_if(
     program: Path, trace: Path, machine: str, memory_bytes: Sequence[int], step: str | None
 ) -> dict[str, Any]:
-    """The program's answer, by default for up to ten sizes of memory.
+    """Returns the result of uvmalloc_plan, by default for up to ten sizes of memory.
 
-    CommandError if the trace or the machine is of no use.
+    Raises CommandError if the trace or the machine is unusable.
     """
     command = [str(trace), *_options(machine, memory_bytes)]
     if not memory_bytes:
@@ -75,7 +75,7 @@ def what_if(
     if step is not None:
         command += ["--step", step]
     result: dict[str, Any] = json.loads(_ask(program, command))
-    # For a small step, several ratios are the same number of blocks.
+    # For a small step, several ratios give the same number of blocks.
     result["points"] = list({point["memory_bytes"]: point for point in result["points"]}.values())
     return {**result, "asked_memory_bytes": list(memory_bytes)}
 
@@ -94,13 +94,13 @@ def _ask(program: Path, arguments: Sequence[str]) -> str:
 
 
 def _name_of(policy: str) -> str:
-    """The answer's `off` is a device without unified memory, not the policy `off` of a program."""
+    """In the result, `off` is a device without unified memory, not a program's policy `off`."""
     return "device memory alone" if policy == "off" else policy
 
 
 def _ratio(result: dict[str, Any], figures: dict[str, Any]) -> float:
-    """A step's time divided by the time with all memory resident; infinite if the step does not
-    run.
+    """Returns a step's time divided by the time with all memory resident, or infinity if the step
+    fails.
     """
     if "failure" in figures:
         return math.inf
@@ -140,9 +140,7 @@ def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """The step's need and the setting to use, in sentences. The last ones answer for the given
-    sizes.
-    """
+    """Says in sentences what the step needs and which setting to use, last for the given sizes."""
     footprint, largest = result["footprint_bytes"], result["largest_kernel_bytes"]
     lines = [
         f"The step needs {format_size(footprint)}, one kernel at most {format_size(largest)}. "
@@ -163,7 +161,7 @@ def summary(result: dict[str, Any]) -> list[str]:
 
 
 def _answer(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
-    """Which setting is the fastest for these memories, how slow it is, and how much is enough."""
+    """Says which setting is fastest for these memories, how slow it is, and how much is enough."""
     setting = _fastest(result, points)
     ratios = {p["memory_bytes"]: _ratio(result, p["policies"][setting]) for p in points}
     runs = {size: ratio for size, ratio in ratios.items() if math.isfinite(ratio)}
@@ -187,16 +185,16 @@ def _set_to(policy: str) -> str:
 
 
 def _told_of(ratios: dict[int, float]) -> dict[int, float]:
-    """Of more than three sizes: the largest, the middle one and the smallest."""
+    """Returns all ratios or, of more than three, those of the largest, middle and smallest size."""
     sizes = list(ratios)
     chosen = {sizes[0], sizes[len(sizes) // 2], sizes[-1]} if len(sizes) > 3 else set(sizes)
     return {size: ratio for size, ratio in ratios.items() if size in chosen}
 
 
 def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
-    """The setting that runs most of the points, and of these the fastest on average.
+    """Returns the setting that runs most of the points and, among these, is fastest on average.
 
-    The default, unless another setting gains more than _GAIN.
+    Returns the default, unless another setting is faster by more than _GAIN.
     """
 
     def cost(policy: str) -> tuple[int, float]:
@@ -210,13 +208,13 @@ def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
 
 
 def _enough(result: dict[str, Any], policy: str) -> int:
-    """The least memory from which on the policy is never slower than _WITHIN."""
+    """Returns the least memory from which the policy is never slower than _WITHIN."""
     least: int = result["smallest_memory_bytes"][policy]
     tried = {p["memory_bytes"]: _ratio(result, p["policies"][policy]) for p in result["points"]}
     too_small = max((size for size, ratio in tried.items() if ratio > _WITHIN), default=0)
     if too_small < least:
         return least
-    # A step may be slower with more memory, which the search for the least memory ignores.
+    # A step may be slower with more memory. The search for the least memory ignores that case.
     larger = (size for size in tried if size > too_small)
     return min(larger, default=max(too_small, result["footprint_bytes"]))
 
@@ -225,7 +223,7 @@ def _enough(result: dict[str, Any], policy: str) -> int:
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Prints the sentences, and tables with a line for each memory."""
+    """Prints the summary, and tables with a line for each memory size."""
     first, *rest = summary(result)
     console.print(first, soft_wrap=True)
     policies = list(result["points"][0]["policies"])

@@ -1,6 +1,6 @@
 """Reads traces of the allocator (docs/trace.md) into numpy arrays, in the order of their times.
 
-Importing this imports numpy, so the command line imports it late.
+Importing this module imports numpy, so the command line imports it only when needed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ KINDS = (
 )
 ALLOCATE, FREE, MOVE, ADVISE, PREFETCH, DISCARD, USE, STREAM, FAILURE, MARK = range(1, 11)
 KERNEL, TOUCH, SIGNAL, WAIT, SITE = range(11, 16)
-ACCESSES = ("none", "read", "write", "read_write")  # of a touch
+ACCESSES = ("none", "read", "write", "read_write")  # by a touch
 WAITS = ("stream_for_event", "host_for_event", "host_for_stream", "host_for_device")
-# What a kernel counts.
+# Units of a kernel's work.
 WORK = {
     0: "float64", 1: "float32", 2: "tensor_float32", 3: "float16", 4: "float8",
     252: "bytes_to_device", 253: "bytes_to_host", 254: "bytes_inside", 255: "nanoseconds",
 }  # fmt: skip
 FACADES = ("host", "pinned", "device")
 NO_FACADE = 0xFF
-HOST, NOWHERE = -1, -2  # places that are no devices
+HOST, NOWHERE = -1, -2  # places that are not devices
 ALREADY_LIVE, GONE = 1, 2  # flags
 ADVICE = (
     "",
@@ -90,18 +90,18 @@ _EVENT_BYTES = 48
 MOST_EVENTS_PER_CHUNK = 1364
 _MOST_COUNT = {EVENT_CHUNK: MOST_EVENTS_PER_CHUNK, PACKED_CHUNK: 6144}
 _MOST_MODELS_PER_CHUNK = 740
-# A word of a packed chunk: the number of its model, whether it is a free, the time since the last
-# event.
+# Parts of a word in a packed chunk: the model's number, whether the event is a free, and the time
+# since the last event.
 _WORD_BYTES = 4
 _FREE_SHIFT, _TIME_SHIFT = 13, 14
-_PAUSE = (1 << _FREE_SHIFT) - 1  # in place of a model: no event, and a longer time
+_PAUSE = (1 << _FREE_SHIFT) - 1  # instead of a model: no event, but a longer time
 _PAUSE_SHIFT = 32 - _TIME_SHIFT
 _MOST_DEVICES = 1024
 _MOST_TEXT_BYTES = 4096
 
 
 class TraceError(CommandError):
-    """A file is no trace, or is damaged."""
+    """The file is not a trace, or is damaged."""
 
     exit_code = 2
 
@@ -117,7 +117,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole trace; the arrays have one entry for each event."""
+    """A whole trace. The arrays have one entry per event."""
 
     process: int
     program: str
@@ -125,20 +125,20 @@ class Trace:
     devices: list[Device]
     events: np.ndarray[Any, Any]  # the fields of docs/trace.md
     times_ns: np.ndarray[Any, Any]  # since the start
-    threads: np.ndarray[Any, Any]  # from 1; 0: the recorder
+    threads: np.ndarray[Any, Any]  # numbered from 1; 0: the recorder
     system_threads: dict[int, int]  # by thread
     texts: list[str]
     dropped: int
     finished: bool
 
     def text(self, kind: int, extra: int) -> str:
-        """The text of a mark, a failure or a call site; empty for other events."""
+        """Returns the text of a mark, a failure or a call site, or "" for other events."""
         known = kind in (FAILURE, MARK, SITE) and 1 <= extra <= len(self.texts)
         return self.texts[extra - 1] if known else ""
 
 
 def read_trace(file: Path, unfinished: bool = False) -> Trace:
-    """Reads a trace. With `unfinished`, reads that of a killed process up to its last whole chunk.
+    """Reads a trace. With `unfinished`, also reads a killed process's, up to the last whole chunk.
     """
     try:
         content = file.read_bytes()
@@ -150,9 +150,9 @@ def read_trace(file: Path, unfinished: bool = False) -> Trace:
 @dataclass(frozen=True)
 class _EventChunk:
     offset: int
-    count: int  # of events; of models if it is packed
+    count: int  # number of events, or of models if the chunk is packed
     thread: int
-    words: int | None  # how many follow the models; None: it is not packed
+    words: int | None  # number of words after the models; None: not packed
 
 
 class _Parser:
@@ -249,7 +249,7 @@ class _Parser:
         return tuple(rest[:7])
 
     def _chunk(self) -> tuple[bool, tuple[int, int]] | None:
-        """Whether the chunk is the last one, and when it was written; None: the file ends inside
+        """Returns whether the chunk is the last one, and its time; or None if the file ends inside
         it.
         """
         start = self._at
@@ -345,7 +345,7 @@ class _Parser:
 
 
 def unpacked(models: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The events of a packed chunk, with at least one model."""
+    """Returns the events of a packed chunk, which has at least one model."""
     numbers = words & _PAUSE
     since_last = (words >> _TIME_SHIFT).astype(np.int64)
     since_last[numbers == _PAUSE] <<= _PAUSE_SHIFT
