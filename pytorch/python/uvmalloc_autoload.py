@@ -1,8 +1,8 @@
-"""Torch calls load() at the end of `import torch`: an entry point of the group torch.backends.
+"""An entry point of the group torch.backends: torch calls load() at the end of `import torch`.
 
-If PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on, load() loads its library, which replaces
-torch's allocators unless a preloaded library has done so. Otherwise it imports nothing, so this
-module is not part of the package. It never raises: `import torch` would fail.
+If PYTORCH_ENABLE_UNIFIED_MEMORY switches uvmalloc on, load() loads uvmalloc's library. The library
+replaces torch's allocators unless a preloaded library has done so. Otherwise load() imports
+nothing, so this module is not part of the package. It never raises, or `import torch` would fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 OFF_WORDS = ("", "0", "off", "false", "no")
 
 
-# True while load() imports the package: the program has not requested the package's names then.
+# True while load() imports the package: the program has not imported it, so no methods are added.
 is_importing = False
 
 
@@ -37,6 +37,6 @@ def load() -> None:
 
 
 def _forget_package() -> None:
-    """Makes the program's own `import uvmalloc` the first one, which adds the methods."""
+    """Makes the program's own `import uvmalloc` the first import, which adds the methods."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "uvmalloc"]:
         del sys.modules[name]

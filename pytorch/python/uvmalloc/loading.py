@@ -1,7 +1,7 @@
 """Loads safetensors files without holding their bytes twice.
 
 Files are read with pread and never mapped. Mapped pages cannot be on a device, so they would be
-copied, and they would count as this process's memory until the kernel reclaims them.
+copied. They would also count as this process's memory until the kernel reclaims them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 INDEX_NAME = "model.safetensors.index.json"
 FILE_NAME = "model.safetensors"
 _METADATA = "__metadata__"
-_FIELDS = ("dtype", "shape", "data_offsets")  # of a tensor, in the order of the format
-_MOST_SIZE = (1 << 63) - 1  # the largest in torch
+_FIELDS = ("dtype", "shape", "data_offsets")  # fields of a tensor, in the order of the format
+_MOST_SIZE = (1 << 63) - 1  # the largest dimension in torch
 _LENGTH_BYTES = 8
-_MOST_HEADER_BYTES = 100_000_000  # the limit of the library safetensors
-# Bytes of one read, and of the buffer. A multiple of 2 MiB, so whole pages can move to the device
-# after each read.
+_MOST_HEADER_BYTES = 100_000_000  # the limit in the library safetensors
+# Bytes per read, and the size of the buffer. A multiple of 2 MiB, so that whole pages can move to
+# the device after each read.
 _STEP_BYTES = 16 << 20
-_ATTEMPTS = 3  # of one read
+_ATTEMPTS = 3  # attempts per read
 
-# Their names in torch. Not every version of torch has all of them.
+# The names of the dtypes in torch. Not every version of torch has all of them.
 _DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -65,7 +65,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor as the header describes it; `offset` is from the start of the file."""
+    """A tensor as described in the header. `offset` is from the start of the file."""
 
     name: str
     dtype: torch.dtype
@@ -82,29 +82,29 @@ def load_safetensors(
 ) -> dict[str, torch.Tensor]:
     """Reads the tensors of a safetensors file to `device`, and returns them by name.
 
-    Each tensor has memory of its own. Under uvmalloc, tensors are read into managed memory and move
-    to a CUDA device without a copy, 16 MiB at a time behind the reading. Without uvmalloc they are
-    ordinary tensors, read into CPU memory or through a buffer of at most 16 MiB to the device. Host
-    and device together hold the bytes once. Loading takes at most another 16 MiB, and 32 MiB of
-    page cache.
+    Each tensor has its own memory. Under uvmalloc, tensors are read into managed memory and move to
+    a CUDA device without a copy: while a tensor is read, its pages follow in steps of 16 MiB.
+    Without uvmalloc they are ordinary tensors, read into CPU memory or through a buffer of at most
+    16 MiB to the device. Host and device together hold the bytes only once. Loading needs at most
+    another 16 MiB, and 32 MiB of page cache.
 
     Args:
-        path: a file. For a model in several files, its index (`*.index.json`). Or a folder with a
-            `model.safetensors.index.json`, else a `model.safetensors`.
+        path: a file; an index (`*.index.json`) of a model in several files; or a folder with a
+            `model.safetensors.index.json` or, without that, a `model.safetensors`.
         device: the device of the tensors: "cpu", "cuda", "cuda:1", or 1 (a CUDA device).
         keep_cached: whether the file's pages stay in the kernel's page cache, for a program that
-            reads the file again soon. By default they are dropped behind the reading.
+            soon reads the file again. By default, pages are dropped after they have been read.
 
-    The current stream of a CUDA tensor's device may use the tensor at once. Another stream has to
-    wait for that stream first, as after `Tensor.to(device, non_blocking=True)`. Any thread may
-    call.
+    The current stream of a CUDA tensor's device may use the tensor at once. Another stream must
+    first wait for that stream, as after `Tensor.to(device, non_blocking=True)`. Any thread may call
+    this function.
 
     Raises:
         ValueError: the file is damaged or is no safetensors file, or the index does not fit its
             files. The message names the file and the fault. All headers are checked before any
             tensor is read. Or there is no such device.
         OSError: a file is missing or cannot be read.
-        torch.OutOfMemoryError: there is not enough memory. No tensor is kept then.
+        torch.OutOfMemoryError: there is not enough memory. Tensors loaded so far are freed.
     """
     with contextlib.closing(Checkpoint(Path(path), as_device(device), keep_cached)) as checkpoint:
         return checkpoint.load(checkpoint.sizes)
@@ -122,14 +122,13 @@ def as_device(device: torch.device | str | int) -> torch.device:
 
 
 class LoadEndedError(Exception):
-    """The caller does not need the tensors any more."""
+    """The caller no longer needs the tensors."""
 
 
 class Checkpoint:
-    """Open safetensors files whose headers have been checked; loads any of their tensors.
+    """Open safetensors files with checked headers. load() loads any of their tensors.
 
-    Several threads may load at the same time. Loads that run when close() is called go on to their
-    end.
+    Several threads may load at the same time. close() does not interrupt loads that are running.
     """
 
     def __init__(self, path: Path, device: torch.device, keep_cached: bool) -> None:
@@ -140,9 +139,9 @@ class Checkpoint:
         self._device = device
         self._keep_cached = keep_cached
         self._entries: dict[str, tuple[_File, _Entry]] = {}
-        self._lock = ForkedLock()  # guards bytes_read, and the rest
+        self._lock = ForkedLock()  # guards bytes_read, _is_closed and _loads
         self._is_closed = False
-        self._loads = 0  # that are running
+        self._loads = 0  # number of running loads
         with contextlib.ExitStack() as files:
             for file_path, wanted in _files_of(path):
                 file = files.enter_context(_open(file_path))
@@ -152,15 +151,15 @@ class Checkpoint:
         self.sizes = {name: entry.size_bytes for name, (_, entry) in self._entries.items()}
         self.shapes = {name: entry.shape for name, (_, entry) in self._entries.items()}
         if device.type == "cuda" and enabled():
-            # Uses the device, because CPU tensors are not managed before that.
+            # Use the device first, because CPU tensors are managed only after that.
             torch.empty(1, dtype=torch.uint8, device=device)
 
     def load(
         self, names: Iterable[str], has_ended: Callable[[], bool] = lambda: False
     ) -> dict[str, torch.Tensor]:
-        """Returns these tensors on the device; each has memory of its own.
+        """Returns these tensors on the device. Each tensor has its own memory.
 
-        Raises ValueError after close(), and LoadEndedError if `has_ended()` before a read.
+        Raises ValueError after close(), and LoadEndedError once `has_ended()` is true.
         """
         tensors: dict[str, torch.Tensor] = {}
         readers: dict[Path, _Reader] = {}
@@ -190,7 +189,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def _open_files(self) -> Iterator[None]:
-        """Keeps the descriptors open: the number of a closed one may become another file's."""
+        """Keeps the descriptors open: another file may reuse a closed descriptor's number."""
         with self._lock:
             self.check_open()
             self._loads += 1
@@ -207,7 +206,7 @@ class Checkpoint:
 
 
 def _files_of(path: Path) -> list[tuple[Path, set[str] | None]]:
-    """The files to read, each with the names of the tensors to read from it; None: all."""
+    """Returns the files to read, each with the names of its wanted tensors, or None for all."""
     if path.is_dir():
         found = [path / name for name in (INDEX_NAME, FILE_NAME) if (path / name).is_file()]
         if not found:
@@ -254,8 +253,8 @@ class _File:
         self.entries = self._entries()
 
     def _entries(self) -> list[_Entry]:
-        """The tensors of the header, in the order of the file. Every byte behind the header belongs
-        to one.
+        """Returns the header's tensors in the order of the file. Checks that they cover every byte
+        after the header.
         """
         text = self._header()
         header = _parse(text, self.path, "the header", _Pairs)
@@ -264,7 +263,7 @@ class _File:
         end = _LENGTH_BYTES + len(text)
         times = Counter(name for name, _ in header)
         _check_metadata(self.path, [value for name, value in header if name == _METADATA])
-        # If a name is there twice, the last entry counts.
+        # If a name occurs twice, the last entry counts.
         named = {
             name: _entry(self.path, name, value, end, times[name] > 1)
             for name, value in header
@@ -320,12 +319,12 @@ class _Reader:
         self._file = file
         self._has_ended = has_ended
         self._keep_cached = keep_cached
-        self._asked_bytes = 0  # the kernel reads ahead up to here
+        self._asked_bytes = 0  # the kernel has been requested to read ahead up to here
         self._read_bytes = 0
         self._given_up_bytes = 0
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fills `buffer`. The kernel reads ahead meanwhile, and drops what has been read."""
+        """Fills `buffer`. Makes the kernel read ahead, and drop pages that have been read."""
         if self._has_ended():
             raise LoadEndedError
         ahead = offset + len(buffer) + _STEP_BYTES
@@ -345,7 +344,7 @@ class _Reader:
             self.give_up_cache()
 
     def _read(self, buffer: memoryview, offset: int) -> int:
-        """Returns how many bytes were read. Repeats a failed read; the last error names the
+        """Returns the number of bytes read. Retries a failed read; the final error names the
         position.
         """
         for attempt in range(1, _ATTEMPTS + 1):
@@ -358,14 +357,14 @@ class _Reader:
         raise AssertionError
 
     def give_up_cache(self) -> None:
-        """Drops the whole pages that have been read from the page cache, unless they are to be
-        kept.
+        """Drops the whole pages that have been read from the page cache, unless `keep_cached` is
+        set.
         """
         end = self._read_bytes
         if end < self._file.size_bytes:
             end -= end % os.sysconf("SC_PAGESIZE")
         if not self._keep_cached:
-            # From the start: the kernel keeps a folio if a call covers only a part of it.
+            # Always from 0, because the kernel keeps a folio if a call covers only a part of it.
             os.posix_fadvise(self._file.descriptor, 0, end, os.POSIX_FADV_DONTNEED)
         self._given_up_bytes = end
 
@@ -374,13 +373,13 @@ class _Reader:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as pairs, because safetensors accepts some names twice."""
+    """A JSON object as a list of pairs, because safetensors accepts some names twice."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         for text in itertools.chain.from_iterable(pairs):
             if isinstance(text, str):
-                text.encode()  # fails for half of a surrogate pair
+                text.encode()  # raises an error for an unpaired surrogate
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -395,7 +394,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _parse(
     text: bytes, path: Path, what: str, objects: Callable[[list[tuple[str, Any]]], Any] = _unique
 ) -> Any:
-    """Parses JSON as safetensors does, which is stricter than Python."""
+    """Parses JSON like safetensors, which is stricter than Python."""
 
     def no_number(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON")
@@ -432,7 +431,7 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
         more = f"; '{name}' is there twice" if twice else ""
         return ValueError(f"{path}: tensor '{name}' {what}{more}")
 
-    # An object may have other keys. An array holds the values in the order of the fields.
+    # An object may have other keys too. An array holds the values in the order of the fields.
     pairs = zip(_FIELDS, value, strict=False) if type(value) is list else value
     fields = [pair for pair in pairs if pair[0] in _FIELDS] if isinstance(value, list) else []
     if sorted(key for key, _ in fields) != sorted(_FIELDS):
@@ -443,7 +442,7 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
 
     kind, shape, offsets = (dict(fields)[key] for key in _FIELDS)
     if isinstance(kind, _Pairs) and [empty for _, empty in kind] == [None]:
-        kind = kind[0][0]  # {"F32": null}
+        kind = kind[0][0]  # for {"F32": null}
     dtype = getattr(torch, _DTYPES.get(str(kind), ""), None)
     if dtype is None:
         raise wrong(f"has the dtype {kind!r}; accepted: {', '.join(_DTYPES)}")
@@ -451,7 +450,7 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
         raise wrong(f"has the shape {shape!r}; accepted: a list of whole numbers from 0")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise wrong(f"has the data_offsets {offsets!r}; accepted: where it begins and ends")
-    if kind == "F4":  # two elements in a byte, which torch counts as one
+    if kind == "F4":  # two elements per byte, which torch counts as one
         if not shape or shape[-1] % 2 != 0:
             raise wrong(f"has the shape {shape!r}; accepted for F4: an even last dimension")
         shape = [*shape[:-1], shape[-1] // 2]
@@ -473,7 +472,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 class _Buffer:
-    """CPU memory for bytes that are copied to a device."""
+    """CPU memory as a buffer for bytes that are copied to a device."""
 
     def __init__(self) -> None:
         self.memory: torch.Tensor | None = None
@@ -513,7 +512,7 @@ def _load(reader: _Reader, entry: _Entry, device: torch.device, buffer: _Buffer)
 
 
 def _fill(reader: _Reader, entry: _Entry, host: torch.Tensor, device: torch.device | None) -> None:
-    """Reads the tensor's bytes, and prefetches them to the device behind the reading."""
+    """Reads the tensor's bytes. After each step, prefetches the bytes to the device."""
     whole = _bytes_of(host)
     follows = device is not None and entry.size_bytes > _STEP_BYTES
     with _memory(host) as memory:
@@ -529,7 +528,7 @@ def _steps(size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's storage as uint8, whatever its dtype."""
+    """Returns the tensor's storage as uint8, whatever the tensor's dtype."""
     import torch
 
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -538,9 +537,9 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _memory(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """The bytes of a CPU tensor that begins its storage.
+    """Yields the bytes of a CPU tensor at the start of its storage.
 
-    The plugin knows that this module keeps no addresses (pytorch/plugin/export_hooks.cpp).
+    The plugin treats this module as one that keeps no addresses (pytorch/plugin/export_hooks.cpp).
     """
     size_bytes = tensor.numel() * tensor.element_size()
     array = (ctypes.c_char * size_bytes).from_address(tensor.data_ptr() if size_bytes else 0)

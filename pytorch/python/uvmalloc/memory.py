@@ -1,6 +1,6 @@
-"""Functions for a running program to inspect its memory and to direct it.
+"""Functions with which a running program inspects and directs its memory.
 
-In a program without uvmalloc they do nothing and return empty results. Any thread may call them.
+In a program without uvmalloc, they do nothing and return empty results. Any thread may call them.
 Importing this module imports neither torch nor a native library.
 """
 
@@ -23,13 +23,12 @@ _REGION_POLICIES = ("auto", "driver", "off")
 
 
 def enabled() -> bool:
-    """Whether torch's tensors are in uvmalloc's memory: it is switched on, and there is a device.
-    """
+    """Whether torch's tensors use uvmalloc's memory: it is switched on and there is a device."""
     return get_enabled_uvm()
 
 
 def stats() -> dict[str, Any]:
-    """Returns the report on this process so far (docs/report.md); empty without uvmalloc."""
+    """Returns the report on this process so far (docs/report.md), or {} without uvmalloc."""
     operators = _operators()
     return json.loads(operators.report()) if operators is not None else {}
 
@@ -37,21 +36,21 @@ def stats() -> dict[str, Any]:
 def residency(tensor: torch.Tensor) -> dict[str, int]:
     """Returns where the tensor's 2 MiB pages are: bytes of whole pages, by place.
 
-    Places are "host", "device:0" and so on, and "nowhere" for pages that were never touched. They
-    are the places that hints and moves have chosen; pages that the driver has moved at a fault
-    since are still listed there. The pages reach from the first element to the last, so the gaps of
-    a view count too. Empty if the tensor's memory is not uvmalloc's.
+    Places are "host", "device:0" and so on, and "nowhere" for pages that were never touched. A
+    page's place is where the last hint or move put it; later moves by the driver, after a fault,
+    are not seen. The pages reach from the first element to the last, so the gaps of a view count
+    too. Returns {} if the tensor's memory is not uvmalloc's.
     """
     operators = _operators()
     return operators.residency(tensor) if operators is not None else {}
 
 
 def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
-    """Requests the tensor's pages at `device` ("cpu", "cuda:1", ...). The tensor's device stays.
+    """Requests the tensor's pages at `device` ("cpu", "cuda:1", ...). The tensor keeps its device.
 
-    Returns at once. The current stream of `device` waits for pages that come to it. Pages leave for
-    the host after the work so far of the current stream of the tensor's device. Pages that are
-    there already, or that the device has no room for, are skipped.
+    Returns at once. The current stream of `device` waits for pages that move to `device`. Pages
+    move to the host after the work so far on the current stream of the tensor's device. Skips pages
+    that are already there, or for which the device has no room.
 
     Returns False if the tensor's memory is not uvmalloc's. Raises RuntimeError for a device that
     does not exist.
@@ -73,23 +72,23 @@ def advise(
 ) -> bool:
     """Advises the driver where pages are `preferred`, and which device keeps them mapped.
 
-    Pages stay where they are until a processor touches them. Then they move to the preferred place,
-    or `accessed_by` uses them remotely. The advice holds until the tensor moves, is advised again
-    or is freed. It applies to all tensors that share the memory. None leaves a part as it is.
-    Advise only a few large tensors, because the driver keeps each advised range apart.
+    Pages stay in place until a processor touches them. Then they move to the preferred place, or
+    the device `accessed_by` uses them remotely. The advice holds until the tensor moves, is advised
+    again or is freed. It applies to all tensors that share the memory. None keeps that part
+    of the advice. Advise only a few large tensors: the driver tracks each range separately.
 
-    With `read_mostly`, every device that reads pages keeps a copy of them, and so does the host.
-    Use it for embeddings or data that several devices read and none writes. A write drops all
-    copies of a page but the writer's, so it costs more than without the advice. This advice holds
-    over moves, until False takes it back or the tensor is freed.
+    With `read_mostly`, every device that reads a page keeps a copy of the page, and so does the
+    host. Use it for embeddings or data that several devices read and none writes. A write drops all
+    copies of a page except the writer's, so it costs more than without the advice. Unlike the rest,
+    this advice survives moves, until False removes it or the tensor is freed.
 
     Returns False if the tensor's memory is not uvmalloc's, or if no 2 MiB page belongs to the
-    tensor alone. Advice on a shared page would apply to the tensor's neighbours too.
+    tensor alone. Advice on a shared page would also apply to the tensor's neighbours.
 
     Raises:
         ValueError: no advice is given.
         RuntimeError: a device does not exist.
-        TypeError: `read_mostly` is no bool.
+        TypeError: `read_mostly` is not a bool.
     """
     if preferred is None and accessed_by is None and read_mostly is None:
         raise ValueError("advise: neither preferred nor accessed_by nor read_mostly is given")
@@ -114,21 +113,21 @@ def region(
     """Changes settings for this thread until the region ends. Regions nest.
 
     Args:
-        managed: True: CPU tensors that this thread makes are managed. False: they come from malloc,
-            as without uvmalloc. Use False for data that forked workers read and that never moves to
-            a device, so that a fork copies nothing.
+        managed: True: CPU tensors that this thread creates are managed. False: they come from
+            malloc, as without uvmalloc. Use False for data that forked workers read and that never
+            moves to a device, so that a fork copies nothing.
         policy: "auto", "driver" or "off", as in UVMALLOC_POLICY, for allocations, moves, prefetches
-            and advice inside.
-        budget: bytes, or a size such as "512MiB": the most that managed tensors made inside may
-            hold together, by their requested sizes. Beyond it, torch.OutOfMemoryError names the
-            budget. Freed tensors do not count, nor does the memory of graphs and MemPools. In a
-            nested region both budgets hold.
+            and advice inside the region.
+        budget: bytes, or a size such as "512MiB": the most that managed tensors created inside may
+            hold together, by their requested sizes. Above it, torch.OutOfMemoryError names the
+            budget. Freed tensors, and the memory of graphs and MemPools, do not count. In a nested
+            region, both budgets apply.
 
-    Policy and budget also hold in backward passes that this thread starts. Existing tensors stay as
-    they are.
+    Policy and budget also apply in backward passes that this thread starts. Existing tensors stay
+    unchanged.
 
     Raises:
-        ValueError: an unknown policy, or no size of at least one byte.
+        ValueError: the policy is unknown, or the budget is not a size of at least one byte.
         TypeError: the budget is neither a number nor a string.
     """
     if policy is not None and policy not in _REGION_POLICIES:
@@ -159,7 +158,7 @@ def _budget_bytes(budget: int | str) -> int:
 
 
 def _operators() -> Any:
-    """The plugin's operators; None before `import torch`, or without the plugin."""
+    """Returns the plugin's operators, or None before `import torch` or without the plugin."""
     torch = sys.modules.get("torch")
     namespace = getattr(torch, "ops", None)
     if namespace is None:

@@ -1,4 +1,4 @@
-"""A program's calls into libuvmalloc.so: its process's library, and marks in the trace."""
+"""Calls into this process's libuvmalloc.so, for example to write marks into the trace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from uvmalloc.torch_names import library_function
 def mark(text: str) -> None:
     """Writes a mark with `text` into the trace (UVMALLOC_TRACE), for example where a step begins.
 
-    Does nothing without uvmalloc, or without a trace. Any thread may call. Raises ValueError for an
-    empty text.
+    Does nothing without uvmalloc or without a trace. Any thread may call it. Raises ValueError for
+    an empty text.
     """
     if not text:
         raise ValueError("uvmalloc.mark: the text is empty; accepted: a text that names the mark")
@@ -23,9 +23,9 @@ def mark(text: str) -> None:
 
 
 def library() -> ctypes.CDLL:
-    """This process's libuvmalloc.so; if it has none yet, loads the one beside this package.
+    """Returns this process's libuvmalloc.so. If there is none yet, loads the one in this package.
 
-    Raises MissingLibraryError if there is none, or it cannot be loaded.
+    Raises MissingLibraryError if there is no library, or it cannot be loaded.
     """
     everything = ctypes.CDLL(None)
     if hasattr(everything, "uvmalloc_load_in_torch"):

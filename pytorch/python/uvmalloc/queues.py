@@ -1,9 +1,9 @@
-"""Queues between processes, which cannot carry CUDA tensors in managed memory.
+"""Queues between processes cannot carry CUDA tensors in managed memory.
 
-A queue pickles in a thread of its own. An error there reaches neither the caller of `put` nor the
-process that waits in `get`. This file raises it in both at once. libuvmalloc.so carries the text of
-this file between those of after_import.py and torch_names.py. So this file imports only the
-standard library, and after_import.
+A queue pickles in a thread of its own. An error in that thread reaches neither the caller of `put`
+nor the process that waits in `get`. This file raises the error in both at once. libuvmalloc.so
+contains the text of this file between those of after_import.py and torch_names.py. So this file
+imports only the standard library and after_import.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from uvmalloc.after_import import after_import
 
 
 def watch_queues() -> None:
-    """Makes `put` of a CUDA tensor raise in both processes: now, or when queues have been imported.
+    """Makes `put` of a CUDA tensor raise in both processes: now, or when queues are imported.
 
-    Classes of queues that handle errors of their thread themselves stay as they are.
+    Classes of queues that handle errors of their thread themselves are not changed.
     """
     after_import({"multiprocessing.queues": _watch})
 
 
 class _Refusal:
-    """The receiver gets it instead. Unpickling it raises, also in a process without uvmalloc."""
+    """Sent to the receiver instead. Unpickling it raises, even in a process without uvmalloc."""
 
     def __init__(self, reason: str) -> None:
         self.reason = f"the process that put a CUDA tensor into this queue got an error: {reason}"
@@ -54,9 +54,9 @@ def _watch(queues: ModuleType) -> None:
 
 
 def _put_instead(queue: Any, refusal: _Refusal) -> None:
-    """Replaces the object that the queue's thread, which calls this, failed to pickle.
+    """Replaces the object that the queue's thread failed to pickle. Called by that thread.
 
-    If a caller of `put` has taken that place meanwhile, the refusal waits for a place at the end.
+    If a caller of `put` has taken the free place meanwhile, the refusal waits for the next one.
     """
     if queue._sem.acquire(block=False):
         queue._buffer.appendleft(refusal)
@@ -99,7 +99,7 @@ _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 
 
 def _tensors_in(sent: object, torch: ModuleType) -> Iterable[Any]:
-    """The tensors that pickling is sure to reach: in containers, and in attributes of objects.
+    """Yields the tensors that pickling certainly reaches: in containers and in objects' attributes.
 
     Objects of a class that chooses what is pickled are left to the queue's thread.
     """
@@ -123,7 +123,7 @@ def _tensors_in(sent: object, torch: ModuleType) -> Iterable[Any]:
 
 
 def _state_of(kind: type) -> Any:
-    """The method that chooses what of an object is pickled; None before Python 3.11."""
+    """Returns the method that chooses what to pickle of an object, or None before Python 3.11."""
     return getattr(kind, "__getstate__", None)
 
 

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write and read them."""
+"""Sizes in bytes, in a form for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLES = "512MiB, 8G, 1.5GiB or plain bytes"
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `text`, in powers of 1024; ValueError if it is no size."""
+    """Returns the bytes in `text`, in powers of 1024. Raises ValueError if it is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text}' is no size")
@@ -30,7 +30,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """At most four digits and a unit: 1.5 MiB, 640 B."""
+    """Returns at most four digits and a unit: 1.5 MiB, 640 B."""
     size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while abs(size) >= 1000 and len(units) > 1:
         size /= 1024

@@ -1,15 +1,15 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
-libuvmalloc.so carries this file and runs it inside `import torch`. So a program under it has the
-functions without importing the package. `import uvmalloc` adds them to any other program, where
-`set_enabled_uvm` then loads the library. This file imports only the standard library, and the files
-whose text the library carries before this one. It adds names and changes none. Without
-libuvmalloc.so, a call of them says how to get it. This file also registers how torch.load moves a
-storage to a device without a copy.
+libuvmalloc.so contains this file and runs it inside `import torch`. So a program under the library
+has the functions without importing the package. In any other program, `import uvmalloc` adds them,
+and `set_enabled_uvm` then loads the library. This file imports only the standard library, and the
+files that the library contains before this one. It adds names and changes none. Without
+libuvmalloc.so, calls raise an error that says how to get it. This file also registers a function
+with which torch.load moves a storage to a device without a copy.
 
 The methods of torch.Tensor are added on request: by `import uvmalloc`, `set_enabled_uvm` or
-`set_enabled_uvm_move_on_copy`. Other libraries look for attributes of tensors, and what they find
-must not change because a variable is set.
+`set_enabled_uvm_move_on_copy`. Other libraries look for attributes of tensors. Setting a variable
+must not change which attributes they find.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _FUNCTIONS = (
 
 
 def set_enabled_uvm(enabled: bool) -> None:
-    """Switches unified memory on: from now on, tensors are made in managed memory.
+    """Switches unified memory on: from now on, tensors are created in managed memory.
 
-    Existing tensors stay as they are. CPU tensors below UVMALLOC_HOST_THRESHOLD (1 MiB) are still
-    made in ordinary memory; `Tensor.manage_memory` manages one of any size. It cannot be switched
-    off again. Any thread may call.
+    Existing tensors are not changed. CPU tensors below UVMALLOC_HOST_THRESHOLD (1 MiB) are still
+    created in ordinary memory; `Tensor.manage_memory` manages one of any size. Unified memory
+    cannot be switched off again. Any thread may call.
 
     Raises:
-        TypeError: `enabled` is no bool.
+        TypeError: `enabled` is not a bool.
         RuntimeError: there is no device, no libuvmalloc.so, or no plugin for this torch; or
             `enabled` is False and unified memory is on.
     """
@@ -64,10 +64,10 @@ def set_enabled_uvm(enabled: bool) -> None:
 
 
 def get_enabled_uvm() -> bool:
-    """Whether tensors are made in managed memory: it was switched on, and there is a device.
+    """Whether tensors are created in managed memory: it was switched on, and there is a device.
 
-    Initialises nothing. Before the program has initialised CUDA, True says that the machine has a
-    driver.
+    Initialises nothing. Before the program has initialised CUDA, True only means that the machine
+    has a driver.
     """
     return bool(_flag("uvmalloc_is_enabled"))
 
@@ -75,12 +75,12 @@ def get_enabled_uvm() -> bool:
 def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
     """Sets whether `Tensor.to` returns the same memory if only a managed tensor's device changes.
 
-    True: a tensor and the result of `to` see each other's writes. False: `to` moves without copying
-    too, but the result behaves like a copy. UVMALLOC_MOVE sets the first value. The flag is the
-    process's, and takes effect while unified memory is enabled.
+    True: a tensor and the result of `to` see each other's writes. False: `to` also moves without
+    copying, but the result behaves like a copy. UVMALLOC_MOVE sets the initial value. The flag
+    belongs to the process, and takes effect while unified memory is enabled.
 
     Raises:
-        TypeError: `enabled` is no bool.
+        TypeError: `enabled` is not a bool.
         RuntimeError: `enabled` is True, and there is no libuvmalloc.so in this process.
     """
     name = "set_enabled_uvm_move_on_copy"
@@ -149,14 +149,14 @@ def uvm_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.to(..., manage=)`: into managed memory with True, out of it with False."""
+    """`Tensor.to(..., manage=)`: True moves into managed memory, False moves out of it."""
     if manage is None:
         return self.to(*args, **kwargs)
     if not isinstance(manage, bool):
         raise TypeError(f"to(): argument 'manage' must be bool, not {type(manage).__name__}")
     if not manage:
         return unmanage_memory(self.to(*args, **kwargs))
-    # `to` then makes a managed result, which manage_memory() returns as it is.
+    # Makes `to` create a managed result, which manage_memory() returns unchanged.
     host = _native("to", "uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
     before = host(2)
     try:
@@ -168,10 +168,10 @@ def to_managed(self: torch.Tensor, manage: bool | None, *args: Any, **kwargs: An
 def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     """Moves a storage that torch.load has read to its device without a copy.
 
-    Returns None if torch is to move it in its own way. Only managed storages, those from
-    UVMALLOC_HOST_THRESHOLD on, can be shared. The result is an alias, not copy-on-write: torch.load
-    takes its address while it still holds the storage, and torch would copy then. So the storage
-    must have no tensor yet.
+    Returns None if torch must move the storage in its own way. Only managed storages, of at least
+    UVMALLOC_HOST_THRESHOLD, can be shared. The result is an alias, not copy-on-write: torch.load
+    takes its address while it still holds the storage, so torch would copy. Because it is an alias,
+    the storage must have no tensor yet.
     """
     operators = _operators()
     torch = sys.modules["torch"]
@@ -190,9 +190,9 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
 
 
 class _FalsyMethod:
-    """A method of tensors whose name another library uses for a flag.
+    """A method of tensors with a name that another library uses for a flag.
 
-    A call returns the answer. A library that reads the method as its flag gets a false value, and
+    A call returns the result. A library that reads the method as its flag gets a false value, and
     may set the flag on a tensor. bitsandbytes has `if getattr(tensor, "is_managed", False)`.
     """
 
@@ -230,7 +230,7 @@ def install() -> None:
 
 
 def add_methods() -> None:
-    """Adds the methods of torch.Tensor, as install() adds the functions."""
+    """Adds the methods of torch.Tensor, in the same way as install() adds the functions."""
     after_import({"torch._tensor": _add_methods})
 
 
@@ -260,10 +260,10 @@ def follow_torch() -> None:
 
 
 def _enable_in_torch() -> str | None:
-    """Loads the library if needed, and switches on. Returns the reason if it cannot."""
+    """Loads the library if needed, and switches it on. Returns None, or why it cannot."""
     enable = library_function("uvmalloc_enable_in_torch", ctypes.c_char_p)
     if enable is None:
-        # The library did not run this text, so the package can be imported.
+        # The library did not run this text, so the package exists and can be imported.
         from uvmalloc import errors, native
 
         try:
@@ -276,15 +276,15 @@ def _enable_in_torch() -> str | None:
 
 
 def _add_deserializer(serialization: ModuleType) -> None:
-    # Before torch's own entry for CUDA (20). Torch cannot order two entries of the same priority,
-    # and no other priority is a fraction.
+    # Before torch's own entry for CUDA (priority 20). Torch cannot order two entries with the same
+    # priority, and no other priority is a fraction.
     name = restore_on_device.__name__
     if all(getattr(entry[-1], "__name__", "") != name for entry in serialization._package_registry):
         serialization.register_package(19.5, lambda storage: None, restore_on_device)
 
 
 def take_manage_argument() -> None:
-    """Gives Tensor.to the argument `manage`. A call without it costs one look-up in its keywords.
+    """Gives Tensor.to the argument `manage`. Calls without it only cost a look-up in the keywords.
     """
     take = getattr(ctypes.PyDLL(None), "uvmalloc_take_keyword", None)
     if take is not None:
@@ -299,7 +299,7 @@ def _require_bool(function: str, value: object) -> None:
 
 
 def _operators() -> Any:
-    """The plugin's operators; None without the plugin."""
+    """Returns the plugin's operators, or None without the plugin."""
     namespace = sys.modules["torch"].ops.uvmalloc
     return namespace if hasattr(namespace, "manage_memory") else None
 
@@ -313,7 +313,7 @@ _found: dict[str, Callable[..., Any]] = {}
 
 
 def library_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
-    """Finds a function of this process's libuvmalloc.so. Returns None if there is none."""
+    """Returns a function of this process's libuvmalloc.so, or None if there is none."""
     function = _found.get(name)
     if function is None:
         function = getattr(ctypes.CDLL(None), name, None)

@@ -68,7 +68,7 @@ class _PlanCommand(typer.core.TyperCommand):
 # All words after the first word that is not an option belong to the program, even without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
 
-# Errors of a file that cannot be written. The command writes most of its files and reads few.
+# Error codes reported as "cannot write": most of the command's files are only written.
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 # Help without panels, as wide as the terminal: panels are unreadable on a narrow terminal.

@@ -1,8 +1,8 @@
-"""Torch's state of each thread, carried from a caller to the threads that work for it.
+"""Carries torch's per-thread state from a caller to the threads that work for the caller.
 
-A worker thread then does what the caller would have done itself: on the caller's device and
-streams, with its modes of gradients, inference and autocast. Imports no torch: without torch in the
-process, only the caller's context variables are carried.
+A worker thread then does what the caller would have done: it uses the caller's device and streams,
+and the caller's modes of gradients, inference and autocast. This module does not import torch.
+Without torch in the process, only the caller's context variables are carried.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from uvmalloc.torch_names import library_function
 if TYPE_CHECKING:
     import torch
 
-# The longest single wait of a caller. Python handles signals between two waits.
+# The longest single wait of a caller. Between two waits, Python handles signals.
 WAIT_SECONDS = 0.05
-# How long an error and the end of the program wait for worker threads that are about to end. A
-# thread that is stuck does not end.
+# How long an error handler and the end of the program wait for worker threads to end. A thread that
+# hangs never ends.
 GRACE_SECONDS = 0.2
 _AUTOCAST_DEVICES = ("cpu", "cuda")
-_PER_THREAD = 2  # cudaStreamPerThread, hipStreamPerThread
+_PER_THREAD = 2  # the handle cudaStreamPerThread or hipStreamPerThread
 _stand_ins = threading.local()
 
 
@@ -38,7 +38,7 @@ class CallerState:
     """The state of the thread that called now(). States are equal if work under them is the same.
 
     Modes that see every operator (TorchFunctionMode, TorchDispatchMode) are not carried: they
-    belong to one thread, and two threads would change them at once.
+    belong to one thread, and two threads would change them at the same time.
     """
 
     process: int
@@ -49,7 +49,7 @@ class CallerState:
     default_device: torch.device | None = None
     saved_tensors_hooks: tuple[Any, Any] | None = None
     device: int | None = None  # None: CUDA is not initialised
-    streams: tuple[torch.cuda.Stream, ...] = ()  # the current ones, by device
+    streams: tuple[torch.cuda.Stream, ...] = ()  # the current streams, by device
     host_managed: int | None = None  # the value of uvmalloc_set_host_managed()
     context: contextvars.Context = dataclasses.field(
         default_factory=contextvars.copy_context, compare=False, repr=False
@@ -59,7 +59,7 @@ class CallerState:
     @classmethod
     def now(cls) -> CallerState:
         torch = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "cuda"):  # or torch is being imported
+        if torch is None or not hasattr(torch, "cuda"):  # no torch, or its import is not complete
             return cls(os.getpid())
         autocasts = tuple(
             (kind, torch.get_autocast_dtype(kind))
@@ -77,7 +77,7 @@ class CallerState:
 
     @classmethod
     def of_load(cls) -> CallerState:
-        """The part of the state that a load from a file depends on."""
+        """Returns the part of the state that a load from a file depends on."""
         torch = sys.modules["torch"]
         device, streams = None, ()
         if torch.cuda.is_initialized():
@@ -93,21 +93,21 @@ class CallerState:
         )
 
     def is_of_its_thread(self) -> bool:
-        """Whether a current stream is a per-thread default stream, which differs in each thread."""
+        """Whether a current stream is a per-thread default stream, which each thread has."""
         return any(map(is_per_thread, self.streams))
 
     def elsewhere(self) -> CallerState:
-        """The state for another thread: a side stream stands in for a per-thread default stream.
+        """Returns the state for another thread. A side stream replaces a per-thread default stream.
 
-        The side stream waits for the caller's. The caller then calls follow() for what was made on
-        it.
+        The side stream waits for the caller's stream. The caller then calls follow() for tensors
+        that were made on the side stream.
         """
         if not self.is_of_its_thread():
             return self
         return dataclasses.replace(self, streams=tuple(map(_stand_in, self.streams)))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function under this state, on a worker thread."""
+        """Calls the function with this state, on a worker thread."""
         return self.context.copy().run(self._run, function, *arguments)
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -139,14 +139,14 @@ class CallerState:
             if self.device is not None:
                 stack.enter_context(torch.cuda.device(self.device))
             if self.default_device is not None:
-                # Not by `with` on the device, which also sets a variable of all threads.
+                # Not `with` on the device: that would also set a variable for all threads.
                 mode = torch.utils._device.DeviceContext(self.default_device)
                 torch.overrides._push_mode(mode)
                 stack.callback(torch.overrides._pop_mode)
             yield
 
     def _enter_autocast(self, stack: contextlib.ExitStack) -> None:
-        """Does not use torch.autocast, whose end also drops the caller's casts of weights."""
+        """Does not use torch.autocast: its exit also drops the caller's cached casts of weights."""
         torch = sys.modules["torch"]
         torch.autocast_increment_nesting()
         stack.callback(torch.autocast_decrement_nesting)
@@ -161,7 +161,7 @@ class CallerState:
     def follow(self, before: CallerState, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """Makes the streams of this state wait for `tensors`, which were made under `before`.
 
-        The tensors' memory is not used again before the work of these streams has ended. Does
+        The tensors' memory is not reused before these streams have finished their work. Does
         nothing if both states have the same streams.
         """
         for mine, other in zip(self.streams, before.streams, strict=False):
@@ -181,7 +181,7 @@ def _stand_in(stream: torch.cuda.Stream) -> torch.cuda.Stream:
     if not is_per_thread(stream):
         return stream
     torch = sys.modules["torch"]
-    by_device: dict[str, torch.cuda.Stream] = _stand_ins.__dict__  # of this thread
+    by_device: dict[str, torch.cuda.Stream] = _stand_ins.__dict__  # one dictionary per thread
     key = str(stream.device)
     if key not in by_device:
         by_device[key] = torch.cuda.Stream(stream.device)
@@ -190,7 +190,7 @@ def _stand_in(stream: torch.cuda.Stream) -> torch.cuda.Stream:
 
 
 def refuse_capture(function: str, reason: str) -> None:
-    """RuntimeError if this thread's current stream is being captured."""
+    """Raises RuntimeError if this thread's current stream is being captured."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
         return
@@ -199,7 +199,7 @@ def refuse_capture(function: str, reason: str) -> None:
 
 
 def _default_device() -> torch.device | None:
-    """What `with torch.device(...)` or torch.set_default_device() has set on this thread."""
+    """Returns the device of `with torch.device(...)` or set_default_device(), or None."""
     torch = sys.modules["torch"]
     for mode in torch.overrides._get_current_function_mode_stack():
         if isinstance(mode, torch.utils._device.DeviceContext):

@@ -1,7 +1,7 @@
 """Calls into libuvmalloc_pipelines.so: credits (credit_calls.h) and plans (plan_calls.h).
 
-The library decides what may start and where storages lie. It intercepts nothing, so any program may
-load it at any time.
+The library decides what may start and where storages are placed. It intercepts nothing, so any
+program may load it at any time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STARTED, OVER, FAILED, LATE, STOPPED = 1, 0, -1, -2, -3
 
 @functools.cache
 def calls() -> ctypes.CDLL:
-    """The library, with its functions' types. MissingLibraryError if there is none."""
+    """Returns the library, with function types. Raises MissingLibraryError if there is none."""
     file = find_libraries().pipelines
     try:
         library = ctypes.CDLL(str(file))
@@ -63,7 +63,7 @@ def calls() -> ctypes.CDLL:
 
 
 def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception]) -> Any:
-    """Returns the function's result. If that is -1 or NULL, raises `fault` with the library's text.
+    """Returns the function's result. If it is -1 or NULL, raises `fault` with the library's text.
     """
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     result = function(*arguments, error, _ERROR_BYTES)
@@ -73,7 +73,7 @@ def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception
 
 
 class CreditsGate:
-    """Actors and registers under credits; pipelines/credits/credit_gate.hpp documents each call."""
+    """Actors and registers with credits. See pipelines/credits/credit_gate.hpp for each call."""
 
     def __init__(self, memory_bytes: int | None = None) -> None:
         self._library = calls()
@@ -82,7 +82,7 @@ class CreditsGate:
         self._handle = self._library.uvmalloc_credits_create(limit)
         if not self._handle:
             raise MemoryError("no memory for credits")
-        self._slots: dict[int, tuple[int, int]] = {}  # by actor: how many it reads and writes
+        self._slots: dict[int, tuple[int, int]] = {}  # by actor: counts of reads and writes
 
     def add_actor(self, name: str) -> int:
         actor = self._call("add_actor", name.encode())
@@ -107,10 +107,10 @@ class CreditsGate:
         self._call("open", timeout_seconds or 0.0)
 
     def start(self, actor: int) -> tuple[list[int], list[int]] | None:
-        """Waits, without the GIL, until the actor may start. Returns the slots to read and to
-        write.
+        """Waits, without the GIL, until the actor may start. Returns the slots to read and the
+        slots to write.
 
-        None: the actor has ended. Raises CreditTimeout or CreditStopped.
+        Returns None if the actor has ended. Raises CreditTimeout or CreditStopped.
         """
         reads, writes = self._slots[actor]
         inputs, outputs = (_UINT64 * max(1, reads))(), (_UINT64 * max(1, writes))()
@@ -126,7 +126,7 @@ class CreditsGate:
         raise faults.get(status, RuntimeError)(error.value.decode("utf-8", "replace"))
 
     def wait(self, actor: int, seconds: float) -> bool:
-        """Waits at most `seconds`. Returns whether start() has an answer, which may be an error."""
+        """Waits at most `seconds`. Returns whether start() would return or raise at once."""
         return bool(self._call("wait", actor, seconds))
 
     def set_output_bytes(self, register: int, size_bytes: int) -> None:
@@ -153,17 +153,17 @@ class CreditsGate:
         return checked(function, self._handle, *arguments, fault=CreditError)
 
     def __del__(self) -> None:
-        # In a forked child, the gate still counts waiting threads that the child does not have.
+        # In a forked child, the gate still counts waiting threads, which do not exist in the child.
         if getattr(self, "_handle", None) and os.getpid() == self._process:
             self._library.uvmalloc_credits_destroy(self._handle)
 
 
 class CreditError(ValueError):
-    """Impossible credits: a quota that is too small, an item that is too large."""
+    """Impossible credits, for example a quota that is too small or an item that is too large."""
 
 
 class CreditTimeout(TimeoutError):
-    """An actor was not done in time; the message names it."""
+    """An actor did not finish in time. The message names the actor."""
 
 
 class CreditStopped(RuntimeError):
@@ -184,7 +184,7 @@ class Plan:
 
     @classmethod
     def make(cls, description: str, effort: float = 1.0) -> Plan:
-        """Makes a plan from a description in JSON. ValueError names the description's fault."""
+        """Makes a plan from a description in JSON. ValueError names a fault in that text."""
         function = calls().uvmalloc_plan_make
         return cls(checked(function, description.encode(), effort, fault=ValueError))
 

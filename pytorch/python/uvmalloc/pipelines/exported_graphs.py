@@ -1,7 +1,7 @@
-"""The module of an exported program as one list of operators, and what these do with memory.
+"""Turns the module of an exported program into one list of operators, and analyses their memory.
 
 The module is torch.export's own, `program.module()`. Its graph checks the inputs, reads weights as
-attributes and writes changed buffers and inputs back, so a run of its operators has all effects of
+attributes, and writes changed buffers and inputs back. So a run of its operators has all effects of
 the module.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# A part of a program that torch.export keeps apart because it runs without gradients.
+# A part of a program that torch.export keeps separate because it runs without gradients.
 _PART = "wrap_with_set_grad_enabled"
-# Composite operators whose results always have memory of their own.
+# Composite operators with results that always have their own memory.
 _FRESH = {
     "adaptive_avg_pool2d", "avg_pool1d", "batch_norm", "conv1d", "conv2d", "conv3d",
     "cross_entropy_loss", "group_norm", "layer_norm", "linear", "log_softmax", "matmul",
@@ -28,26 +28,26 @@ class FlatModule:
     """A module's operators in order.
 
     Parts that only switch gradients on or off become part of the list: a planned run computes none.
-    ValueError names a part of another kind, for example a branch.
+    Raises ValueError, which names the part, for any other part, such as a branch.
     """
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         import torch
 
-        self.held: dict[Any, Any] = {}  # weights, buffers and constants, by their nodes
+        self.held: dict[Any, Any] = {}  # weights, buffers and constants, by node
         self._graph = torch.fx.Graph()
-        # Without containers: with_body() puts the results into them.
+        # Results without their containers. with_body() puts the results into containers.
         self.outputs: list[Any] = list(self._copied(module, {}))
         self.inputs = [node for node in self._graph.nodes if node.op == "placeholder"]
         self.operators = [node for node in self._graph.nodes if node.op == "call_function"]
 
     def _copied(self, module: Any, copies: dict[Any, Any]) -> Any:
-        """Copies the nodes that `copies` does not have, and returns the copy of the result."""
+        """Copies the nodes that are not in `copies`, and returns the copy of the result."""
         import torch
 
         result: Any = None
         for node in module.graph.nodes:
-            if node in copies or node.op == "call_module":  # a check: see with_body()
+            if node in copies or node.op == "call_module":  # a check; see with_body()
                 continue
             if node.op == "output":
                 result = torch.fx.node.map_arg(node.args[0], copies.__getitem__)
@@ -73,10 +73,10 @@ class FlatModule:
 
 
 def with_body(module: torch.fx.GraphModule, body: Callable[..., list[Any]]) -> torch.fx.GraphModule:
-    """The module with `body` instead of its operators.
+    """Returns the module with `body` instead of its operators.
 
-    `body` gets the inputs and returns the results, both in flat order. The module still takes what
-    the program takes and runs the program's guards.
+    `body` receives the inputs and returns the results, both in flat order. The module still takes
+    the program's arguments and runs the program's guards.
     """
     import torch
     from torch.utils import _pytree
@@ -89,7 +89,7 @@ def with_body(module: torch.fx.GraphModule, body: Callable[..., list[Any]]) -> t
     given = tuple(copy for copy in copies.values() if copy.op == "placeholder")
     codegen = module.graph._codegen
     containers = codegen.pytree_info.out_spec
-    # The generated code for containers fails if an argument has the name "pytree".
+    # The generated code for containers fails if an argument is named "pytree".
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)
     module._planned_body = torch.nn.Module()
     module._planned_body.forward = lambda *given: _pytree.tree_unflatten(body(*given), containers)
@@ -114,10 +114,10 @@ def _schema_of(target: Any) -> Any:
 
 
 def may_alias(target: Any) -> bool:
-    """Whether a result may lie in an argument's memory, by the operator's schema.
+    """Whether a result may share memory with an argument, according to the operator's schema.
 
-    A composite operator may also return an argument itself, which its schema does not say: dropout
-    does. Those of _FRESH never do.
+    A composite operator, such as dropout, may also return an argument itself, which its schema does
+    not say. The operators in _FRESH never do that.
     """
     schema = _schema_of(target)
     if schema is None:
@@ -128,7 +128,7 @@ def may_alias(target: Any) -> bool:
 
 
 def aliased(node: Any) -> list[Any]:
-    """The values in whose memory a result of the operator may lie."""
+    """Returns the values with which a result of the operator may share memory."""
     import torch
 
     if not may_alias(node.target):
@@ -137,7 +137,7 @@ def aliased(node: Any) -> list[Any]:
     if schema is None or _is_composite(node.target):
         return list(node.all_input_nodes)
     names = {argument.name for argument in schema.arguments if argument.alias_info is not None}
-    positional = zip(schema.arguments, node.args, strict=False)  # a default may be left out
+    positional = zip(schema.arguments, node.args, strict=False)  # defaults may be missing
     found: list[Any] = []
     for name, value in [(each.name, value) for each, value in positional] + [*node.kwargs.items()]:
         if name in names:
@@ -146,10 +146,10 @@ def aliased(node: Any) -> list[Any]:
 
 
 def escaping(operators: Sequence[Any], outputs: Sequence[Any]) -> set[Any]:
-    """Values that cannot lie at places which the next run writes again.
+    """Returns values that must not be placed where the next run writes again.
 
-    They are the program's results, the values that results may be views of, and values that an
-    operator may give another shape in place.
+    These are the program's results, values that results may be views of, and values that an
+    operator may reshape in place.
     """
     import torch
 
@@ -165,10 +165,10 @@ def escaping(operators: Sequence[Any], outputs: Sequence[Any]) -> set[Any]:
 
 
 def is_alias(node: Any) -> bool:
-    """Whether the result lies in an argument's memory, as far as the program says.
+    """Whether the result shares an argument's memory, as far as the program says.
 
-    Such a result needs no place. If it lies elsewhere in a run after all, the run gives it memory
-    of its own.
+    Such a result needs no place. If a run shows that the result does not share the memory, the run
+    gives the result its own memory.
     """
     if not may_alias(node.target) or node.target is operator.getitem:
         return False
@@ -177,9 +177,7 @@ def is_alias(node: Any) -> bool:
 
 
 def _shares_memory(node: Any) -> bool:
-    """Runs a composite operator on tensors without data: whether it copies depends on their
-    strides.
-    """
+    """Runs a composite operator on tensors without data. Whether it copies depends on strides."""
     import torch
 
     results = tensors_of(node.meta.get("val"))
@@ -195,14 +193,14 @@ def _shares_memory(node: Any) -> bool:
     try:
         with mode, torch.no_grad():
             found = tensors_of(node.target(*arguments[0], **arguments[1]))
-    except Exception:  # an unknown size: at worst a place stays unused
+    except Exception:  # for example an unknown size; at worst, a place stays unused
         return False
     memory = {tensor.untyped_storage()._cdata for tensor in given}
     return bool(found) and all(each.untyped_storage()._cdata in memory for each in found)
 
 
 def _is_composite(target: Any) -> bool:
-    """Whether the operator is written in terms of other operators."""
+    """Whether the operator is implemented with other operators."""
     import torch
 
     return torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -211,10 +209,10 @@ def _is_composite(target: Any) -> bool:
 
 
 def out_variant(target: Any, device: torch.device) -> Callable[..., Any] | None:
-    """The overload that writes one result to `out`, if the device has a kernel of its own for it.
+    """Returns the overload that writes one result to `out`, if the device has a kernel for it.
 
-    Other overloads compute elsewhere and copy, which saves nothing. Composite operators are left
-    out: their overload with `out` may compute in another way, with other bits.
+    Other overloads compute elsewhere and copy, which saves nothing. Composite operators are
+    excluded: their `out` overload may compute differently, with different bits in the result.
     """
     import torch
 

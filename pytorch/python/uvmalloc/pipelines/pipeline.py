@@ -1,8 +1,8 @@
 """Loads, prepares, moves and computes at the same time, under a fixed quota of memory.
 
-Each stage is an actor with a thread of its own. A stage starts only if its item is ready and its
-result has a credit (pipelines/credits/credits.hpp), so a slow stage stops those before it instead
-of filling memory.
+Each stage is an actor with its own thread. A stage starts only if its item is ready and its result
+has a credit (pipelines/credits/credits.hpp). So a slow stage stops the stages before it, and they
+do not fill memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def pipeline(
     item_bytes: int | str | None = None,
     timeout: float | None = None,
 ) -> Pipeline:
-    """Runs the items of `source` through `stages`, all at the same time. Results come in order.
+    """Runs items of `source` through all `stages` concurrently. Results come in order.
 
         batches = uvmalloc.pipeline(loader, preprocess, lambda b: b.to("cuda"), memory="512MiB")
         for batch in batches:
@@ -52,33 +52,33 @@ def pipeline(
 
     Args:
         source: any iterable, for example a DataLoader.
-        stages: functions of one item, each on a thread of its own. A pair of a name and a function
-            names the stage in messages; the default is the function's name.
+        stages: functions of one item, each on its own thread. A pair of a name and a function names
+            the stage in messages; the default is the function's name.
         credits: how many results of each stage may exist at a time. 2 is double buffering.
         memory: bytes, or a size such as "512MiB", that all items together may take, from the source
             to the caller. An item counts until the caller requests the next one.
-        item_bytes: the most bytes that an item takes at any stage. By default the first item runs
-            through all stages alone, and later items may be as large as it was at each stage.
+        item_bytes: the most bytes that an item takes at any stage. By default, the first item runs
+            through all stages alone. At each stage, later items may be as large as the first one.
         timeout: seconds that the source, a stage or the caller may take for an item.
 
     The source and the stages run as if the caller had called them when it requests an item: on its
     current device and streams, with its modes of gradients, inference and autocast, its default
-    device, its hooks for saved tensors and its uvmalloc.region. An item that is begun ahead has the
-    state of the caller's last request before that. If the caller requests an item on another
-    stream, that stream waits for the item, and the item's memory is not used again before the
-    stream's work.
+    device, its hooks for saved tensors and its uvmalloc.region. An item that is started ahead gets
+    the state of the caller's last request so far. If the caller requests the item on another
+    stream, that stream waits for the item, and the item's memory is not reused before that stream's
+    work has ended.
 
     An error of the source or of a stage is raised when the caller requests the next item. Items
-    before it come first. A stage that is still running ends after its current item; the caller does
-    not wait for it. Signal handlers run while the caller waits, so Ctrl-C ends the wait. One thread
-    at a time may request items.
+    before the error come first. A stage that is still running ends after its current item; the
+    caller does not wait for the stage. Signal handlers run while the caller waits, so Ctrl-C ends
+    the wait. Only one thread at a time may request items.
 
     Raises:
-        ValueError: no such size or number; `memory` does not hold one item on its way through all
-            stages; an item is larger than `item_bytes` or than the first one. The message names the
-            stage.
-        TimeoutError: the source, a stage or the caller took too long; the message names it.
-        RuntimeError: another process made the pipeline; the caller's current stream is being
+        ValueError: an argument is not a valid size or number; `memory` is too small for one item on
+            its way through all stages; an item is larger than `item_bytes` or than the first item.
+            The message names the stage.
+        TimeoutError: the source, a stage or the caller took too long. The message names it.
+        RuntimeError: another process created the pipeline; or the caller's current stream is being
             captured.
     """
     if isinstance(credits, bool) or not isinstance(credits, int) or credits < 1:
@@ -146,7 +146,7 @@ class Pipeline:
             self._shared.rest.set_result(None)
             self._gate = self._open(memory_bytes, credits, [item_bytes or 0] * self._consumer)
         else:
-            # The first item runs alone, and shows how large items are.
+            # Run the first item alone, to measure how large items are.
             self._gate = self._open(None, 1, [0] * self._consumer)
 
     @property
@@ -199,10 +199,10 @@ class Pipeline:
             self._gate, self._rest_gate = self._rest_gate, None
             self._shared.rest.set_result(self._gate)
         while not self._gate.wait(self._consumer, WAIT_SECONDS):
-            pass  # the interpreter handles signals here
+            pass  # between two waits, the interpreter handles signals
         try:
             action = self._gate.start(self._consumer)
-        except CreditStopped:  # another thread has closed it
+        except CreditStopped:  # another thread has closed the pipeline
             raise StopIteration from None
         if action is None:
             raise self._shared.failures[0] if self._shared.failures else StopIteration
@@ -226,8 +226,8 @@ class Pipeline:
         return gate
 
     def _end(self, most_seconds: float | None) -> None:
-        """Ends all stages after their current items. Waits at most `most_seconds`; None: to their
-        end.
+        """Ends all stages after their current items. Waits at most `most_seconds`, or without a
+        limit if None.
         """
         self._is_over = True
         if os.getpid() != self._process:
@@ -235,7 +235,7 @@ class Pipeline:
         for gate in (self._gate, self._rest_gate):
             if gate is not None:
                 gate.stop("the pipeline is closed")
-        with contextlib.suppress(InvalidStateError):  # it is set already
+        with contextlib.suppress(InvalidStateError):  # already set
             self._shared.rest.set_result(None)
         end = math.inf if most_seconds is None else time.monotonic() + most_seconds
         for thread in self._threads:
@@ -267,8 +267,7 @@ _open_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the stages first: the interpreter stops threads anywhere, even inside a kernel's code.
-    """
+    """Ends the stages first: the interpreter would stop threads anywhere, even inside a kernel."""
     for pipeline in list(_open_pipelines):
         pipeline._end(GRACE_SECONDS)
 
@@ -278,19 +277,19 @@ def _end_all() -> None:
 
 @dataclasses.dataclass
 class _Shared:
-    """What the caller and all stages share.
+    """State that the caller and all stages share.
 
-    It has no reference to the Pipeline, because the end of the Pipeline ends the stages. Lists are
-    by register, that is by the actor that fills it.
+    It does not refer to the Pipeline, because the end of the Pipeline ends the stages. Lists are
+    indexed by register, that is, by the actor that fills the register.
     """
 
     functions: list[Stage]
-    items: list[dict[int, tuple[Any, CallerState]]]  # by slot, with the state they were made under
+    items: list[dict[int, tuple[Any, CallerState]]]  # by slot, with the item's state
     counts_bytes: bool
     first_bytes: list[int] = dataclasses.field(init=False)  # sizes of the first item
-    caller: CallerState = dataclasses.field(init=False)  # at its last request
+    caller: CallerState = dataclasses.field(init=False)  # state at the caller's last request
     failures: list[BaseException] = dataclasses.field(default_factory=list)
-    # The gate for all items but the first, if that one has run alone; None: there is none.
+    # The gate for all items after the first, if the first ran alone; None: no such gate.
     rest: Future[CreditsGate | None] = dataclasses.field(default_factory=Future)
 
     def __post_init__(self) -> None:
@@ -310,7 +309,7 @@ def _run_stage(shared: _Shared, actor: int, gate: CreditsGate) -> None:
 def _run_actor(
     shared: _Shared, actor: int, gate: CreditsGate, counts_bytes: bool, only_first: bool = False
 ) -> bool:
-    """Runs the actor's items, or the first one. Returns whether there may be more."""
+    """Runs the actor's items, or only the first one. Returns whether there may be more."""
     try:
         while (action := gate.start(actor)) is not None:
             caller = shared.caller
@@ -338,7 +337,7 @@ def _run_actor(
         shared.failures.append(ValueError(message))
     except BaseException as error:
         shared.failures.append(error)
-    # Items that it made before still reach the caller.
+    # Items that the actor made before the failure still reach the caller.
     gate.abandon(actor)
     return False
 
@@ -352,7 +351,7 @@ def _act(caller: CallerState, function: Stage, item: Any, made_under: CallerStat
 
 
 def size_of(item: Any) -> int:
-    """Bytes of the tensors, arrays and bytes in an item; memory that several share counts once."""
+    """Returns the bytes of tensors, arrays and `bytes` in an item. Shared memory counts once."""
     sizes: dict[int, int] = {}
     for part in _parts(item, set()):
         if hasattr(part, "untyped_storage"):
@@ -373,7 +372,7 @@ def _tensors(item: Any) -> Iterator[torch.Tensor]:
 
 
 def _parts(item: Any, seen: set[int]) -> Iterator[Any]:
-    """The tensors, arrays and bytes in an item, each once."""
+    """Yields the tensors, arrays and `bytes` in an item, each once."""
     if isinstance(item, str | int | float | bool | None) or id(item) in seen:
         return
     seen.add(id(item))

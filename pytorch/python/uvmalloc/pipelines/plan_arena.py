@@ -1,7 +1,7 @@
-"""The memory of a plan's storages, as tensors of torch.
+"""The memory of a plan's storages, as torch tensors.
 
-Runs take turns, across threads and across the streams of a device: a run starts on the device when
-the one before it has ended there.
+Runs take turns, across threads and across the streams of a device: a run starts on the device only
+after the previous run has ended there.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class PlanArena:
-    """One allocation on a device, made at the first use. Its tensors are valid for one turn."""
+    """One allocation on a device, made at the first use. Its tensors are valid during one turn."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._plan = plan
         self._device = device
         self._memory: torch.Tensor | None = None
         self._one_run = ForkedLock()
-        self._stream: torch.cuda.Stream | None = None  # of the last run
-        self._ended: torch.cuda.Event | None = None  # where the last run ends on its stream
+        self._stream: torch.cuda.Stream | None = None  # stream of the last run
+        self._ended: torch.cuda.Event | None = None  # recorded at the end of the last run
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """The turn of one run. A captured run has no turn when it is replayed."""
+        """The turn of one run. Replays of a captured run take no turns."""
         import torch
 
         with self._one_run:
@@ -53,7 +53,7 @@ class PlanArena:
                 self._ended.record(stream)
 
     def tensor(self, storage: int, like: torch.Tensor) -> torch.Tensor | None:
-        """A tensor that looks like `like`, at the storage's place; None if it cannot lie there."""
+        """Returns a tensor like `like` at the storage's place, or None if it does not fit there."""
         import torch
 
         if type(like) is not torch.Tensor or like.layout != torch.strided:
@@ -62,15 +62,15 @@ class PlanArena:
             return None
         dimensions = list(zip(like.shape, like.stride(), strict=True))
         if any(stride == 0 and size > 1 for size, stride in dimensions):
-            return None  # elements share memory: nothing can be copied to it
-        # The kernel chooses strides, which may differ from those of the program.
+            return None  # elements share memory, so nothing can be copied to it
+        # The kernel chooses the strides, which may differ from those in the program.
         elements = (
             1 + sum((size - 1) * stride for size, stride in dimensions) if like.numel() else 0
         )
         most_bytes = self._plan.most_bytes[storage]
         if elements * like.element_size() > most_bytes:
             return None
-        # A tensor made in inference mode cannot be written outside of it.
+        # A tensor made in inference mode could not be written outside that mode.
         with torch.inference_mode(False), torch.no_grad():
             if self._memory is None:
                 self._memory = torch.empty(

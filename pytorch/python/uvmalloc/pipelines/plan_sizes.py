@@ -1,6 +1,6 @@
 """The symbolic sizes of an exported program: their bounds, and their values in one run.
 
-torch.export writes sizes as sympy expressions of symbols, and knows a range for each symbol.
+torch.export writes sizes as sympy expressions of symbols. Each symbol has a range.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-_ENDLESS = 1 << 62  # the bound of an unbounded size may be about 2^63
+_ENDLESS = 1 << 62  # larger bounds count as no bound: unbounded sizes have a bound near 2^63
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
-    """Where an input shows a symbolic size: it is, or has a dimension of, factor * size + rest."""
+    """An input that reveals a symbolic size: it, or a dimension of it, is factor * size + rest."""
 
-    input: int  # its place among the flat inputs
+    input: int  # position in the flat inputs
     dimension: int | None  # None: the input is a number
     factor: int
     rest: int
 
     def value(self, given: Sequence[Any]) -> int:
-        """The size; 0 if the input is of another kind, which no guard of the program checks."""
+        """Returns the size, or 0 if the input has another type, which no guard checks."""
         seen = given[self.input]
         if self.dimension is not None:
             seen = dict(enumerate(getattr(seen, "shape", ()))).get(self.dimension)
@@ -33,7 +33,7 @@ class _Shown:
 
 
 class Symbols:
-    """The symbolic sizes of a program's inputs, with the bounds that a plan is made for."""
+    """The symbolic sizes of a program's inputs, with the bounds for the plan."""
 
     def __init__(
         self, program: Any, inputs: Sequence[Any], upper_bounds: Mapping[str, int]
@@ -51,7 +51,7 @@ class Symbols:
         self._ranges: dict[Any, Any] = dict(program.range_constraints)
         for name, upper in upper_bounds.items():
             self._bound(known[name], upper)
-        # The program's guards check the program's own bounds.
+        # The program's guards check the program's own bounds, so only check these.
         self._limits = {known[name]: upper for name, upper in upper_bounds.items()}
         for symbol in self._where:
             if self._largest(symbol) is None:
@@ -72,7 +72,7 @@ class Symbols:
                 self._note(size.node.expr, place, dimension)
 
     def _note(self, expression: Any, place: int, dimension: int | None) -> None:
-        """An input's size shows a symbol if it is factor * symbol + rest."""
+        """Records that an input's size reveals a symbol, if the size is factor * symbol + rest."""
         if len(expression.free_symbols) != 1:
             return
         (symbol,) = expression.free_symbols
@@ -99,7 +99,7 @@ class Symbols:
         self._ranges[symbol] = ValueRanges(known.lower, min(known.upper, upper))
 
     def beyond(self, given: Sequence[Any]) -> str | None:
-        """The first size of a run that is above its bound: a sentence that names it."""
+        """Returns a sentence about the first size of a run above its bound, or None."""
         for symbol, upper in self._limits.items():
             value = self._where[symbol].value(given)
             if value > upper:
@@ -107,9 +107,9 @@ class Symbols:
         return None
 
     def most_bytes(self, value: torch.Tensor) -> int | None:
-        """The most that the tensor's storage takes, up to its last element.
+        """Returns the most bytes that the tensor's storage takes, up to its last element.
 
-        None if that has no bound, or a size depends on what tensors hold.
+        Returns None if that has no bound, or if a size depends on the contents of tensors.
         """
         from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -127,7 +127,7 @@ class Symbols:
         return size if isinstance(size, int) else self._largest(size.node.expr)
 
     def _largest(self, expression: Any) -> int | None:
-        """The upper bound of an expression, which may have fractions inside; None: it has none."""
+        """Returns the upper bound of an expression, which may contain fractions, or None."""
         from torch.utils._sympy.value_ranges import bound_sympy
 
         upper = bound_sympy(expression, self._ranges).upper

@@ -1,7 +1,7 @@
-"""Runs a program of torch.export from one arena: all intermediate tensors have planned places.
+"""Runs a torch.export program from one arena: all intermediate tensors have planned places.
 
 torch.export has found a range for each symbolic size of the program. The packer finds places for
-the largest sizes (pipelines/plans/storage_plan.hpp), so one allocation serves every size within the
+the largest sizes (pipelines/plans/storage_plan.hpp). So one allocation serves every size within the
 ranges.
 """
 
@@ -45,37 +45,37 @@ def plan_storage(
     beyond_bound: str = "refuse",
     effort: float = 1.0,
 ) -> PlannedProgram:
-    """Plans the memory of an exported program; the result is called like the program's module.
+    """Plans the memory of an exported program. Call the result like the program's module.
 
         program = torch.export.export(model, (x,), dynamic_shapes={"x": {0: Dim("n", max=64)}})
         planned = uvmalloc.plan_storage(program)
         y = planned(x)
 
-    Intermediate tensors lie in one allocation, on the device that makes most of them. The program's
-    results have memory of their own. They are those of `program.module()`, bit for bit: the same
-    operators run on the same values in the same order. Like the module, a run checks the program's
-    guards, and writes to the buffers and inputs that the program writes to. A run computes no
-    gradients.
+    Intermediate tensors are in one allocation, on the device that holds most of them. The program's
+    results have their own memory. The results are those of `program.module()`, bit for bit: the
+    same operators run on the same values in the same order. Like the module, a run checks the
+    program's guards, and writes to the buffers and inputs that the program writes to. A run
+    computes no gradients.
 
     Runs in several threads, or on several streams, take turns. Replays of a run that was captured
-    in a CUDA graph use the same memory: order them, and other runs, as writes to one tensor.
+    in a CUDA graph use the same memory: order them, and other runs, like writes to one tensor.
 
     Args:
         exported_program: with or without dynamic shapes.
-        upper_bounds: the largest value of symbolic sizes, by their name in the program, for example
-            {"s0": 64}. Needed for sizes that have no bound there.
-        beyond_bound: what a run does whose sizes are above `upper_bounds`. "refuse": ValueError
-            that names the size. "fall back": this run's intermediate tensors have memory of their
-            own. A size that the program itself does not accept is always an error.
-        effort: a factor on the time that the search for places may take.
+        upper_bounds: the largest values of symbolic sizes, by their names in the program, for
+            example {"s0": 64}. Needed for sizes that have no bound in the program.
+        beyond_bound: what a run does if its sizes are above `upper_bounds`. "refuse": raises
+            ValueError, which names the size. "fall back": this run's intermediate tensors have
+            their own memory. A size that the program itself does not accept is always an error.
+        effort: a factor for the time that the search for places may take.
 
     Raises:
         TypeError: `exported_program` is not a program of torch.export.
-        ValueError: a symbolic size has no upper bound; the program has a branch or a loop; an
-            unknown name or policy. The message names it.
+        ValueError: a symbolic size has no upper bound; the program has a branch or a loop; a name
+            or policy is unknown. The message names it.
 
-    A run raises what `program.module()` raises, before anything is computed: AssertionError for a
-    guard, ValueError for arguments of another structure.
+    A run raises the errors of `program.module()`, before anything is computed: AssertionError for a
+    guard, ValueError for arguments with another structure.
     """
     import torch
 
@@ -101,19 +101,18 @@ class _Step:
     """One operator of the program."""
 
     node: Any
-    places: list[int | None]  # by tensor of its result: the storage; None: memory of its own
-    may_alias: bool  # its result may be a view of an argument
-    out: Callable[..., Any] | None  # writes its one result to a tensor that it is given
-    frees: list[Any]  # values that nothing uses after it
+    places: list[int | None]  # storage of each result tensor; None: its own memory
+    may_alias: bool  # the result may be a view of an argument
+    out: Callable[..., Any] | None  # overload that writes the result to a given tensor
+    frees: list[Any]  # values that no later step uses
 
 
-# Tensors of the arena by step and by result of the step.
+# Tensors of the arena, by step and by result of the step.
 _Views = dict[tuple[int, int], "torch.Tensor"]
 
 
 class PlannedProgram:
-    """An exported program whose intermediate tensors have planned places. Any thread may call it.
-    """
+    """An exported program with planned places for intermediate tensors. Any thread may call it."""
 
     def __init__(
         self, program: Any, upper_bounds: dict[str, int], beyond_bound: str, effort: float
@@ -132,9 +131,9 @@ class PlannedProgram:
         }
         self.plan = Plan.make(json.dumps(description), effort)
         self._arena = PlanArena(self.plan, self._device)
-        self._views: dict[Any, _Views] = {}  # by _conditions() of a run
+        self._views: dict[Any, _Views] = {}  # by the _conditions() of a run
         self.view_hits = self.view_misses = self.fall_backs = 0
-        # The module is part of a cycle of references, so it must not keep the arena.
+        # The module is part of a reference cycle, so it must not keep the arena alive.
         run = weakref.WeakMethod(self._run)
         self._module = with_body(module, lambda *given: run()(*given))
 
@@ -144,11 +143,11 @@ class PlannedProgram:
 
     @property
     def lower_bound_bytes(self) -> int:
-        """The most bytes of intermediate tensors that are in use at one step, at the bounds."""
+        """The most bytes of intermediate tensors in use at one step, for sizes at the bounds."""
         return self.plan.lower_bound_bytes
 
     def to_csv(self) -> str:
-        """The packing problem at the bounds: lines of id, lower, upper, size."""
+        """Returns the packing problem at the bounds: CSV lines of id, lower, upper, size."""
         lines = ["id,lower,upper,size"]
         for storage, most in zip(self._storages, self.plan.most_bytes, strict=True):
             lines.append(f"{storage['id']},{storage['first_use']},{storage['end_use']},{most}")
@@ -157,7 +156,7 @@ class PlannedProgram:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        # Torch's guards cannot run in two threads at once, so they are inside the turn.
+        # Torch's guards cannot run in two threads at the same time, so they run inside the turn.
         with torch.no_grad(), self._arena.turn():
             return self._module(*args, **kwargs)
 
@@ -174,7 +173,7 @@ class PlannedProgram:
         return devices.most_common(1)[0][0] if devices else torch.device("cpu")
 
     def _read(self) -> tuple[list[_Step], list[dict[str, Any]]]:
-        """The steps, and the storages that they write, live until their last use."""
+        """Returns the steps, and the storages that the steps write, with their lifetimes."""
         operators = self._flat.operators
         escapes = escaping(operators, self._flat.outputs)
         last_use = self._last_uses()
@@ -219,7 +218,7 @@ class PlannedProgram:
         return self._symbols.most_bytes(value)
 
     def _last_uses(self) -> dict[Any, int]:
-        """The last step that uses a value, or may use its memory by way of a view of it."""
+        """Returns the last step that uses each value, or may use its memory through a view."""
         import torch
 
         operators = self._flat.operators
@@ -237,7 +236,7 @@ class PlannedProgram:
     # ---- a run
 
     def _run(self, *given: Any) -> list[Any]:
-        """The results of the flat inputs, in flat order."""
+        """Runs the steps on the flat inputs, and returns the results in flat order."""
         import torch
 
         views, may_write_out = self._views_for(given)
@@ -260,7 +259,7 @@ class PlannedProgram:
         ]
 
     def _placed(self, number: int, result: Any, arguments: Any, views: _Views) -> Any:
-        """The result at its places. A view of an argument stays where it is."""
+        """Returns the result at its planned places. A view of an argument is not moved."""
         import torch
         from torch.utils import _pytree
 
@@ -283,7 +282,7 @@ class PlannedProgram:
     def _place(
         self, number: int, index: int, like: torch.Tensor, views: _Views
     ) -> torch.Tensor | None:
-        """The tensor of the arena for a result that looks like `like`; None if it has no place."""
+        """Returns the arena's tensor for a result like `like`, or None if it has no place."""
         known = views.get((number, index))
         if known is not None and _looks(known) == _looks(like):
             return known
@@ -294,9 +293,9 @@ class PlannedProgram:
         return made
 
     def _views_for(self, given: Sequence[Any]) -> tuple[_Views | None, bool]:
-        """The views for a run, and whether operators may write to them directly.
+        """Returns the views for a run, and whether operators may write to the views directly.
 
-        None instead of views: sizes are above the bounds, and the run falls back.
+        Returns None instead of views if sizes are above the bounds and the run falls back.
         """
         conditions, is_autocast = _conditions(given, self._device)
         known = self._views.get(conditions)
@@ -320,7 +319,7 @@ def _memory(values: Sequence[Any]) -> set[int]:
 
 
 def _looks(value: Any) -> Any:
-    """Equal for two inputs for which an operator's results have the same layout."""
+    """Returns equal keys for inputs for which an operator's results have the same layout."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -330,9 +329,9 @@ def _looks(value: Any) -> Any:
 
 
 def _conditions(given: Sequence[Any], device: torch.device) -> tuple[Any, bool]:
-    """What decides how the results of a run look, and whether the caller casts by autocast.
+    """Returns what determines the layout of a run's results, and whether autocast is on.
 
-    Autocast casts for an operator's own overload, not for the one that writes to `out`.
+    Autocast casts for an operator's usual overload, but not for the overload that writes to `out`.
     """
     import torch
 

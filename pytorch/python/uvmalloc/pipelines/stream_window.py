@@ -1,4 +1,4 @@
-"""The window of a streamed checkpoint: which pieces are on the device or are read ahead."""
+"""The window of a streamed checkpoint: which pieces are on the device or are being read ahead."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Piece:
     """Tensors that are loaded and dropped together."""
 
-    what: str  # for messages
-    names: tuple[str, ...]  # in the files
+    what: str  # named in messages
+    names: tuple[str, ...]  # names in the files
     size_bytes: int
 
     def with_more(self, other: Piece) -> Piece:
@@ -39,9 +39,9 @@ class Piece:
 
 
 class Window:
-    """The bytes that tensors of a checkpoint may take, and who takes them.
+    """The bytes that a checkpoint's tensors may take, and which pieces have taken them.
 
-    `lock` is held while bytes are taken or given back, and while a piece that is needed is read.
+    `lock` is held while bytes are taken or given back, and while a needed piece is read.
     """
 
     def __init__(self, checkpoint: Checkpoint, limit_bytes: int) -> None:
@@ -51,7 +51,7 @@ class Window:
         self.lock = ForkedLock()
         self._used_bytes = 0
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
-        self._dropped: list[_Ahead] = []  # whose reading has not ended
+        self._dropped: list[_Ahead] = []  # pieces that are still being read
         self._reader = _Reader()
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Window:
         self._feeds.add(feed)
 
     def check(self, piece: Piece) -> None:
-        """ValueError for a piece that leaves no room for the next one."""
+        """Raises ValueError for a piece that leaves no room for the next one."""
         if piece.size_bytes > self.half_bytes:
             raise ValueError(
                 f"{self.checkpoint.path}: {piece.what} has {format_size(piece.size_bytes)}; "
@@ -69,8 +69,8 @@ class Window:
             )
 
     def take(self, piece: Piece) -> None:
-        """Takes the piece's bytes; pieces that were read ahead make room. ValueError if there is
-        none.
+        """Takes the piece's bytes. Drops pieces that were read ahead to make room. Raises
+        ValueError if there is no room.
         """
         if self._has_room(piece):
             self._used_bytes += piece.size_bytes
@@ -98,15 +98,15 @@ class Window:
         self._used_bytes -= piece.size_bytes
 
     def read_ahead(self, number: int, piece: Piece, caller: CallerState) -> _Ahead | None:
-        """Begins to read the piece, as if `caller` did. None: there is no room, or no thread may
-        read it.
+        """Begins to read the piece, with the state of `caller`. Returns None if there is no room,
+        or if no other thread may read it.
         """
         if not self._has_room(piece):
             return None
         if caller.is_of_its_thread():
             return None
         if not self._reader.is_of_this_process():
-            self._reader = _Reader()  # a forked child has none of its parent's threads
+            self._reader = _Reader()  # the parent's thread does not exist in a forked child
         load = self.checkpoint.load
         future = self._reader.submit(lambda: caller.run(load, piece.names, _has_ended.is_set))
         if future is None:
@@ -115,7 +115,7 @@ class Window:
         return _Ahead(number, piece, caller, future)
 
     def drop(self, ahead: _Ahead) -> None:
-        """Drops a piece that is not needed. Its bytes are free when its reading has ended."""
+        """Drops a piece that is not needed. Its bytes become free when its reading has ended."""
         if ahead.future.cancel() or ahead.has_ended():
             self.give_back(ahead.piece)
         else:
@@ -126,12 +126,12 @@ _Request = tuple["Future[dict[str, torch.Tensor]]", Callable[[], "dict[str, torc
 
 
 class _Reader:
-    """A thread that reads for a window. It ends with the window, or with the program."""
+    """A thread that reads for a window. It ends with the window or with the program."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # no request follows the end
+        self._lock = threading.Lock()  # no request is added after the end
         self._has_begun = False
         self._end = weakref.finalize(self, self._requests.put, None)
 
@@ -141,7 +141,7 @@ class _Reader:
     def submit(
         self, function: Callable[[], dict[str, torch.Tensor]]
     ) -> Future[dict[str, torch.Tensor]] | None:
-        """None after close(), and at the end of the program."""
+        """Returns None after close(), and while the program ends."""
         future: Future[dict[str, torch.Tensor]] = Future()
         with self._lock:
             if not self._end.alive or not self._begin():
@@ -150,14 +150,14 @@ class _Reader:
         return future
 
     def _begin(self) -> bool:
-        """Starts the thread if need be. Returns whether it runs."""
+        """Starts the thread if necessary. Returns whether the thread runs."""
         if not self._has_begun:
             thread = threading.Thread(
                 target=_read, args=(self._requests,), name="uvmalloc stream", daemon=True
             )
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter ends
+            except RuntimeError:  # the interpreter is shutting down
                 return False
             _threads.add(thread)
             self._has_begun = True
@@ -170,7 +170,7 @@ class _Reader:
 
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_has_ended = threading.Event()  # the program
+_has_ended = threading.Event()  # set when the program ends
 
 
 def _read(requests: queue.SimpleQueue[_Request | None]) -> None:
@@ -186,7 +186,7 @@ def _read(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the threads first: the interpreter stops them anywhere, even inside a kernel's code."""
+    """Ends the threads first: the interpreter would stop them anywhere, even inside a kernel."""
     _has_ended.set()
     for thread in list(_threads):
         thread.join(GRACE_SECONDS)
@@ -202,26 +202,26 @@ class _Ahead:
     future: Future[dict[str, torch.Tensor]]
 
     def has_ended(self) -> bool:
-        """Also true in a forked child, which lacks the thread that reads."""
+        """Also true in a forked child, because the reading thread does not exist there."""
         return self.future.done() or self.caller.process != os.getpid()
 
 
 class Feed:
-    """Gives pieces in any order. Reads the next one ahead if the window has room."""
+    """Provides pieces in any order. Reads the next piece ahead if the window has room."""
 
     def __init__(self, window: Window, pieces: list[Piece]) -> None:
         self._window = window
         self._pieces = pieces
         self._next = len(pieces)
-        self._caller: CallerState | None = None  # at its last request
+        self._caller: CallerState | None = None  # state at the caller's last request
         self._ahead: _Ahead | None = None
-        self._taken: dict[int, Piece] = {}  # by number
+        self._taken: dict[int, Piece] = {}  # taken pieces by number
         window.add(self)
 
     def take(self, number: int) -> dict[str, torch.Tensor]:
         """Returns the piece's tensors, as if the caller loaded them now.
 
-        Give the piece back before it is taken again.
+        Give the piece back before taking it again.
         """
         refuse_capture("stream_safetensors", "a graph would keep the addresses of tensors that go")
         with self._window.lock:
@@ -254,13 +254,13 @@ class Feed:
             return tensors
 
     def give_back(self, number: int) -> None:
-        """Call it when the caller has dropped the piece's tensors."""
+        """Call it after the caller has dropped the piece's tensors."""
         with self._window.lock:
             self._window.give_back(self._taken.pop(number))
             self._look_ahead()
 
     def replace(self, number: int, piece: Piece) -> None:
-        """Replaces the piece from its next reading on."""
+        """Replaces the piece, from its next reading on."""
         with self._window.lock:
             self._pieces[number] = piece
             self.drop_ahead()

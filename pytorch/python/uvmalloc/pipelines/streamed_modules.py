@@ -1,4 +1,4 @@
-"""Gives the modules of a model the tensors of a streamed checkpoint while they run."""
+"""Provides the modules of a model with tensors of a streamed checkpoint while the modules run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from uvmalloc.sizes import format_size
 if TYPE_CHECKING:
     import torch
 
-_MISSING_NAMED = 4  # of the tensors that an error names
+_MISSING_NAMED = 4  # number of missing tensors that an error names
 
 
 class StreamedModules:
-    """A model whose modules get their tensors when they are called, until close().
+    """A model in which modules get their tensors when they are called, until close().
 
-    A call of a module is a frame. A frame holds the tensors of its module, and those of other
-    modules whose attributes are read in it. It releases them at its end.
+    A call of a module is a frame. A frame holds the tensors of its module, and tensors of other
+    modules that are read in the frame. It releases the tensors at its end.
     """
 
     def __init__(self, window: Window, model: torch.nn.Module, prefix: str) -> None:
@@ -34,12 +34,12 @@ class StreamedModules:
         _AfterStream.end(model)
         self._numbers = {id(unit.module): number for number, unit in enumerate(self._units)}
         self._feed = Feed(window, [unit.piece(window.checkpoint.sizes) for unit in self._units])
-        self._turn = ForkedLock()  # of the thread that is inside the model
+        self._turn = ForkedLock()  # held by the thread that is inside the model
         self._thread = threading.local()
         self._undo = contextlib.ExitStack()
         self._undo.callback(self._feed.close)
         for module in model.modules():
-            # Both: a program may call forward() itself, and hooks run around it.
+            # Wrap both: a program may call forward() itself; _call_impl runs hooks around it.
             for name in ("forward", "_call_impl"):
                 self._wrap(module, name)
         for number, unit in enumerate(self._units):
@@ -82,7 +82,7 @@ class StreamedModules:
     def _frame(self, module: torch.nn.Module) -> Iterator[None]:
         import torch
 
-        # A forward pass may wait for a backward pass, whose threads then must not wait for it.
+        # A forward pass may wait for a backward pass, so backward threads must not wait for it.
         is_backward = torch._C._current_graph_task_id() != -1
         with contextlib.ExitStack() as stack:
             while not (has_turn := self._turn.acquire(timeout=WAIT_SECONDS)) and not is_backward:
@@ -99,7 +99,7 @@ class StreamedModules:
             yield
 
     def _frames(self) -> list[list[int]]:
-        """Numbers of units that each frame of this thread holds, the innermost last."""
+        """Returns the numbers of the units that each frame of this thread holds, innermost last."""
         if not hasattr(self._thread, "frames"):
             self._thread.frames = []
         return self._thread.frames
@@ -116,7 +116,7 @@ class StreamedModules:
             return
         unit = self._units[number]
         if not any(number in held for held in frames):
-            frames[-1].append(number)  # first: setting an attribute reads it
+            frames[-1].append(number)  # first, because setting an attribute reads it
             with self._window.lock:
                 try:
                     if unit.holders == 0:
@@ -132,7 +132,7 @@ class StreamedModules:
 
         if unit.drop_what_the_program_has_set():
             self._feed.replace(number, unit.piece(self._window.checkpoint.sizes))
-        # Inference tensors do not show whether the module writes them.
+        # Versions of inference tensors would not show whether the module has written to them.
         with torch.inference_mode(False):
             tensors = self._feed.take(number)
             try:
@@ -157,12 +157,12 @@ class StreamedModules:
 
 class _BoundToModule:
     def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
-        # The copy would call the original module.
+        # A copy would call the original module.
         raise TypeError("a model cannot be copied or saved while its tensors are streamed into it")
 
 
 class _Framed(_BoundToModule):
-    """A method of a module, whose call is a frame."""
+    """A method of a module. Each call of the method is a frame."""
 
     def __init__(self, function: Callable[..., Any], frame: Callable[[], Any]) -> None:
         self._function = function
@@ -175,7 +175,7 @@ class _Framed(_BoundToModule):
 
 
 class _Watched(_BoundToModule, dict[str, Any]):
-    """A module's parameters or buffers. Calls `before_reading` before one is read by its name."""
+    """A module's parameters or buffers. Calls `before_reading` before one is read by name."""
 
     def __init__(self, values: dict[str, Any], before_reading: Callable[[], None]) -> None:
         super().__init__(values)
@@ -188,9 +188,9 @@ class _Watched(_BoundToModule, dict[str, Any]):
 
 @dataclass(frozen=True)
 class _AfterStream:
-    """A hook that stops a call of a module whose stream has ended, and which has no values since.
+    """A hook that stops calls of a module that has no values since its stream ended.
 
-    Without it, torch computes on "meta" without an error.
+    Without the hook, torch would compute on "meta" without an error.
     """
 
     path: str
@@ -202,7 +202,7 @@ class _AfterStream:
 
     @classmethod
     def end(cls, model: torch.nn.Module) -> None:
-        """Removes the hooks of all modules: torch has faster ways for modules without hooks."""
+        """Removes the hooks of all modules, because torch calls modules without hooks faster."""
         for module in model.modules():
             hooks = module._forward_pre_hooks
             for key in [key for key, hook in hooks.items() if isinstance(hook, cls)]:
@@ -229,7 +229,7 @@ class _AfterStream:
 
 @dataclass(frozen=True)
 class _Source:
-    """The place of a module's tensor in the files: a tensor there, or a view of one."""
+    """Where a module's tensor is in the files: a tensor there, or a view of one."""
 
     name: str
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None  # sizes, strides, offset
@@ -251,28 +251,28 @@ class _Installed:
 
 @dataclass(eq=False)
 class _Unit:
-    """A module's own tensors that are in the files. The window's lock guards it."""
+    """A module's own tensors that are in the files. Guarded by the window's lock."""
 
     path: str
     module: torch.nn.Module
     sources: dict[str, _Source]  # by name in the module
-    replaced: dict[str, torch.Tensor]  # the module's own tensors at the start, mostly on "meta"
-    holders: int = 0  # frames
+    replaced: dict[str, torch.Tensor]  # the module's original tensors, mostly on "meta"
+    holders: int = 0  # number of frames that hold the unit
     installed: dict[str, _Installed] = field(default_factory=dict)
-    loaded: torch.cuda.Event | None = None  # None: on the host
-    streams: list[torch.cuda.Stream] = field(default_factory=list)  # that may use the tensors
+    loaded: torch.cuda.Event | None = None  # when loaded; None: on the host
+    streams: list[torch.cuda.Stream] = field(default_factory=list)  # may use the tensors
 
     def piece(self, sizes: dict[str, int]) -> Piece:
         names = tuple(dict.fromkeys(source.name for source in self.sources.values()))
         return Piece(f"module '{self.path}'", names, sum(sizes[name] for name in names))
 
     def store(self, name: str) -> dict[str, Any]:
-        """Where the module keeps the parameter or buffer of that name."""
+        """Returns the dictionary of the module's parameters or buffers that has that name."""
         module = self.module
         return module._parameters if name in module._parameters else module._buffers
 
     def drop_what_the_program_has_set(self) -> bool:
-        """Leaves tensors alone that the program has set itself. Returns whether there are any."""
+        """Excludes tensors that the program has set. Returns whether there are any."""
         own = []
         for name in self.sources:
             now = self.store(name).get(name)
@@ -293,16 +293,16 @@ class _Unit:
                 value = source.of(tensors)
                 made[key] = torch.nn.Parameter(value, False) if key[1] else value
             self.installed[name] = _Installed(before, made[key], made[key]._version)
-            # Not into the store: nn.LSTM and others follow attributes that are set.
+            # Use setattr, not the store: nn.LSTM and others track attributes that are set.
             setattr(self.module, name, made[key])
         devices = {tensor.device for tensor in made.values() if tensor.is_cuda}
         self.streams = [torch.cuda.current_stream(device) for device in devices]
         self.loaded = self.streams[0].record_event() if self.streams else None
 
     def uninstall(self) -> bool:
-        """Puts back what was there before. Tensors that the module has written stay.
+        """Restores what was there before. Tensors that the module has written stay.
 
-        Returns whether it has written any.
+        Returns whether the module has written any.
         """
         import torch
 
@@ -311,7 +311,7 @@ class _Unit:
             for name, installed in self.installed.items()
             if installed.is_written(self.store(name).get(name))
         }
-        # A batch norm's kernel writes its averages unseen; only the change of its counter is seen.
+        # A batch norm writes its averages without a version change; only its counter shows it.
         if any(name in self.module._buffers for name in written):
             written |= self.installed.keys() & self.module._buffers.keys()
         with torch.inference_mode(False):
@@ -326,8 +326,8 @@ class _Unit:
         return bool(written)
 
     def order(self) -> None:
-        """Lets the current stream use the tensors: orders it behind the load, and their end behind
-        it.
+        """Allows the current stream to use the tensors: it waits for the load, and the tensors'
+        memory is not reused before its work ends.
         """
         if self.loaded is None:
             return
@@ -343,7 +343,7 @@ class _Unit:
 
 
 def _units_of(window: Window, model: torch.nn.Module, prefix: str) -> list[_Unit]:
-    """The modules with tensors in the files, in the model's order."""
+    """Returns the modules with tensors in the files, in the model's order."""
     checkpoint = window.checkpoint
     try:
         sources = _Sources(checkpoint.shapes, model, prefix)
@@ -376,7 +376,7 @@ def _units_of(window: Window, model: torch.nn.Module, prefix: str) -> list[_Unit
 
 
 def _check_sizes(window: Window, model: torch.nn.Module, units: list[_Unit]) -> None:
-    """ValueError if the window does not hold a module's tensors beside those of modules around it.
+    """Raises ValueError if the window cannot hold a module's tensors with those of enclosing ones.
     """
     sizes = window.checkpoint.sizes
     pieces = {id(unit.module): unit.piece(sizes) for unit in units}
@@ -399,7 +399,7 @@ def _check_sizes(window: Window, model: torch.nn.Module, units: list[_Unit]) -> 
 
 
 class _Sources:
-    """Finds a model's tensors in files that may hold a shared one once, under any of its names."""
+    """Finds a model's tensors in files. The files may hold a shared tensor once, under any name."""
 
     def __init__(
         self, shapes: dict[str, tuple[int, ...]], model: torch.nn.Module, prefix: str
@@ -442,7 +442,7 @@ def _names_on_meta(module: torch.nn.Module) -> list[str]:
 
 
 def _storage(tensor: torch.Tensor) -> Any:
-    """A key that is the same for tensors that share memory, also on the device meta."""
+    """Returns a key that is equal for tensors that share memory, also on the device "meta"."""
     import torch
 
     if torch.nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided:

@@ -1,8 +1,8 @@
-"""Streams safetensors files: tensors stay in the file, and a window of them is on the device.
+"""Streams safetensors files: tensors stay in the file, except a window of them on the device.
 
 A checkpoint may be larger than the device, and than the host (Glow, "Device Resident and Specific
-Tensors", Tensor Streaming). Files are read as `load_safetensors` reads them, so nothing of them
-stays in the page cache. streamed_modules.py gives the tensors to the modules of a model.
+Tensors", Tensor Streaming). Files are read like in `load_safetensors`, so nothing stays in the page
+cache. streamed_modules.py provides the modules of a model with the tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def stream_safetensors(
     *,
     window: int | str,
 ) -> StreamedCheckpoint:
-    """Opens a checkpoint whose tensors are loaded to `device` when used, and dropped afterwards.
+    """Opens a checkpoint. Its tensors are loaded to `device` when used, and dropped afterwards.
 
         with uvmalloc.stream_safetensors("model.safetensors", "cuda", window="2GiB") as stream:
             for tensors in stream:                     # in the order of the file
@@ -37,24 +37,22 @@ def stream_safetensors(
             with stream.into(model):                   # a model on the device "meta"
                 y = model(x)                           # module by module
 
-    Tensors are loaded in pieces of at most half a window. While one piece is used, the next is read
-    if the window has room for it. All iterations and models of one stream share its window.
+    Tensors are loaded in pieces of at most half a window. While one piece is used, the next one is
+    read if the window has room. All iterations and models of one stream share its window.
 
-    Tensors are loaded as if the caller had called `load_safetensors` when they are needed: "cuda"
-    is the caller's current device, and its current stream may use them.
+    Tensors are loaded as if the caller had called `load_safetensors` when it needs them: "cuda" is
+    the caller's current device, and the caller's current stream may use the tensors.
 
     Args:
-        path: a file, an index, or a folder, as of `load_safetensors`.
+        path: a file, an index, or a folder, as in `load_safetensors`.
         device: the device that uses the tensors.
         window: bytes, or a size such as "2GiB": the most that tensors of the checkpoint take on the
-            device at a time, including those that are read ahead.
+            device at a time, including tensors that are read ahead.
 
     Raises:
-        ValueError: as from `load_safetensors`; the window does not hold a piece, or others use it
-            up, and the message names the tensor or the module; a file ends early, because it has
-            been changed; the stream is closed.
-        OSError: a file cannot be read, after three attempts. Tensors returned before stay as they
-            are.
+        ValueError: as in `load_safetensors`; the window has no room for a piece, and the message
+            names the tensor or the module; a file has become shorter; the stream is closed.
+        OSError: a file cannot be read in three attempts. Tensors returned before are not affected.
         RuntimeError: tensors are needed while the caller's current stream is being captured.
     """
     try:
@@ -67,7 +65,7 @@ def stream_safetensors(
 
 
 class StreamedCheckpoint:
-    """Safetensors files of whose tensors a window is on the device. Close it after use.
+    """Open safetensors files with a window of their tensors on the device. Close it after use.
 
     Any threads may use it at the same time.
     """
@@ -94,14 +92,14 @@ class StreamedCheckpoint:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of tensors that have been read so far, without headers."""
+        """Bytes of tensors read so far, without headers."""
         return self._checkpoint.bytes_read
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yields the tensors by name, in pieces, in the order of the files.
 
-        A piece is emptied when the next one is requested. A tensor that the caller keeps longer
-        takes memory of the device beyond the window.
+        A piece is emptied when the next one is requested. If the caller keeps a tensor longer, the
+        tensor takes device memory beyond the window.
         """
         pieces: list[Piece] = []
         for name, size_bytes in self._checkpoint.sizes.items():
@@ -123,26 +121,26 @@ class StreamedCheckpoint:
     def into(self, model: torch.nn.Module, prefix: str = "") -> Iterator[None]:
         """While it is open, each module of `model` has its tensors during its forward pass.
 
-        The tensors of a module are loaded before its forward pass and dropped after it. Meanwhile
-        those of the next module are read. The order of modules is expected to be that of
-        `model.named_modules()`; in another order nothing is read ahead. If another module uses a
-        module's tensors in its own forward pass, they stay for the rest of that pass. `prefix`
-        begins the tensors' names in the files.
+        The tensors of a module are loaded before its forward pass and dropped after it. Meanwhile,
+        the tensors of the next module are read, in the order of `model.named_modules()`; in another
+        order nothing is read ahead. If another module uses a module's tensors in its own forward
+        pass, they stay for the rest of that pass. `prefix` is the start of the tensors' names in
+        the files.
 
         All modules that share a tensor get it, under any of its names in the files. Parameters and
-        buffers that are not in the files stay as they are. What a forward pass has written, or the
-        program has set, stays in the model. Parameters from the files have the files' types, and
-        require no gradients. Between forward passes they are on "meta", in a state_dict() too.
+        buffers that are not in the files are not changed. Values that a forward pass has written,
+        or the program has set, stay in the model. Parameters from the files have the files' types,
+        and require no gradients. Between forward passes they are on "meta", in a state_dict() too.
 
-        Several threads may call the model. One of them at a time is inside, so that the window
-        holds; a recomputation in a backward pass does not wait for another thread.
+        Several threads may call the model. Only one is inside the model at a time, so that the
+        window is large enough. A recomputation in a backward pass does not wait for other threads.
 
-        Afterwards a call of a module that is on "meta" again is a RuntimeError that names the
-        tensor, unless its inputs are on "meta" too.
+        After the context has closed, a call of a module that is on "meta" again raises
+        RuntimeError, which names the tensor, unless the module's inputs are on "meta" too.
 
-        Raises ValueError if the files have no tensor of the model, or a tensor of another shape; if
-        a parameter or buffer would stay on "meta"; if the window does not hold a module's tensors
-        twice, or not together with those of the modules around it; if the stream is closed.
+        Raises ValueError in four cases: the files have no tensor of the model, or one with another
+        shape; a parameter or buffer would stay on "meta"; the window cannot hold a module's tensors
+        twice, or not together with those of enclosing modules; the stream is closed.
         """
         self._checkpoint.check_open()
         modules = StreamedModules(self._window, model, prefix)
