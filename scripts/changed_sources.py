@@ -2,7 +2,7 @@
 
 changed_sources.py FILE... < CHANGED
 
-CHANGED has one path per line, relative to the root of the repository, as FILE is.
+CHANGED has one path per line. Its paths and FILE are relative to the root of the repository.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @functools.cache
 def included_by(path: str) -> frozenset[str]:
-    """All headers of this tree that the file includes, directly or indirectly."""
+    """Returns all headers of this tree that the file includes, directly or indirectly."""
     found: set[str] = set()
     to_read = [path]
     while to_read:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Of the allocator; each may include those before it. allocator/README.md says what they hold.
+# The folders of the allocator. Each may include the folders before it (allocator/README.md).
 FOLDERS = (
     "base", "policy", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
     "streams", "placement", "inspection", "fork", "reclaim", "engine", "process",
@@ -27,11 +27,11 @@ ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
 
 
 def allocator_layers() -> dict[str, str]:
-    """Each folder may include the public headers beside it, and earlier folders."""
+    """Returns the layers. A folder may include the public headers beside it, and earlier ones."""
     layers = {}
     for index, folder in enumerate(FOLDERS):
         earlier = [f"allocator/{other}" for other in FOLDERS[:index]]
-        if folder == "trace":  # a leaf
+        if folder == "trace":  # a leaf: may only include these two
             earlier = ["allocator/base", "allocator/policy"]
         layers[f"allocator/{folder}"] = " ".join(["allocator", *earlier, BELOW_ALLOCATOR])
     return layers
@@ -86,7 +86,7 @@ ROOM_OF_PUBLIC = {
 }
 PYTHON = "pytorch/python/uvmalloc"
 PYTHON_LAYERS = {
-    "interface": "pipelines",  # all modules that no line below names
+    "interface": "pipelines",  # all modules that the lines below do not name
     "pipelines": "interface",
     "_cli": "interface",
     "_trace": "interface _cli",
@@ -102,7 +102,7 @@ def sources(root: Path, room: str) -> Iterator[Path]:
 
 
 def room_of(path: str) -> str | None:
-    """The innermost room of a path from the root; None where it is in none."""
+    """Returns the innermost room of a path from the root, or None if the path is in no room."""
     if path in ROOM_OF_PUBLIC:
         return ROOM_OF_PUBLIC[path]
     parts = path.split("/")
@@ -114,7 +114,7 @@ def room_of(path: str) -> str | None:
 
 
 def includes(root: Path, file: Path) -> Iterator[str]:
-    """The headers of ours that a file includes, from the root; not those that a build makes."""
+    """Yields the headers of this tree that a file includes, from the root; no generated headers."""
     for public, private in INCLUDE.findall(file.read_text()):
         path = f"include/{public}" if public else private
         if (root / path).is_file():
@@ -127,7 +127,7 @@ def violations(root: Path) -> Iterator[str]:
         for file in sources(root, room):
             relative = str(file.relative_to(root))
             if room_of(relative) != room or ANY_ROOM in accepted:
-                continue  # of a room inside this one
+                continue  # the file belongs to a room inside this one
             yield from forbidden(root, relative, room, accepted)
     for header in sources(root, PUBLIC_FOLDER):
         relative = str(header.relative_to(root))
@@ -151,13 +151,13 @@ def forbidden(root: Path, file: str, room: str, accepted: set[str]) -> Iterator[
 
 
 def python_part(path: str) -> str:
-    """The part of a module or folder of the package, by its path below the package."""
+    """Returns the part of a module or folder, by its path below the package."""
     first = path.split("/")[0]
     return next((part for part in (path, first) if part in PYTHON_LAYERS), "interface")
 
 
 def imports(file: Path) -> Iterator[str]:
-    """The modules of the package that a file imports, as paths below the package."""
+    """Yields the modules of the package that a file imports, as paths below the package."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -168,7 +168,7 @@ def imports(file: Path) -> Iterator[str]:
         for name in names:
             package, *words = name.split(".")
             if package == "uvmalloc" and words:
-                # A name in a module counts as its module: _cli.main.run as _cli/main.py.
+                # A name inside a module counts as the module: _cli.main.run as _cli/main.py.
                 in_folder = len(words) > 1 and words[0] in PYTHON_LAYERS
                 yield "/".join(words[:2]) + ".py" if in_folder else words[0]
 

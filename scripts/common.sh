@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced by the scripts of this folder: where things lie, and how they speak.
+# Sourced by the scripts in this folder: paths, and functions for messages, packages and builds.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -12,14 +12,14 @@ die() {
   exit 1
 }
 
-# --help prints the comment at a script's head. A script with its own options sets own_help.
+# --help prints the comment at the head of a script. A script with its own --help sets own_help.
 if [[ -z "${own_help:-}" && ("${1:-}" == --help || "${1:-}" == -h) ]]; then
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
   exit
 fi
 
-# Lets Python cache bytecode. Tests import torch hundreds of times, and without the cache each
-# import takes seconds more.
+# Allow Python to cache bytecode. Tests import torch hundreds of times, and without the cache each import takes seconds
+# longer.
 unset PYTHONDONTWRITEBYTECODE
 
 # install_debian_packages NAME...: installs missing packages.
@@ -44,9 +44,8 @@ requirements="$root/scripts/requirements.txt"
 # pip_setting PYTHON NAME: prints a setting of pip, or nothing.
 pip_setting() { "$1" -m pip config list | sed -n "s/^[^=]*\.$2='\(.*\)'\$/\1/p" | tail -n 1; }
 
-# install_from_pypi PYTHON ARGUMENT...: like `pip install` with these arguments, but with uv, which
-# takes a seventh of the time. It uses pip's configured index. PYTHON is that of a virtual
-# environment. If uv fails, pip tries.
+# install_from_pypi PYTHON ARGUMENT...: like `pip install` with these arguments, but with uv, which takes a seventh of
+# the time. Uses pip's configured index. PYTHON belongs to a virtual environment. If uv fails, pip installs.
 install_from_pypi() {
   local python="$1" index certificates uv_cache uv_version done=""
   shift
@@ -67,13 +66,13 @@ install_from_pypi() {
   fi
 }
 
-# Without it ccache does not cache files with precompiled headers.
+# Without this setting, ccache does not cache files with precompiled headers.
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 
 # The default minor version of torch, for builds and tests.
 default_minor="$(sed -n 's/^torch==\([0-9]*\.[0-9]*\)\..*/\1/p' "$requirements")"
 
-# release_of 2.15: the release of that minor version to build against.
+# release_of 2.15: prints the release of that minor version to build against.
 release_of() {
   local known
   known="$(sed -n "s/^\(${1//./\\.}\.[0-9]*\)$/\1/p" "$root/scripts/torch_versions.txt")"
@@ -81,17 +80,17 @@ release_of() {
   printf '%s\n' "$known"
 }
 
-# All supported minor versions.
+# Prints all supported minor versions.
 torch_minors() { sed -n 's/^\([0-9]*\.[0-9]*\)\..*/\1/p' "$root/scripts/torch_versions.txt"; }
 
-# This checkout's environment with that minor version of torch.
+# venv_of MINOR: prints this checkout's environment with that minor version of torch.
 venv_of() { if [[ "$1" == "$default_minor" ]]; then echo "$venv"; else echo "$venv-$1"; fi; }
 
-# The site-packages folder with torch of this checkout's environment, as recorded by scripts/setup.
+# Prints the site-packages folder with this checkout's torch, as recorded by scripts/setup.
 torch_site_packages() { cat "$venv/site-packages"; }
 
-# Prints the minor version, a tab and the folder of each torch package to build a plugin for: those
-# of all existing environments, the default one first, then those named by build/torch-MINOR.
+# Prints the minor version, a tab and the folder of each torch package to build a plugin for. These are the packages of
+# all existing environments, the default first, and then those in build/torch-MINOR.
 torch_packages() {
   local noted minor folder
   printf '%s\t%s\n' "$default_minor" "$(torch_site_packages)"
@@ -107,11 +106,11 @@ torch_packages() {
   done
 }
 
-# The folders as a CMake list.
+# Prints the folders as a CMake list.
 torch_folders() { torch_packages | sed 's|^[^\t]*\t\(.*\)|\1/torch|' | paste -sd';'; }
 
-# describe_torch PYTHON: prints the folder, the minor version and the CUDA version ("none") of the
-# torch that this Python imports; nothing if it has no torch.
+# describe_torch PYTHON: prints the folder, the minor version and the CUDA version ("none") of the torch that this
+# Python imports. Prints nothing if PYTHON has no torch.
 describe_torch() {
   "$1" - 2>/dev/null <<'PY' || true
 import importlib.util, pathlib, re
@@ -122,8 +121,8 @@ print(folder.parent, ".".join(found[0][1].split(".")[:2]), found[1][1] if found[
 PY
 }
 
-# note_torch PYTHON: makes later builds include a plugin for that environment's torch. On failure
-# prints the reason. Does nothing if an own environment has the same minor version.
+# note_torch PYTHON: makes later builds include a plugin for that environment's torch. Prints the reason on failure.
+# Does nothing if this checkout has its own environment with the same minor version.
 note_torch() {
   local described folder minor cuda
   described="$(describe_torch "$1")"
@@ -142,10 +141,10 @@ note_torch() {
   printf '%s\n' "$folder" >"$root/build/torch-$minor"
 }
 
-# The folder of this checkout's jemalloc, as recorded by scripts/setup.
+# Prints the folder of this checkout's jemalloc, as recorded by scripts/setup.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
 
-# A later libuvmalloc.so must not load a plugin that is not rebuilt.
+# Removes plugins that are no longer built, so that a later libuvmalloc.so cannot load them.
 remove_other_plugins() {
   local plugin minor kept
   kept="$(torch_packages | cut -f1)"
@@ -156,8 +155,8 @@ remove_other_plugins() {
   done
 }
 
-# configure PRESET [CMAKE_ARGUMENT...]. Only release has the PyTorch plugins, one for each torch:
-# torch is not built with sanitizers.
+# configure PRESET [CMAKE_ARGUMENT...]: only release has PyTorch plugins, one for each torch, because torch is not built
+# with sanitizers.
 configure() {
   local preset="$1" site torch=""
   shift
@@ -183,11 +182,11 @@ configure_and_build() {
   cmake --build "$root/build/$preset" || die "building the preset '$preset' failed"
 }
 
-# Removes line counts of earlier runs and of deleted sources.
+# Removes the line counts of earlier runs and of deleted sources.
 forget_counts() { find "$root/build/asan" -name '*.gcda' -delete; }
 
-# build_programs MINOR [TARGET...]: builds all libraries for programs with that version of torch,
-# simulated device included, and these targets.
+# build_programs MINOR [TARGET...]: builds all libraries that programs need with that version of torch, including the
+# simulated device, and these targets.
 build_programs() {
   local minor="$1" suffix="${1/./_}"
   shift
@@ -196,16 +195,16 @@ build_programs() {
     "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "$@" || die "building the plugin for torch $minor failed"
 }
 
-# Options for parallel pytest. One worker more than cores, because a test also waits for its
-# programs; at most 4, because each worker loads torch.
+# Options for parallel pytest. One worker more than there are cores, because a test also waits for its programs. At most
+# 4 workers, because each one loads torch.
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
-# Tests in tests/pytorch that depend on torch's version: those of every run, and all.
+# Tests in tests/pytorch that depend on torch's version: those in every run, and all of them.
 version_tests=(allocator_calls differential every_move matrix memory_tools moves plan_fuzz ways_in wheel)
 all_version_tests=("${version_tests[@]}" fork memory switch)
 
-# test_torch_version MINOR FOLDER MARKS NAME...: runs the tests selected by MARKS (empty: all) with
-# that torch; results go to FOLDER/pytest-torch-MINOR.xml. Its environment and plugin must exist.
+# test_torch_version MINOR FOLDER MARKS NAME...: runs the tests selected by MARKS (empty: all) with that torch. Writes
+# results to FOLDER/pytest-torch-MINOR.xml. The environment and the plugin must exist.
 test_torch_version() {
   local minor="$1" folder="$2" marks="$3" python
   shift 3

@@ -1,10 +1,10 @@
-"""Line coverage by room and file, from gcovr's JSON.
+"""Computes line coverage by room and by file from gcovr's JSON.
 
 coverage_table.py LINES COVERAGE [--missing] [--least PERCENT]
 
-Reads LINES (gcovr --json), writes COVERAGE and prints a table by room. With --missing the table is
-by file, with the numbers of the lines that did not run. Exits with 1 if a room's share is below the
-least.
+Reads LINES (gcovr --json), writes COVERAGE and prints a table by room. With --missing, the table is
+by file and lists the numbers of lines that did not run. Exits with 1 if a room's share is below
+PERCENT.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOMS = ("allocator", "storage", "hints", "runtime", "pipelines")
 
 @dataclass
 class Coverage:
-    """Executable lines, and those that ran."""
+    """Executable lines, and the lines that ran."""
 
     lines: set[tuple[str, int]] = field(default_factory=set)
     run: set[tuple[str, int]] = field(default_factory=set)
@@ -41,7 +41,7 @@ class Coverage:
 
 
 def read_files(lines_file: Path) -> dict[str, Coverage]:
-    """By path from the root; a header is reached through a link of the build folder."""
+    """Returns coverage by path from the root. The build reaches headers through a link."""
     files: dict[str, Coverage] = defaultdict(Coverage)
     for entry in json.loads(lines_file.read_text(encoding="utf-8"))["files"]:
         path = (ROOT / entry["file"]).resolve()
@@ -61,7 +61,7 @@ def read_files(lines_file: Path) -> dict[str, Coverage]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """[1, 2, 3, 7] as "1-3 7"."""
+    """Formats [1, 2, 3, 7] as "1-3 7"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

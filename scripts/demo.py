@@ -1,11 +1,11 @@
 """Runs the training examples on a simulated device, under uvmalloc and without it, and compares.
 
-Each program writes its losses in three runs: under uvmalloc, natively on the same device, and under
-uvmalloc on a small device. The program's footprint is 1.5 times the small device. In a fourth run
-the native program runs out of memory there.
+Each program runs three times and writes its losses: under uvmalloc, natively on the same device,
+and under uvmalloc on a small device. The program's footprint is 1.5 times the small device. In a
+fourth run, the native program runs out of memory there.
 
-Writes build/demo.json. Its keys at the top level are sums (peak_bytes: the maximum) over all runs
-under uvmalloc; "programs" holds each run. Exits with 1 if a promise does not hold.
+Writes build/demo.json. Its top-level keys are sums (peak_bytes: the maximum) over all runs under
+uvmalloc; "programs" holds each run. Exits with 1 if a promise does not hold.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PAGE_BYTES = 2 << 20
 
 
 class DemoError(Exception):
-    """A program did not run to its end, or wrote no results."""
+    """A program did not run to its end, or it wrote no results."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One program's run: its losses, its report, its duration."""
+    """One run of a program: its losses, its report and its duration."""
 
     name: str
     losses: list[str]
@@ -56,8 +56,8 @@ class Run:
         return value or 0
 
     def native_allocations(self) -> int:
-        """Allocations of torch's own allocators, and device allocations that are not managed
-        memory.
+        """Counts allocations by torch's own allocators, and unmanaged device and pinned
+        allocations.
         """
         counted = sum(self.report.get("native_allocations", {}).values())
         kinds = ("device_allocations", "pinned_allocations")
@@ -87,7 +87,7 @@ class Comparison:
     losses_equal: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # The losses are hexadecimal floats: equal text is equal bits.
+        # The losses are hexadecimal floats, so equal text means equal bits.
         self.losses_equal = self.uvmalloc.losses == self.native.losses == self.small.losses
 
     @property
@@ -177,8 +177,8 @@ def summarize(comparisons: Sequence[Comparison], wall_seconds: float) -> dict[st
         allocations.update(run.allocations())
         for reason, entry in (run.report.get("copies_by_moves", {}).get("by_reason", {})).items():
             copied.setdefault(reason, Counter(count=0, bytes=0)).update(entry)
-        # Bytes of CPU tensors from before the first use of CUDA, which were copied into managed
-        # memory once; the move itself copied nothing.
+        # Bytes of CPU tensors that were created before the first use of CUDA. They were copied into
+        # managed memory once; the move itself copied nothing.
         conversions = run.report.get("conversions", {})
         copied.setdefault("converted", Counter(count=0, bytes=0)).update(conversions)
     return {

@@ -3,11 +3,11 @@
     summarize_tests.py FOLDER SUITE... --allowed-skips FILE [--stage NAME=SECONDS]...
         [--failed-stage NAME]... [--failed-suite SUITE]... [--slowest COUNT]
 
-SUITE names FOLDER/SUITE.xml; a missing or empty one is a failure. A test of `ctest` that is a shard
-of a GoogleTest program counts as the tests listed in FOLDER/../PRESET/test-results/SHARD.xml. A
-skip or an expected failure is a failure unless a line `test id pattern : reason` of the file of
-allowed skips covers it; `*` stands for anything. A failed stage is a failure. A failed suite is a
-failure if its results show none. The slowest tests are listed, and the time of each stage.
+SUITE names FOLDER/SUITE.xml; a missing or empty file is a failure. A test of `ctest` that is a
+shard of a GoogleTest program counts as the tests listed in FOLDER/../PRESET/test-results/SHARD.xml.
+A skip or an expected failure counts as a failure, unless a line `test id pattern : reason` in the
+file of allowed skips covers it; `*` stands for anything. A failed stage is a failure. A failed
+suite is a failure if its results show none. Lists the slowest tests and the time of each stage.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Outcome:
     test: str
     state: str  # passed, failed or skipped
     message: str = ""
-    output: str = ""  # the end of what a failed test printed
+    output: str = ""  # last lines that a failed test printed
     seconds: float = 0.0
 
 
 def read_suite(file: Path, suite: str) -> list[Outcome]:
-    """One suite's outcomes. ctest and pytest store a test's name in different attributes."""
+    """Returns a suite's outcomes. ctest and pytest store a test's name in different attributes."""
     if not file.is_file():
         return [Outcome(suite, "failed", "the suite left no results")]
     try:
@@ -46,10 +46,10 @@ def read_suite(file: Path, suite: str) -> list[Outcome]:
 
 
 def _shard_outcomes(case: ElementTree.Element, suite: str, folder: Path) -> list[Outcome] | None:
-    """The outcomes of the tests of a shard; None if the case is no shard.
+    """Returns the outcomes of the tests of a shard, or None if the case is not a shard.
 
-    A crashed shard has written no list. If a shard fails although its tests passed, because of a
-    leak for example, its own failure is added.
+    A crashed shard has written no list. If a shard fails although its tests passed, for example
+    because of a leak, the shard's own failure is added.
     """
     name = case.get("name") or ""
     if not suite.startswith("ctest-") or not _SHARD.search(name):
@@ -112,7 +112,7 @@ def _last_lines(text: str, count: int = 60) -> str:
 
 
 class AllowedSkips:
-    """The skips that are expected, each with its reason."""
+    """The expected skips, each with its reason."""
 
     def __init__(self, file: Path) -> None:
         self._patterns: list[tuple[str, re.Pattern[str]]] = []
@@ -139,7 +139,7 @@ class AllowedSkips:
 
 
 def print_times(outcomes: list[Outcome], count: int, stages: list[str]) -> None:
-    """The slowest tests, slowest first, and the stages in the order in which they ran."""
+    """Prints the slowest tests, slowest first, and the stages in the order in which they ran."""
     slowest = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:count]
     if slowest:
         print(f"the {len(slowest)} slowest tests:")

@@ -1,9 +1,9 @@
-"""clang-tidy over one file, unless it is known to have no findings.
+"""Runs clang-tidy over one file, unless the file is known to have no findings.
 
 tidy_file.py [--again] COMMANDS CLEAN FILE
 
-COMMANDS is the build folder that holds compile_commands.json. CLEAN is a folder of empty files,
-each named by the hash of everything that decides the findings of one file. If there are findings,
+COMMANDS is the build folder with compile_commands.json. CLEAN is a folder of empty files, each
+named by the hash of everything that determines the findings of one file. If there are findings,
 prints them at once and exits with 1.
 """
 
@@ -20,7 +20,7 @@ COUNTS_OF_OTHERS = ("warning generated", "warnings generated", "warnings treated
 
 
 def compile_arguments(commands: Path, file: Path) -> tuple[list[str], Path]:
-    """The arguments and the folder with which the file is compiled."""
+    """Returns the arguments and the folder with which the file is compiled."""
     entries = json.loads((commands / "compile_commands.json").read_text(encoding="utf-8"))
     for entry in entries:
         folder = Path(entry["directory"])
@@ -30,7 +30,7 @@ def compile_arguments(commands: Path, file: Path) -> tuple[list[str], Path]:
 
 
 def our_sources(arguments: list[str], folder: Path) -> list[Path]:
-    """The file and the headers that it includes, without the system's."""
+    """Returns the file and the headers that it includes, without system headers."""
     output = arguments.index("-o")
     listed = [*arguments[:output], *arguments[output + 2 :], "-MM"]
     rule = subprocess.run(listed, cwd=folder, capture_output=True, text=True, check=True).stdout
@@ -39,7 +39,7 @@ def our_sources(arguments: list[str], folder: Path) -> list[Path]:
 
 
 def key_of(file: Path, arguments: list[str], folder: Path) -> str:
-    """A key that is equal in checkouts with the same sources."""
+    """Returns a key that is equal in checkouts with the same sources."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout

@@ -23,7 +23,7 @@ NO_METHOD = re.compile(
 
 
 def closure(root: Path, header: str) -> set[str]:
-    """All headers of this tree that a header includes, itself included."""
+    """Returns all headers of this tree that a header includes, and the header itself."""
     seen: set[str] = set()
     waiting = [header]
     while waiting:
@@ -43,7 +43,7 @@ def declares_method(statement: str) -> bool:
 
 
 def private_methods(text: str) -> Iterator[tuple[str, int]]:
-    """Each class with the number of functions in its private sections."""
+    """Yields each class with the number of functions in its private sections."""
     text = COMMENT.sub("", text)
     for match in CLASS.finditer(text):
         depth, is_private, statement, count = 1, True, "", 0

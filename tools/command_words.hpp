@@ -1,4 +1,4 @@
-// Reads the words of a command one after another, for programs with options. Errors are
+// Reads the words of a command one after another, for programs with options. On an error, throws
 // std::invalid_argument, which names the option and the accepted values.
 #pragma once
 
@@ -14,11 +14,11 @@ class CommandWords {
  public:
   CommandWords(int count, char** words) : count_(count), words_(words) {}
 
-  // Advances to the next word, at first the one after the program's name. Returns false if there is
-  // none.
+  // Advances to the next word; the first call selects the word after the program's name. Returns
+  // false if there is no next word.
   bool next() { return ++at_ < count_; }
   std::string_view word() const { return words_[at_]; }
-  // Returns the word after an option, which is its value.
+  // Advances to the word after an option, and returns that word: the option's value.
   std::string_view value() {
     const std::string_view option = word();
     if (!next()) throw std::invalid_argument(fmt::format("{} lacks its value", option));
@@ -31,7 +31,7 @@ class CommandWords {
   int at_ = 0;
 };
 
-// The value of an option that takes a whole number.
+// Returns the value of an option that takes a whole number from 1.
 template <class Number>
 Number whole_number(std::string_view option, std::string_view text) {
   Number number = 0;

@@ -1,7 +1,7 @@
-// Measures the behaviour of this machine's CUDA driver that uvmalloc depends on: the cost of calls
-// on managed memory, the alignment of allocations, and the calls that it refuses during a capture.
-// Prints JSON. It opens libcuda.so.1 at run time, so it runs on the simulated device too, where
-// times mean little.
+// Measures how this machine's CUDA driver behaves where uvmalloc depends on it: the cost of calls
+// on managed memory, the alignment of allocations, and the calls that the driver refuses during a
+// capture. Prints JSON. Opens libcuda.so.1 at run time, so it also runs on the simulated device,
+// where times mean little.
 //
 //   driver_probe [--sizes-mib 2,16,128,1024] [--rounds 3]
 //   driver_probe --limit      prints the device's name and the bytes of managed memory that
@@ -38,9 +38,9 @@ constexpr std::size_t kGiB = 1u << 30;
 
 // ---- the limit
 
-// The limit of all managed allocations together. Oversubscribed managed memory on a card can crash
-// the machine, so the limit stays far below the card's memory; no measurement needs more. Only this
-// function decides the limit; scripts/gpu_check passes it on as UVMALLOC_BUDGET.
+// The limit of all managed allocations together, in bytes. Oversubscribed managed memory on a card
+// can crash the machine, so the limit stays far below the card's memory; no measurement needs more.
+// Only this function computes the limit; scripts/gpu_check passes it on as UVMALLOC_BUDGET.
 std::size_t managed_limit_bytes(std::size_t free_bytes) {
   return std::min(8 * kGiB, free_bytes / 4);
 }
@@ -79,7 +79,7 @@ class Driver {
   const DriverApi* operator->() const { return api_.get(); }
   const MoreCalls& more() const { return more_; }
 
-  // Makes the device's context the calling thread's.
+  // Makes the device's context current on the calling thread.
   void enter() const { check(api_->ctx_set_current(context_), "cuCtxSetCurrent"); }
 
   std::string name(CUresult result) const {
@@ -168,7 +168,7 @@ class Event {
   CUevent handle_ = nullptr;
 };
 
-// The source of all managed memory of this program. Beyond the limit it refuses, without calling
+// Allocates all managed memory of this program. Refuses requests above the limit without calling
 // the driver.
 class ManagedMemory {
  public:
@@ -272,7 +272,7 @@ class Probe {
       {Populated::kByDevice, "by_device"},
   };
 
-  // A call on a whole buffer. Calls with a stream go to the lane.
+  // A call on a whole buffer. Calls with a stream use the probe's stream.
   struct Call {
     const char* name;
     bool on_stream;
@@ -280,9 +280,9 @@ class Probe {
   };
 
   void populate(const Buffer& buffer, Populated how) const;
-  // Large enough that the device takes longer to write it than the host to enqueue the write.
+  // Large enough that the device takes longer to write it than the host takes to enqueue the write.
   std::size_t scratch_bytes() const { return std::min(sizes_.back(), 64 * kMiB); }
-  // Puts long work on `stream`.
+  // Enqueues long work on `stream`.
   void occupy(const Buffer& scratch, CUstream stream) const;
 
   Json alignment();
@@ -350,7 +350,7 @@ Json Probe::device() const {
 
 // ---- queries
 
-// The largest power of two, up to 1 GiB, that divides every address.
+// Returns, by size, the largest power of two, up to 1 GiB, that divides every address.
 Json Probe::alignment() {
   Json out = Json::object();
   std::vector<std::size_t> sizes = {4096, 65536, kMiB, 2 * kMiB, 2 * kMiB + 4096, 3 * kMiB};
@@ -420,7 +420,7 @@ std::vector<Probe::Call> Probe::hint_calls() const {
   };
 }
 
-// First: on memory that was just populated. Repeated: the same call again, after the first has
+// First: on memory that was just populated. Repeated: the same call again, after the first call has
 // taken effect.
 Json Probe::hint_times(const Call& call, std::size_t size_bytes, Populated populated) {
   static constexpr const char* kNames[2][2] = {{"first_call_us", "first_done_us"},
@@ -460,7 +460,7 @@ Json Probe::hints() {
   return out;
 }
 
-// If the call takes most of the time until the bytes have arrived, it blocks its caller.
+// If the call takes most of the time until the bytes have arrived, the call blocks its caller.
 Json Probe::prefetch_to_host() {
   Json out = Json::object();
   for (bool busy : {false, true}) {
@@ -490,7 +490,7 @@ Json Probe::prefetch_to_host() {
   return out;
 }
 
-// Whether an event of the default stream covers other threads' work.
+// Finds out whether an event of the default stream covers other threads' work.
 Json Probe::default_stream_event() {
   Json out = Json::object();
   Buffer scratch(driver_, memory_, scratch_bytes());
@@ -509,7 +509,7 @@ Json Probe::default_stream_event() {
   out["synchronized_here"] = driver_.name(driver_->event_synchronize(event));
   driver_.check(driver_->ctx_synchronize(), "cuCtxSynchronize");
   out["queried_here_at_last"] = driver_.name(driver_->event_query(event));
-  // Whether the event covers the work of a thread's own stream after that thread has ended.
+  // Does the event cover the work of a thread's own stream after that thread has ended?
   std::thread([&] {
     driver_.enter();
     occupy(scratch, CU_STREAM_PER_THREAD);
@@ -536,7 +536,7 @@ Json Probe::capture() {
   return out;
 }
 
-// Makes each call inside its own capture, since a refused call ends the capture.
+// Makes each call inside its own capture, because a refused call ends the capture.
 Json Probe::captured(CUstreamCaptureMode mode, bool other_thread) {
   constexpr std::size_t kBytes = 4 * kMiB;
   Stream capturing(driver_);

@@ -1,8 +1,8 @@
 """Gathers things that a GPU machine without network may lack into one folder.
 
 The folder holds header-only libraries and the sources of GoogleTest. Each has a CMake package
-description of ours, so that find_package finds it with CMAKE_PREFIX_PATH. The folder also holds the
-Python packages of the command line, the built jemalloc of this checkout, and all licences.
+description made here, so that find_package finds it with CMAKE_PREFIX_PATH. The folder also holds
+the Python packages of the command line, this checkout's built jemalloc, and all licences.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ endif()
 
 
 class MissingSourceError(Exception):
-    """A source is not on this machine; one line."""
+    """A source is not on this machine. The message is one line."""
 
 
 def prepare(root: Path, deps: Path) -> None:
@@ -119,7 +119,7 @@ def _install_python_packages(root: Path, folder: Path) -> None:
 
 
 def _copy_jemalloc(root: Path, building: Path) -> None:
-    """Copies the jemalloc of the build; scripts/setup wrote its folder into build/jemalloc."""
+    """Copies the build's jemalloc. scripts/setup has written its folder into build/jemalloc."""
     pointer = root / "build" / "jemalloc"
     if not pointer.is_file():
         raise MissingSourceError("build/jemalloc is not there: run scripts/setup first")

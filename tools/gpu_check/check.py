@@ -1,4 +1,4 @@
-"""The stages in their order, and what each of them found."""
+"""Runs the stages in order, and collects what each of them found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_check.programs import evictions, random_moves, served_training
 from gpu_check.subprograms import CheckError, Clock, say
 from gpu_check.training import EVICTED_TRAINING, SIMULATED_TRAININGS, TRAININGS, train
 
-LEAST_LIMIT_BYTES = 2048 * MIB  # of managed memory, which the tests need
+LEAST_LIMIT_BYTES = 2048 * MIB  # managed memory that the tests need
 
 
 class Check:
@@ -26,7 +26,7 @@ class Check:
         self.failures: list[str] = []
 
     def stage(self, name: str, measure: Callable[[], Json]) -> Json:
-        """Returns the result of a stage or why it failed; the next stage runs in any case."""
+        """Returns the result of a stage, or why it failed. The next stage runs in either case."""
         started = time.monotonic()
         try:
             found = measure()
@@ -46,8 +46,8 @@ class Check:
             raise CheckError(
                 f"only {limit // MIB} MiB of managed memory may be used here: too little"
             )
-        # Half of the limit: a budget counts pages that are handed out, but the allocator asks the
-        # driver for whole spans.
+        # Half of the limit: a budget counts pages in use, but the allocator reserves whole spans
+        # from the driver.
         self._place = Place(self._place.simulated, self._place.build, limit // 2)
         say(f"{device['name']}: at most {limit // MIB} MiB of managed memory")
         place, clock, folder = self._place, self._clock, self._folder

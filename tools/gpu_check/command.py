@@ -1,7 +1,7 @@
 """The command line, which `scripts/gpu_check` describes.
 
-The command uses the standard library and this tree. Only --prepare fetches something. The exit code
-is 1 if a stage failed.
+The command uses only the standard library and this tree. Only --prepare downloads anything. The
+exit code is 1 if a stage failed.
 """
 
 from __future__ import annotations

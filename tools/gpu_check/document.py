@@ -1,4 +1,4 @@
-"""The page that is written: one section for each stage."""
+"""Writes the page of results: one section for each stage."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def capture_lines(capture: Json) -> list[str]:
 
 
 def nested_lines(section: Json) -> list[str]:
-    """Makes one table of the plain figures, and one of sections that have the same figures.
+    """Makes one table of the plain figures, and one of all sections that have the same figures.
 
-    Sections with different figures follow one by one.
+    Sections with different figures follow separately.
     """
     plain = [(words(name), value) for name, value in section.items() if not isinstance(value, dict)]
     lines = table(("what", "value"), plain) if plain else []

@@ -1,7 +1,7 @@
-"""Small probes of one device, as JSON: rates of its memory and its links, and costs of calls.
+"""Small probes of one device: rates of its memory and its links, and costs of calls, as JSON.
 
-`machine_probe.py [SIMULATOR]` opens libcuda.so.1 and uses at most 512 MiB at once. Times are those
-of the device's events; on the simulated device, whose library SIMULATOR is, they are virtual.
+`machine_probe.py [SIMULATOR]` opens libcuda.so.1 and uses at most 512 MiB at a time. Times come
+from the device's events. On the simulated device, SIMULATOR is its library and times are virtual.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ON_DEVICE, _ON_HOST = _Location(_DEVICE, 0), _Location(_HOST, 0)
 
 
 class ProbeError(Exception):
-    """The reason why there are no figures; one line."""
+    """The reason why there are no figures, in one line."""
 
 
 class Driver:
-    """Device 0 by the driver's interface."""
+    """Device 0, through the driver's interface."""
 
     def __init__(self, simulator: str | None) -> None:
         try:
@@ -94,7 +94,7 @@ class Driver:
         self.call("cuStreamSynchronize", self.stream)
 
     def device_ns(self, work: Callable[[], None]) -> float:
-        """How long the work takes on the stream."""
+        """Returns how long the work takes on the stream, in nanoseconds."""
         self.wait()
         events = (c_void_p(), c_void_p())
         for event in events:

@@ -1,6 +1,6 @@
-"""Measures the driver and the allocator: conformance tests, the probe, allocation pairs.
+"""Measures the driver and the allocator: conformance tests, the driver probe, allocation pairs.
 
-Programs without PyTorch too, linked with CUDA's shared runtime and with its static one.
+Also measures programs without PyTorch, linked with CUDA's shared runtime and with its static one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpu_check.subprograms import CheckError, Clock, ExitError, run
 
 Json = dict[str, Any]
 
-CONFORMANCE_TESTS = "*cuda*:Cuda*:RuntimeRegistry.*"  # leaves out the fake runtime's
+CONFORMANCE_TESTS = "*cuda*:Cuda*:RuntimeRegistry.*"  # without the tests of the fake runtime
 
 
 def conformance(place: Place, clock: Clock, folder: Path) -> Json:
@@ -63,7 +63,7 @@ PAIR_SIZES = {
 
 
 def pairs(place: Place, clock: Clock) -> Json:
-    """Nanoseconds of an allocation and a free that the cache serves, with memory to spare."""
+    """Returns nanoseconds of an allocation plus a free, served by the cache with enough memory."""
     script = str(ROOT / "bench" / "torch_pairs" / "measure_here.py")
     library = str(place.libraries / "libuvmalloc_bench_torch.so")
     out: Json = {}
@@ -86,13 +86,13 @@ ANY_PROGRAM = ROOT / "bench" / "any_program" / "cuda_program.cpp"
 
 
 def any_program(place: Place, clock: Clock, folder: Path) -> Json:
-    """Nanoseconds of cudaMalloc and cudaFree in a program of CUDA alone, as it is and preloaded."""
+    """Returns nanoseconds of cudaMalloc plus cudaFree in a CUDA program, alone and preloaded."""
     compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if compiler is None:
         return {"not_measured": "there is no nvcc"}
     libraries = Path(compiler).resolve().parent.parent / "lib64"
     out: Json = {}
-    # The simulated driver has no tables for the static runtime.
+    # The simulated driver lacks the tables that the static runtime requests.
     for runtime in ("shared",) if place.simulated else ("shared", "static"):
         program = folder / f"cuda_program_{runtime}"
         command = [compiler, "-x", "cu", "-std=c++17", "-O2", "-cudart", runtime]

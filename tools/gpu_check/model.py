@@ -1,6 +1,6 @@
-"""Small probes on the card and on a profile's simulated machine, side by side.
+"""Runs small probes on the card and on a profile's simulated machine, and compares them.
 
-The probes never oversubscribe the card. With the table somebody can correct the profile.
+The probes never oversubscribe the card. The table helps to correct the profile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def profiles(build: Path) -> list[str]:
 
 
 def probe_machine(build: Path, profile: str | None, clock: Clock) -> Probed:
-    """The figures of a profile's simulated machine; of the card if `profile` is None."""
+    """Returns the figures of a profile's simulated machine, or of the card if `profile` is None."""
     place = Place(profile is not None, build)
     environment = place.driver_environment()
     command = [sys.executable, str(PROBE)]
@@ -52,7 +52,7 @@ def table(card: Probed, model: Probed) -> list[str]:
 
 
 def compare(build: Path, profile: str, card_profile: str | None, clock: Clock) -> list[str]:
-    """`card_profile` is the machine that stands for the card in a trial run."""
+    """`card_profile` is the simulated machine that replaces the card in a trial run."""
     known = profiles(build)
     for name in (profile, *((card_profile,) if card_profile else ())):
         if name not in known and not Path(name).is_file():

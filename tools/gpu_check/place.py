@@ -19,11 +19,11 @@ CLI_MODULES = ("typer", "rich")
 
 @dataclass(frozen=True)
 class Place:
-    """The machine to check: a real one or, for a trial, the simulated one."""
+    """The machine to check: a real machine or, for a trial, the simulated one."""
 
     simulated: bool
     build: Path
-    budget_bytes: int = 0  # of programs under uvmalloc; 0 until the probe has run
+    budget_bytes: int = 0  # for programs under uvmalloc; 0 until the probe has run
 
     @property
     def libraries(self) -> Path:
@@ -33,8 +33,8 @@ class Place:
         return str(self.build / "bin" / name)
 
     def environment(self) -> dict[str, str]:
-        """The environment of every program: paths, and the most memory that it may manage."""
-        result = without_settings(os.environ, "LD_PRELOAD")  # without a developer's own
+        """Returns the environment of all programs: paths, and the most memory they may manage."""
+        result = without_settings(os.environ, "LD_PRELOAD")  # ignore a developer's preload
         paths = [str(ROOT / "pytorch" / "python")]
         paths += [path] if (path := os.environ.get("PYTHONPATH")) else []
         if not all(map(importlib.util.find_spec, CLI_MODULES)):
@@ -42,14 +42,14 @@ class Place:
         result["PYTHONPATH"] = os.pathsep.join(paths)
         result["UVMALLOC_LIB_DIR"] = str(self.libraries)
         result["UVMALLOC_BUDGET"] = str(max(self.budget_bytes, 2 * MIB))
-        # By default the span of each facade is as large as the budget. It is virtual memory, but
-        # the driver has to reserve it.
+        # By default, the span of each memory kind is as large as the budget. A span is virtual
+        # memory, but the driver has to reserve it.
         result["UVMALLOC_SPAN_SIZE"] = str(max(self.budget_bytes // 8, 2 * MIB))
         result["UVM_TEST_DEVICE"] = "simulated" if self.simulated else "real"
         return result
 
     def driver_environment(self) -> dict[str, str]:
-        """The environment of programs that open libcuda.so.1 themselves."""
+        """Returns the environment of programs that open libcuda.so.1 themselves."""
         result = self.environment()
         if self.simulated:
             result["LD_LIBRARY_PATH"] = str(self.libraries / "sim")
@@ -62,9 +62,9 @@ class Place:
         report: Path | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """The command that runs a Python program on this machine's device.
+        """Returns the command that runs a Python program on this machine's device.
 
-        `variables` are set for the program alone, not for what launches it.
+        `variables` are set only for the program, not for its launcher.
         """
         settings = [f"{name}={value}" for name, value in (variables or {}).items()]
         program = [*(("env", *settings) if settings else ()), sys.executable, *arguments]

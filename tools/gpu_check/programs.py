@@ -34,7 +34,7 @@ def random_moves(place: Place, clock: Clock, programs: int) -> Json:
 
 
 def served_training(place: Place, clock: Clock, folder: Path, training: Training) -> Json:
-    """torch keeps its own allocator, whose calls of cudaMalloc uvmalloc serves."""
+    """Torch keeps its own allocator. uvmalloc serves that allocator's calls of cudaMalloc."""
     native = train_once(place, clock, folder, training, native=True)
     reports = folder / "served"
     reports.mkdir()
@@ -68,9 +68,9 @@ def evictions(
     device_bytes: int,
     divisors: Sequence[float],
 ) -> Json:
-    """Trains with a soft budget below the need, so that uvmalloc moves pages out and in.
+    """Trains with a soft budget below the need, so that uvmalloc evicts pages and brings them back.
 
-    The card itself is never short of memory.
+    The card itself never runs short of memory.
     """
     fits = train_once(place, clock, folder, training, native=False)
     need_bytes = fits.report["peak_bytes"]

@@ -1,4 +1,4 @@
-"""Runs programs to their end, within the time that is left."""
+"""Runs programs to their end, within the remaining time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_SECONDS = 8 * 60
 
 
 class CheckError(Exception):
-    """The reason why a stage, or the whole check, cannot go on; one line."""
+    """The reason why a stage, or the whole check, cannot continue, in one line."""
 
 
 class ExitError(CheckError):
-    """A signal ended a program, or its exit code is not 0."""
+    """A signal ended a program, or its exit code was not 0."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 @dataclass
 class Clock:
-    """The time that is left for the whole check."""
+    """The remaining time for the whole check."""
 
     ends: float = field(default_factory=lambda: time.monotonic() + MOST_SECONDS)
 
@@ -49,8 +49,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end.
 
-    Raises CheckError, with the last lines of its output, if it fails. Kills the program's whole
-    session, so that no child of it stays behind.
+    Raises CheckError, with the last lines of its output, if it fails. In all cases, kills the
+    program's whole session, so that none of its children survives.
     """
     try:
         started = subprocess.Popen(

@@ -30,7 +30,7 @@ def torch_folder() -> Path | None:
 
 
 def cuda_include_folder() -> Path | None:
-    """The folder of cuda.h: CUDA_HOME's, the one that came with torch, or a toolkit's."""
+    """Returns the folder of cuda.h: CUDA_HOME's, the one installed with torch, or a toolkit's."""
     candidates = []
     if home := os.environ.get("CUDA_HOME"):
         candidates.append(Path(home) / "include")
@@ -43,7 +43,7 @@ def cuda_include_folder() -> Path | None:
 
 
 def jemalloc_folder() -> Path | None:
-    """The jemalloc to build with: UVMALLOC_JEMALLOC_DIR, or the folder that was carried along."""
+    """Returns the jemalloc to build with: UVMALLOC_JEMALLOC_DIR, or the folder carried along."""
     if chosen := os.environ.get("UVMALLOC_JEMALLOC_DIR"):
         return Path(chosen)
     carried = DEPS / "jemalloc"
@@ -51,7 +51,7 @@ def jemalloc_folder() -> Path | None:
 
 
 def missing() -> list[str]:
-    """One line for each thing that the build or a check needs and this machine lacks."""
+    """Returns one line for each thing that the build or a check needs and this machine lacks."""
     carry = "run scripts/gpu_check --prepare where there is network and carry build/gpu_deps along"
     lines = [
         f"{tool} is not on the path"

@@ -1,4 +1,4 @@
-"""Training with and without uvmalloc: the same losses, and the time of a step."""
+"""Trains with and without uvmalloc: compares the losses and the time of a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Training:
     context: int
     heads: int = 8
     corpus_mib: int = 8
-    least_budget_bytes: int = 0  # machines with less skip it
+    least_budget_bytes: int = 0  # machines with a smaller budget skip it
 
     def options(self) -> list[str]:
         values = {name: value for name, value in vars(self).items() if not name.startswith("least")}
@@ -49,12 +49,12 @@ SIMULATED_TRAININGS = {
 }
 EVICTED_TRAINING = (
     Training(steps=12, batch_size=16, embedding=768, layers=8, context=256),
-    (1.25, 1.5, 2.0),  # by what its need of memory is divided
+    (1.25, 1.5, 2.0),  # the program's memory need is divided by these numbers
 )
 
 
 def compare_losses(native: Sequence[float], ours: Sequence[float]) -> tuple[str, float]:
-    """The outcome in words, and the largest relative difference."""
+    """Returns the outcome in words, and the largest relative difference."""
     if len(native) != len(ours) or not all(map(math.isfinite, [*native, *ours])):
         return "different", math.inf
     largest = max(
@@ -80,7 +80,7 @@ def train_once(
     native: bool,
     settings: Mapping[str, str] | None = None,
 ) -> Trained:
-    """`settings` are variables of the program."""
+    """`settings` are environment variables for the program."""
     files = {name: folder / f"{name}.json" for name in ("losses", "times", "report")}
     for file in files.values():
         file.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def train(place: Place, clock: Clock, folder: Path, training: Training) -> Json:
         "largest_relative_difference": difference,
     }
     if outcome == "different":
-        # Some kernels add in a different order in each run.
+        # Some kernels add in a different order in each run, so compare two native runs.
         again = train_once(place, clock, folder, training, native=True)
         control, of_native = compare_losses(native.losses, again.losses)
         out["native_against_itself"] = of_native

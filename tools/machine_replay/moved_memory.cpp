@@ -71,7 +71,7 @@ struct SiteFigures {
 
 std::vector<std::string> call_sites_of(const Trace& trace) {
   std::vector<std::string> sites;
-  std::unordered_map<std::uint64_t, std::size_t> latest;  // number of an address's allocation
+  std::unordered_map<std::uint64_t, std::size_t> latest;  // newest allocation, by address
   bool any = false;
   for (const ThreadEvent& event : trace.events) {
     if (event.kind == TraceKind::kAllocate && event.size_bytes != 0) {

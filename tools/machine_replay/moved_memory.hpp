@@ -1,5 +1,5 @@
-// Finds the allocations whose touches move most bytes in a replay, and their call sites in the
-// program. Pure functions.
+// Finds the allocations whose touches move most bytes in a replay, and where the program made them.
+// Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@
 
 namespace uvm::machine_replay {
 
-// The call site of each allocation of recording_of(trace), by its number. A text is empty if the
-// trace has no call site for the allocation; the vector is empty if the trace has none at all.
+// Returns the call sites of the allocations in recording_of(trace), by number. A text is empty if
+// the allocation has no call site. The vector is empty if the trace has no call sites at all.
 std::vector<std::string> call_sites_of(const Trace& trace);
 
-// The first `count` allocations, with their lifetimes and, if known, their call sites.
+// Returns the first `count` allocations, with their lifetimes and, if known, their call sites.
 nlohmann::ordered_json allocations_that_moved_most(const uvmsim::replay::Recording& recording,
                                                    const uvmsim::replay::Outcome& outcome,
                                                    const std::vector<std::string>& sites,
                                                    std::size_t count);
 
-// The first `count` call sites, each with the sums over its allocations. An empty text stands for
-// all allocations without a call site.
+// Returns the first `count` call sites, each with the sums over its allocations. An empty text
+// stands for all allocations without a call site.
 nlohmann::ordered_json sites_that_moved_most(const uvmsim::replay::Recording& recording,
                                              const uvmsim::replay::Outcome& outcome,
                                              const std::vector<std::string>& sites,

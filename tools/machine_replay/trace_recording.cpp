@@ -26,7 +26,7 @@ using uvmsim::replay::Recording;
 using uvmsim::replay::Touch;
 
 constexpr std::uint8_t kBothAccesses = 3;
-// No machine has more memory.
+// No machine has more memory than this.
 constexpr std::uint64_t kMostRangeBytes = std::uint64_t{1} << 46;
 
 class Builder {
@@ -54,7 +54,7 @@ class Builder {
  private:
   struct OpenKernel {
     std::size_t trace_event;
-    std::size_t event;  // in the recording
+    std::size_t event;  // its index in the recording
     std::size_t wanted;
     std::vector<Touch> touches;
   };
@@ -67,8 +67,8 @@ class Builder {
     throw std::invalid_argument(fmt::format("event {}: {}; accepted: {}", index_, what, accepted));
   }
 
-  // Numbers all 2 MiB blocks with an allocation, in the order of their addresses. Hints may cover
-  // more blocks, because the allocator advises whole reserved spans.
+  // Numbers all 2 MiB blocks that hold an allocation, in the order of their addresses. Hints may
+  // cover more blocks, because the allocator advises whole reserved spans.
   void number_blocks() {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
     for (index_ = 0; index_ < trace_.events.size(); ++index_) {
@@ -97,7 +97,7 @@ class Builder {
     return {base + offset / kPageBytes, base + (offset + size_bytes + kPageBytes - 1) / kPageBytes};
   }
 
-  // The pages of the addresses [first, last) whose blocks are in the recording.
+  // Returns the pages at the addresses [first, last), if their blocks are in the recording.
   PageRange known_pages(std::uint64_t first, std::uint64_t last) const {
     const auto& blocks = recording_.block_addresses;
     const auto begin = std::ranges::lower_bound(blocks, first / kBlockBytes * kBlockBytes);
@@ -198,7 +198,7 @@ class Builder {
     } else {
       event.stream = stream_of(from);
     }
-    // Rounds as the driver does: a discard only affects whole pages.
+    // Rounds like the driver: a discard only affects whole pages.
     if (from.kind == TraceKind::kDiscard) {
       event.kind = EventKind::kDiscard;
       first = (from.address + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -265,7 +265,7 @@ class Builder {
     open_.erase(found);
   }
 
-  // The touch of a range in a live block; nothing for other memory.
+  // Returns the touch of a range in a live block, or nothing for other memory.
   std::optional<Touch> known_touch(const ThreadEvent& from) const {
     if (from.size_bytes == 0) return std::nullopt;
     const auto next = live_.upper_bound(from.address);

@@ -1,5 +1,5 @@
-// Converts a trace of uvmalloc into a recording for the simulated machine: blocks and ranges become
-// pages, and each kernel gets its thread's touches. A pure function.
+// Converts a trace of uvmalloc into a recording for the simulated machine: converts blocks and
+// ranges to pages, and assigns touches to the kernel of their thread. A pure function.
 #pragma once
 
 #include "allocator/trace/trace_reader.hpp"

@@ -1,5 +1,5 @@
-// uvmalloc_machine_replay TRACE [OPTION...]: runs a trace on a simulated machine of a profile, in
-// virtual time, and prints its steps. kHelp has the options. Exit code 0; 1 if memory runs out
+// uvmalloc_machine_replay TRACE [OPTION...]: runs a trace on the simulated machine of a profile, in
+// virtual time, and prints the steps. kHelp has the options. Exit code 0; 1 if memory runs out
 // before the trace ends; 2 if the command, the trace or the profile is invalid.
 #include <algorithm>
 #include <chrono>

@@ -23,9 +23,9 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 using uvmsim::replay::Touch;
 
-// Kernels are numbered as in the log, from 1.
+// Kernel numbers are those of the log, from 1.
 struct RepeatedKernels {
-  live::KernelNumber newest = 0;  // the last kernel of a step that corresponds to the one before
+  live::KernelNumber newest = 0;  // the last kernel of a step that corresponds to the previous step
   std::uint64_t step_kernels = 0;
 };
 
@@ -44,7 +44,7 @@ class KernelReader {
   }
 
   const std::optional<RepeatedKernels>& found() const { return found_; }
-  // The event of a kernel; for the number after the last kernel, the number of events.
+  // Returns the event of a kernel, or the number of events for the number after the last kernel.
   std::size_t event_of(live::KernelNumber kernel) const {
     return kernel > events_.size() ? recording_.events.size() : events_[kernel - 1];
   }
@@ -62,7 +62,7 @@ class KernelReader {
     if (log_.add_kernel(uses) == live::kBeforeLog) return;
     events_.push_back(index);
     learner_.kernel_added();
-    // A kernel without a counterpart makes the step longer, and a skipped one makes it shorter.
+    // A kernel without a counterpart makes the step longer; a skipped kernel makes it shorter.
     const std::uint64_t step = learner_.step_kernels();
     unchanged_ = step == step_ ? unchanged_ + 1 : 0;
     step_ = step;
@@ -70,15 +70,15 @@ class KernelReader {
   }
 
   const Recording& recording_;
-  live::UseLog log_{[](std::uintptr_t) { return live::BlockExtent{}; }};  // no block is older
+  live::UseLog log_{[](std::uintptr_t) { return live::BlockExtent{}; }};  // no older blocks
   live::StepLearner learner_{log_};
-  std::vector<std::size_t> events_;  // of the kernels of the log
+  std::vector<std::size_t> events_;  // events of the kernels in the log
   std::uint64_t step_ = 0;
   std::uint64_t unchanged_ = 0;  // kernels since the step's length changed
   std::optional<RepeatedKernels> found_;
 };
 
-// The event between this kernel and the next one at which the least memory is in use.
+// Returns the event between this kernel and the next at which the least memory is in use.
 std::size_t emptiest_after(const KernelReader& kernels, const std::vector<std::uint64_t>& bytes,
                            live::KernelNumber kernel) {
   const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(kernels.event_of(kernel));

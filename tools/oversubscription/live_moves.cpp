@@ -8,8 +8,8 @@
 namespace uvm::oversubscription {
 namespace {
 
-// As for a running program: the memory beside its context, because the reserve of the soft budget
-// is no larger (docs/configuration.md, "Budgets").
+// Same chunks as for a running program: all memory except the context's, because the reserve of the
+// soft budget is no larger (docs/configuration.md, "Budgets").
 std::size_t chunks_of(const uvmsim::replay::Hints& hints) {
   return hints.usable_bytes(0) / uvmsim::kBlockBytes;
 }
@@ -83,7 +83,7 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   plan_->before_kernel();
 }
 
-// True once more memory has been used than a running program fills ahead of need.
+// Returns true once more memory has been used than a running program fills ahead of need.
 bool LiveMoves::is_short(const Event& event, Hints& hints) {
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
     const Touch& touch = recording_.touches.at(event.first_touch + i);
@@ -94,7 +94,7 @@ bool LiveMoves::is_short(const Event& event, Hints& hints) {
   return used_blocks_.size() > chunks_of(hints);
 }
 
-// If blocks share a 4 KiB page, returns any of them.
+// Returns the block at the address. If blocks share a 4 KiB page, returns any of them.
 BlockExtent LiveMoves::block_at(std::uintptr_t address) const {
   auto after = live_.upper_bound({address, std::numeric_limits<std::uint32_t>::max()});
   if (after == live_.begin()) return {};

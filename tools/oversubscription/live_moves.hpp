@@ -1,6 +1,6 @@
-// The plan of a running program (hints/live) in a replay: the policy `auto` on a machine of any
-// size. It gets allocations, frees and kernels one by one, with no knowledge of later ones. A
-// recording does not say which kernels touch each byte once, so no memory is used in place.
+// Runs the plan of a running program (hints/live) in a replay: the policy `auto` on a machine of
+// any size. The plan receives allocations, frees and kernels one by one, without knowledge of later
+// ones. A recording does not say which kernels touch each byte once, so no memory is used in place.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace uvm::oversubscription {
 class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSink {
  public:
   LiveMoves(const uvmsim::replay::Recording& recording, Policy policy);
-  // The replay is over, so its machine must get no more calls.
+  // The replay has ended, so its machine must receive no more calls.
   ~LiveMoves() override { lanes_.abandon(); }
 
   void before(std::size_t event, uvmsim::replay::Hints& hints) override;
@@ -31,7 +31,7 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
 
  private:
   struct Allocation {
-    std::uintptr_t address = 0;  // of its first 4 KiB page
+    std::uintptr_t address = 0;  // address of its first 4 KiB page
     std::size_t size_bytes = 0;
     bool is_live = false;
   };
@@ -74,10 +74,10 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
   EventPool events_{runtime_, 1};
   HintCounters counters_;
   std::vector<Allocation> allocations_;  // by Event::block
-  // Live allocations by the address of their first page, with their numbers. Small allocations may
-  // share a page.
+  // Live allocations: the address of the first page and the number. Small allocations may share a
+  // page.
   std::set<std::pair<std::uintptr_t, std::uint32_t>> live_;
-  std::set<std::size_t> used_blocks_;  // of 2 MiB, before memory was short
+  std::set<std::size_t> used_blocks_;  // 2 MiB blocks used before memory was short
   std::uint32_t last_stream_ = 0;
   live::UseLog log_;
   live::StepLearner learner_{log_};

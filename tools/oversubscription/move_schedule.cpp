@@ -30,12 +30,12 @@ class Scheduler {
   };
   struct Block {
     std::vector<Use> uses;
-    std::size_t next = 0;  // in `uses`
+    std::size_t next = 0;  // index in `uses`
     std::size_t last_use = 0;
-    std::size_t left_after = 0;  // Move::after of the move that evicted it last
-    std::size_t arrival = 0;     // in the schedule's moves
+    std::size_t left_after = 0;  // Move::after of the move that last evicted it
+    std::size_t arrival = 0;     // index in the schedule's moves
     bool is_here = false;
-    bool is_changed = false;  // since it arrived
+    bool is_changed = false;  // written since it arrived
     bool is_needed = false;   // by the current kernel
   };
 
@@ -71,7 +71,7 @@ class Scheduler {
     schedule_.moves.push_back(move);
   }
 
-  // Gives the move a free chunk, or that of a block that leaves.
+  // Gives the move a free chunk, or the chunk of a block that leaves.
   void take_chunk(Move* move) {
     candidates_.clear();
     for (const std::uint32_t number : here_) {
@@ -118,7 +118,7 @@ class Scheduler {
   const ScheduleOptions options_;
   const VictimChoice& choice_;
   std::vector<Block> blocks_;
-  std::vector<std::uint64_t> starts_ns_;  // by kernel, if their lengths are known
+  std::vector<std::uint64_t> starts_ns_;  // start of each kernel; empty: durations unknown
   std::vector<std::uint32_t> here_;
   std::vector<Candidate> candidates_;
   MoveSchedule schedule_;

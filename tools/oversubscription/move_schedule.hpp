@@ -1,7 +1,7 @@
 // Decides which blocks arrive at a device and which leave it, for a known order of uses. Each
-// arrival has its chunk: a free one, or that of the block that leaves for it. So an arrival can be
-// sent as soon as the last use of the leaving block is over, long before it is needed. Pure
-// functions.
+// arrival has its chunk: a free one, or the chunk of the block that leaves for it. So an arrival
+// can be sent as soon as the last use of the leaving block has ended, long before it is needed.
+// Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 namespace uvm::plan {
 
 enum class Leaving : std::uint8_t {
-  kNothing,  // a free chunk is taken
+  kNothing,  // the arriving block takes a free chunk
   kCopied,
   kDropped,    // its contents are not needed
   kUnchanged,  // the host still has the same bytes
@@ -26,7 +26,7 @@ struct Move {
   std::uint32_t block = 0;
   std::uint64_t arriving_bytes = 0;  // 0: there is nothing to copy
   Leaving leaving = Leaving::kNothing;
-  std::uint32_t victim = 0;         // if a block leaves
+  std::uint32_t victim = 0;         // the block that leaves, if any
   std::uint64_t leaving_bytes = 0;  // copied to the host
   // The earliest kernel before which the move can be sent: all uses of the victim come earlier.
   std::size_t after = 0;
@@ -45,11 +45,11 @@ struct MoveSchedule {
 };
 
 struct ScheduleOptions {
-  std::size_t chunks = 0;          // of the device, for blocks
+  std::size_t chunks = 0;          // chunks of the device for blocks
   bool keeps_host_copies = false;  // blocks that were only read leave without a copy
 };
 
-// Nothing is on the device before the first kernel.
+// Returns the moves for `order`. Nothing is on the device before the first kernel.
 MoveSchedule schedule_moves(const UseOrder& order, const ScheduleOptions& options,
                             const VictimChoice& choice);
 

@@ -11,15 +11,15 @@
 namespace uvm::plan {
 namespace {
 
-// A block without contents takes its chunk this long before its use, if kernels are on time.
-// Earlier, it would occupy a chunk for nothing; later, its kernel would wait for the driver.
+// A block without contents takes its chunk this long before its use, if kernels run on time.
+// Earlier, it would occupy a chunk unnecessarily; later, its kernel would wait for the driver.
 constexpr std::uint64_t kEmptyArrivalLeadNs = 200'000;
-// Dropping the device's copy of an unchanged block (Leaving::kUnchanged) blocks the host. It
-// happens this many kernels after the last use, so that enqueued kernels run meanwhile.
+// Dropping the device's copy of an unchanged block (Leaving::kUnchanged) blocks the host. So
+// it happens this many kernels after the last use, while enqueued kernels run.
 constexpr std::size_t kKernelsBehind = 3;
 
-// Times that differ by less than 1/kEqualTimes count as equal. Predictions are no more precise,
-// since they ignore the host's calls.
+// Times that differ by less than 1/kEqualTimes count as equal. Predictions are not more precise,
+// because they ignore the host's calls.
 constexpr std::uint64_t kEqualTimes = 10;
 
 std::uint64_t copy_ns(std::uint64_t bytes, double bytes_per_ns) {
@@ -78,13 +78,13 @@ class Clock {
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
   struct State {
-    std::size_t label = 0;             // of the chunk that its victim releases
-    std::size_t owner = 0;             // the move whose victim releases the label of this number
-    std::size_t waits_for = kNone;     // the move with which its block has left
+    std::size_t label = 0;             // label of the chunk that its victim releases
+    std::size_t owner = 0;             // the move with the victim that releases this label
+    std::size_t waits_for = kNone;     // the move with which its block left
     std::size_t returning = kNone;     // the move that brings its victim back
-    std::uint32_t chunk = kFreeChunk;  // of the label of this number: the move that released it
+    std::uint32_t chunk = kFreeChunk;  // chunk of this label: the move that released it
     bool has_left = false;
-    bool has_started = false;  // its arrival
+    bool has_started = false;  // its arrival has started
     bool has_arrived = false;
   };
   struct End {
@@ -108,14 +108,14 @@ class Clock {
     state_[label].chunk = from;
   }
 
-  // Allows the moves up to this one to start arriving, if their blocks are not on the device.
+  // Allows move i to start arriving, unless its block is still on the device.
   void open(std::size_t i) {
     if (state_[i].waits_for != kNone && !state_[state_[i].waits_for].has_left) return;
     if (state_[i].has_started) return;
     (moves_[i].arriving_bytes == 0 ? empty_ : arriving_).insert(i);
   }
 
-  // Copies may arrive at any time. Blocks without contents wait until their use is near.
+  // Copies may arrive at any time. Blocks without contents wait until shortly before their use.
   void open_new_arrivals() {
     for (; first_copy_ < moves_.size(); ++first_copy_) {
       if (moves_[first_copy_].arriving_bytes != 0) open(first_copy_);
@@ -134,8 +134,8 @@ class Clock {
     }
   }
 
-  // Starts everything that can start now, then advances to the next moment at which something can,
-  // at most to `until_ns`. Returns false once it has reached `until_ns`.
+  // Starts everything that can start now. Then advances to the next time at which something can
+  // start, but at most to `until_ns`. Returns false once it has reached `until_ns`.
   bool step(std::uint64_t until_ns) {
     start_moves();
     std::uint64_t next_ns = until_ns;
@@ -220,16 +220,16 @@ class Clock {
   const std::vector<Move>& moves_;
   const MoveCosts costs_;
   std::vector<State> state_;
-  std::vector<std::uint64_t> starts_ns_;                 // by kernel, if none waits
+  std::vector<std::uint64_t> starts_ns_;                 // by kernel, if no kernel waits
   std::vector<std::vector<std::size_t>> leaving_after_;  // by number of finished kernels
   std::vector<std::size_t> last_leaving_;                // by block
-  std::set<std::size_t> labels_;                         // of free chunks
+  std::set<std::size_t> labels_;                         // labels of free chunks
   std::set<std::size_t> leaving_;                        // moves whose victims can leave
-  std::set<std::size_t> arriving_;                       // that can arrive, with a copy
-  std::set<std::size_t> empty_;                          // and without
+  std::set<std::size_t> arriving_;                       // moves that can arrive, with a copy
+  std::set<std::size_t> empty_;                          // moves that can arrive, without a copy
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   std::uint64_t now_ns_ = 0;
-  std::uint64_t to_host_ns_ = 0;  // busy until then
+  std::uint64_t to_host_ns_ = 0;  // the lane is busy until then
   std::uint64_t to_device_ns_ = 0;
   std::size_t kernel_ = 0;
   std::size_t next_need_ = 0;

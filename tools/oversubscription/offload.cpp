@@ -18,21 +18,21 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 using uvmsim::replay::Touch;
 
-// A module's kernels follow one another. Two uses of a weight with more kernels between them belong
-// to two modules, or to two runs of one module.
+// A module's kernels follow one another. If more kernels than this lie between two uses of a
+// weight, the uses belong to two modules, or to two runs of one module.
 constexpr std::size_t kKernelsOfModule = 2;
 
 // The uses of one allocation in one step.
 struct Life {
-  std::vector<std::size_t> uses;      // events
+  std::vector<std::size_t> uses;      // the events that use it
   std::size_t uses_before_write = 0;  // the uses before the first write
   std::uint64_t bytes = 0;
   bool is_written = false;
-  bool begins = false;  // within the step
+  bool begins = false;  // allocated within the step
   bool ends = false;
 };
 
-// The lives of all allocations in the events [first, last) of one repetition.
+// Computes the lives of all allocations in the events [first, last) of one repetition.
 class StepLives {
  public:
   StepLives(const Recording& recording, std::size_t first, std::size_t last,
@@ -59,16 +59,16 @@ class StepLives {
   }
 
   const std::map<std::uint32_t, Life>& lives() const { return lives_; }
-  // Training writes lasting memory; without such writes there is no backward.
+  // Training writes lasting memory. Without such writes there is no backward pass.
   bool writes_lasting_memory() const {
     return std::ranges::any_of(lives_, [](const auto& each) {
       return !each.second.begins && !each.second.ends && each.second.is_written;
     });
   }
-  // The event at which forward ends and backward begins: the moment with the most live bytes
-  // between the first use of the last weight and the next use of any weight. Without weights it is
-  // the fullest moment of the step, which may lie inside the optimizer if its temporary memory is
-  // larger.
+  // Returns the event at which forward ends and backward begins: the moment with the most live
+  // bytes between the first use of the last weight and the next use of any weight. Without weights,
+  // returns the moment of the whole step with the most live bytes. That moment may be inside the
+  // optimizer, if the optimizer's temporary memory is larger.
   std::size_t end_of_forward() const {
     std::size_t begin = first_;
     for (const Life* weight : weights()) begin = std::max(begin, weight->uses.front());
@@ -94,8 +94,8 @@ class StepLives {
     }
   }
 
-  // Forward and backward read a weight, and then the optimizer writes it. An optimizer's own state
-  // is written, or read at most once, before anything of it is written.
+  // Returns the weights. Forward and backward read a weight before the optimizer writes it. An
+  // optimizer's own state is read at most once before it is written.
   std::vector<const Life*> weights() const {
     std::vector<const Life*> found;
     for (const auto& [block, life] : lives_) {
@@ -109,7 +109,7 @@ class StepLives {
   const Recording& recording_;
   const std::size_t first_;
   std::map<std::uint32_t, Life> lives_;   // by allocation
-  std::vector<std::int64_t> live_bytes_;  // by event; differences are enough
+  std::vector<std::int64_t> live_bytes_;  // by event; only differences matter
 };
 
 class Builder {
@@ -147,7 +147,7 @@ class Builder {
     made_.copies.push_back({before, recording_.events[at].stream, way, bytes, host_waits});
   }
 
-  // Takes bytes off the device during the events [first, last).
+  // Removes bytes from the device during the events [first, last).
   void take_away(std::size_t first, std::size_t last, std::uint64_t bytes) {
     if (first >= last) return;
     change_[first] -= static_cast<std::int64_t>(bytes);
@@ -190,7 +190,7 @@ class Builder {
     take_away_outside(life, step);
   }
 
-  // Takes the allocation off the device before its first use in a step and after its last one.
+  // Removes the allocation from the device before its first use in a step and after its last use.
   void take_away_outside(const Life& life, std::pair<std::size_t, std::size_t> step) {
     take_away(step.first, life.uses.front(), life.bytes);
     take_away(life.uses.back() + 1, step.second, life.bytes);
@@ -212,7 +212,7 @@ class Builder {
 
   const Recording& recording_;
   std::map<std::uint32_t, std::uint64_t> bytes_of_;  // by allocation
-  std::vector<std::int64_t> change_;                 // by event, of bytes on the device
+  std::vector<std::int64_t> change_;                 // by event: change of bytes on the device
   Offload made_;
 };
 

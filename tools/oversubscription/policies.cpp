@@ -19,14 +19,14 @@ using uvmsim::replay::EventKind;
 using uvmsim::replay::Recording;
 
 constexpr int kDevice = 0;
-// Shorter runs of dead pages are copied, which takes less time than a call.
+// Shorter runs of dead pages are copied: the copy takes less time than a discard call.
 constexpr std::size_t kLeastDeadPages = 16;
 
-// Streams for each kind of move. Moves without a copy never wait behind copies.
+// Number of streams for each kind of move. Moves without a copy never wait behind copies.
 constexpr std::size_t kStreamsEach = 4;
 enum MoveStreams : unsigned { kCopiesToHost, kCopiesToDevice, kEmptyToHost, kEmptyToDevice };
 
-// The driver's work for a block, without the copy.
+// Returns the driver's work for a block, without the copy.
 plan::MoveCosts costs_of(const uvmsim::Costs& costs) {
   return {.to_device_bytes_per_ns = costs.to_device_bytes_per_ns,
           .to_host_bytes_per_ns = costs.to_host_bytes_per_ns,
@@ -77,7 +77,7 @@ void ScheduledMoves::find_returns() {
 
 void ScheduledMoves::send_calls(std::size_t kernel, Hints& hints) {
   const auto& calls = moves_->timing.calls;
-  std::vector<std::uint32_t> unchanged;  // that leave before the next arrival
+  std::vector<std::uint32_t> unchanged;  // blocks that leave before the next arrival
   for (; next_call_ < calls.size() && calls[next_call_].before <= kernel; ++next_call_) {
     const std::uint32_t move = calls[next_call_].move;
     if (calls[next_call_].is_arrival) {
@@ -92,8 +92,8 @@ void ScheduledMoves::send_calls(std::size_t kernel, Hints& hints) {
   give_up_copies(&unchanged, hints);
 }
 
-// Drops the device's copies of blocks that the host has too. Advice takes effect at once, and a
-// call costs more than a block of its range, so adjacent blocks share a call.
+// Drops the device's copies of blocks that the host also has. Advice takes effect at once. A call
+// costs more than a block in its range, so adjacent blocks share a call.
 void ScheduledMoves::give_up_copies(std::vector<std::uint32_t>* numbers, Hints& hints) {
   const auto& moves = moves_->schedule.moves;
   const auto victim = [&](std::uint32_t number) { return moves[number].victim; };
@@ -162,7 +162,7 @@ void ScheduledMoves::send_away(std::uint32_t number, Hints& hints) {
     case Leaving::kCopied:
       discard_dead_pages(move, stream, hints);
       hints.prefetch(stream, pages, uvmsim::kHost);
-      // A prefetch ends a discard. Without a new discard the dead pages would be copied back.
+      // A prefetch ends a discard. Without a new discard, the dead pages would be copied back.
       discard_dead_pages(move, stream, hints);
       break;
     case Leaving::kNothing:
@@ -192,7 +192,7 @@ void ScheduledMoves::wait_for_needs(std::size_t kernel, std::uint32_t stream, Hi
   }
 }
 
-// For a kernel that is too large: the driver has moved blocks.
+// Used if a kernel is too large: the driver has moved blocks, so prefetch the block again.
 void ScheduledMoves::repair(std::uint32_t block, Hints& hints) {
   const PageRange pages = pages_of(block);
   if (hints.resident_pages(pages, kDevice) == kPagesPerBlock) return;
@@ -213,15 +213,15 @@ plan::TimedSchedule LruPolicy::moves_for(std::size_t chunks) const {
 plan::TimedSchedule PlannedPolicy::moves_for(std::size_t chunks) const {
   using plan::CheapestAbsence;
   using Unit = CheapestAbsence::Unit;
-  // A leaving block costs driver time and copied bytes. Which of them matters more depends on which
-  // is scarce.
+  // A leaving block costs driver time and copied bytes. The scarcer one matters more, so try
+  // several weights.
   const plan::FurthestUse furthest;
   const plan::UnchangedFirst unchanged;
   const std::array absences = {CheapestAbsence(0), CheapestAbsence(kBlockBytes / 2),
                                CheapestAbsence(kBlockBytes), CheapestAbsence(0, Unit::kTime),
                                CheapestAbsence(kBlockBytes, Unit::kTime)};
-  // The number of round trips of copies between the last use of a block and the next use of its
-  // chunk.
+  // Prefer victims that were last used at least this many round trips of copies before the next use
+  // of their chunk.
   const plan::LeastRecentUse recent;
   const plan::MoveCosts costs = costs_of(costs_);
   const auto copy_ns =

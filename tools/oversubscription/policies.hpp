@@ -1,5 +1,5 @@
-// The policies that move memory when it is short: one class each, behind HintPolicy. Each object
-// serves one run.
+// The policies that move memory when it is short: one class each, with the interface HintPolicy.
+// Each object serves one run.
 #pragma once
 
 #include <array>
@@ -20,21 +20,21 @@
 
 namespace uvm::oversubscription {
 
-// A device without unified memory: a program that does not fit does not run. Sends nothing.
+// A device without unified memory: a program that does not fit does not run. Sends no hints.
 class OffPolicy final : public uvmsim::replay::HintPolicy {};
 
-// Plain unified memory. Sends nothing.
+// Unified memory without hints.
 class DriverPolicy final : public uvmsim::replay::HintPolicy {};
 
 // Sends the moves of a schedule. Blocks leave and arrive on different streams, so that the driver's
 // work for one block overlaps with the copy of another. A leaving block waits for its last use, an
-// arriving block for its chunk, and a kernel for its blocks. If a kernel uses other blocks than the
-// order says, it stops sending, and the driver works alone.
+// arriving block for its chunk, and a kernel for its blocks. If a kernel uses blocks that are not
+// in the order, the policy stops sending, and the driver works alone.
 class ScheduledMoves : public uvmsim::replay::HintPolicy {
  public:
   void before(std::size_t event, uvmsim::replay::Hints& hints) final;
 
-  // The number of blocks that were missing on the device although the schedule had put them there.
+  // Returns how many blocks were missing on the device although the schedule had put them there.
   std::size_t repairs() const { return repairs_; }
   bool has_given_up() const { return has_given_up_; }
 
@@ -63,21 +63,21 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   const RecordedOrder& order_;
   std::optional<plan::TimedSchedule> moves_;
   std::size_t next_call_ = 0;
-  std::uint32_t last_stream_ = 0;  // of the previous kernel
+  std::uint32_t last_stream_ = 0;  // stream of the previous kernel
   std::array<std::size_t, 4> used_streams_{};
   std::size_t repairs_ = 0;
   bool has_given_up_ = false;
   std::set<std::uint32_t> read_mostly_;                // blocks with that advice
-  std::vector<std::optional<std::uint32_t>> arrival_;  // by block: recorded, for the next use
-  std::vector<std::optional<std::uint32_t>> left_;     // by block: recorded
-  std::vector<std::uint32_t> left_with_;               // by move: recorded
-  std::vector<std::uint32_t> kernel_end_;              // by kernel: recorded after it
+  std::vector<std::optional<std::uint32_t>> arrival_;  // by block: event of its arrival
+  std::vector<std::optional<std::uint32_t>> left_;     // by block: event of its leaving
+  std::vector<std::uint32_t> left_with_;               // by move: event of the victim's leaving
+  std::vector<std::uint32_t> kernel_end_;              // by kernel: event after the kernel
   std::vector<bool> is_too_large_;                     // by kernel
-  std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after its next arrival
+  std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after arriving again
 };
 
-// Evicts the least recently used block when a kernel needs its chunk. It knows nothing of later
-// kernels except which memory is dead.
+// Evicts the least recently used block when a kernel needs its chunk. Except which memory is dead,
+// it knows nothing about later kernels.
 class LruPolicy final : public ScheduledMoves {
  public:
   LruPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order)
@@ -107,7 +107,7 @@ class PlannedPolicy final : public ScheduledMoves {
 inline constexpr std::array<std::string_view, 5> kPolicyNames = {"off", "driver", "lru", "auto",
                                                                  "planned"};
 
-// Null for an unknown name.
+// Returns null for an unknown name.
 std::unique_ptr<uvmsim::replay::HintPolicy> make_policy(std::string_view name,
                                                         const uvmsim::replay::Recording& recording,
                                                         const RecordedOrder& order,

@@ -32,7 +32,7 @@ void each_block(PageRange pages, Visit visit) {
   }
 }
 
-// Pages that belong to the allocation alone. Pages at its ends may hold other allocations.
+// Returns the pages that belong only to the allocation. Pages at its ends may hold others.
 PageRange own_pages(const Event& event) {
   PageRange pages = event.pages;
   if (event.amount == (pages.last - pages.first) * kPageBytes) return pages;
@@ -162,7 +162,7 @@ std::vector<std::uint32_t> blocks_of(const Recording& recording, const Event& ev
 }
 
 std::vector<std::uint64_t> live_bytes(const Recording& recording) {
-  std::set<std::uint32_t> touched;  // allocations
+  std::set<std::uint32_t> touched;  // numbers of allocations
   const std::size_t first = recording.marks.empty() ? 0 : recording.marks.front().event;
   for (std::size_t index = first; index < recording.events.size(); ++index) {
     const Event& event = recording.events[index];
@@ -171,7 +171,7 @@ std::vector<std::uint64_t> live_bytes(const Recording& recording) {
       touched.insert(recording.touches[event.first_touch + i].block);
   }
   std::vector<std::uint64_t> result;
-  std::set<std::uint32_t> live;  // an allocation of a repeated step may lack its end
+  std::set<std::uint32_t> live;  // a repeated step may not free an allocation
   std::uint64_t bytes = 0;
   for (const Event& event : recording.events) {
     const bool is_counted = touched.contains(event.block);

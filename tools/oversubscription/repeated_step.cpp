@@ -40,7 +40,7 @@ bool has_kernel(const Recording& recording, std::size_t first, std::size_t last)
                      [](const Event& each) { return each.kind == EventKind::kKernel; });
 }
 
-// The events [first, last) of the step, with its mark.
+// Returns the events [first, last) of the step with that mark.
 std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const std::string& mark) {
   for (std::size_t i = recording.marks.size(); i-- > 1;) {
     const Mark& begin = recording.marks[i - 1];
@@ -55,11 +55,11 @@ std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const st
                   mark, names_of(recording.marks)));
 }
 
-// By block that the step frees and did not allocate: the free that replaces it in the next
-// repetition, of a block of the same size that the step allocates and leaves. Blocks of one size
-// are paired in the order of their allocation.
+// Returns, for each block that the step frees but did not allocate, the free that replaces this
+// free in the next repetition: that of a block with the same size, which the step allocates and
+// does not free. Blocks of one size are paired in the order of their allocation.
 std::map<std::uint32_t, Event> frees_of_the_next_step(std::span<const Event> step) {
-  std::map<std::uint64_t, std::set<std::uint32_t>> from_before;  // by size
+  std::map<std::uint64_t, std::set<std::uint32_t>> from_before;  // older blocks, by size
   std::map<std::uint32_t, const Event*> left;
   for (const Event& event : step) {
     if (event.kind == EventKind::kAllocate) left[event.block] = &event;
@@ -115,7 +115,7 @@ Recording repeated_step(const Recording& recording, const std::string& mark, std
 Recording with_shuffled_kernels(const Recording& recording, std::uint64_t seed) {
   Recording result = recording;
   std::mt19937_64 random(seed);
-  std::vector<std::size_t> kernels;  // of the current step
+  std::vector<std::size_t> kernels;  // kernels of the current step
   for (std::size_t index = 0; index < result.events.size(); ++index) {
     const EventKind kind = result.events[index].kind;
     if (kind == EventKind::kKernel) kernels.push_back(index);

@@ -1,4 +1,4 @@
-// Repeats one step of a recording: the events before the step once, then the step `count` times.
+// Repeats one step of a recording: the events before the step once, then the step `times` times.
 // Pure functions.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace uvm::oversubscription {
 
-// The step begins at the mark with that text and ends at the next mark. An empty text selects the
-// last step with an end and a kernel. Throws std::invalid_argument if there is no such step, if the
-// recording has several devices, or if the step has no kernel.
+// The step begins at the mark with the text `mark` and ends at the next mark. An empty text selects
+// the last step that has an end and a kernel. Throws std::invalid_argument if there is no such
+// step, if the recording has several devices, or if the step has no kernel.
 uvmsim::replay::Recording repeated_step(const uvmsim::replay::Recording& recording,
                                         const std::string& mark, std::size_t times);
 
-// Shuffles the kernels of each step; other events stay in place. The result depends only on the
+// Shuffles the kernels of each step. Other events stay in place. The result depends only on the
 // seed, on every platform.
 uvmsim::replay::Recording with_shuffled_kernels(const uvmsim::replay::Recording& recording,
                                                 std::uint64_t seed);

@@ -1,5 +1,5 @@
-// A replay as a DeviceRuntime with one device, for components that send hints to a driver. Its
-// memory is the recording's, at the recorded addresses. It supports only the calls that hints need.
+// Presents a replay as a DeviceRuntime with one device, for components that send hints to a driver.
+// Its memory has the recorded addresses. It supports only the calls that hints need.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ class ReplayRuntime final : public DeviceRuntime {
  public:
   explicit ReplayRuntime(const uvmsim::replay::Recording& recording) : recording_(recording) {}
 
-  // Sets the target of calls until the next use_hints().
+  // Sets the target of calls, until the next use_hints().
   void use_hints(uvmsim::replay::Hints& hints) { hints_ = &hints; }
 
-  // The handle of a stream of the recording.
+  // Returns the handle of a stream of the recording.
   static StreamHandle handle_of(std::uint32_t stream);
 
   std::string_view name() const override { return "replay"; }
@@ -59,7 +59,7 @@ class ReplayRuntime final : public DeviceRuntime {
   const uvmsim::replay::Recording& recording_;
   uvmsim::replay::Hints* hints_ = nullptr;
   mutable unsigned made_streams_ = 0;
-  // By event: its mark in the replay.
+  // By event: where the replay recorded it.
   mutable std::vector<std::optional<std::uint32_t>> events_;
 };
 

@@ -33,17 +33,17 @@ using uvmsim::replay::Touch;
 constexpr std::size_t kPrograms = 2;
 constexpr std::size_t kWarmUpRounds = 1;
 constexpr std::size_t kRounds = 3;
-// As in PlannedLivePolicy.
+// Same value as in PlannedLivePolicy.
 constexpr std::size_t kKernelsAhead = 16;
 
 struct Turn {
-  std::size_t first = 0;  // event
+  std::size_t first = 0;  // the first event
   std::size_t last = 0;   // one past its end
   std::size_t program = 0;
 };
 
 // Both programs in one recording, each with its own signals, allocations and pages. They share
-// streams, because a kernel of one program leaves no room on the device for a kernel of the other.
+// streams, because a kernel of one program leaves no room for a kernel of the other.
 class Together {
  public:
   explicit Together(const std::array<Recording, kPrograms>& programs) : programs_(programs) {
@@ -70,7 +70,7 @@ class Together {
 
   const Recording& recording() const { return made_; }
   const std::vector<Turn>& turns() const { return turns_; }
-  // The blocks [first, second) of the program.
+  // Returns the blocks [first, second) of the program.
   std::pair<std::uint32_t, std::uint32_t> blocks(std::size_t program) const {
     return {first_block_[program], first_block_[program + 1]};
   }
@@ -122,7 +122,7 @@ class Together {
   std::array<std::uint32_t, kPrograms + 1> first_block_{};
 };
 
-// Does the work of the live planner and of turns, for programs whose steps are known.
+// Does the work of the live planner and of turns, for programs with known steps.
 class TurnPolicy final : public HintPolicy {
  public:
   explicit TurnPolicy(const Together& together)
@@ -161,7 +161,7 @@ class TurnPolicy final : public HintPolicy {
     hints.host_wait_for(hints.record(leaving));
   }
 
-  // Looks at one more event of the turn.
+  // Looks at one more event of the turn, ahead of its execution.
   void look_ahead(const Event& now, Hints& hints) {
     const Event& event = together_.recording().events[looked_++];
     if (!is_kernel(event)) return;
@@ -179,13 +179,13 @@ class TurnPolicy final : public HintPolicy {
   const Together& together_;
   std::vector<bool> is_here_;  // by block, since the turn began
   std::size_t turn_ = 0;
-  std::size_t looked_ = 0;  // events of the turn so far
-  // The arrival of the blocks of each kernel that was looked at and is not on a stream yet.
+  std::size_t looked_ = 0;  // events of the turn that were looked at so far
+  // For each kernel that was looked at but not sent yet: the arrival of its blocks.
   std::deque<std::optional<std::uint32_t>> ahead_;
   std::optional<std::uint32_t> last_stream_;
 };
 
-// The mean over the rounds after the first ones.
+// The mean over the measured rounds, which follow the warm-up.
 struct Rounds {
   std::uint64_t round_ns = 0;
   std::uint64_t moved_bytes = 0;

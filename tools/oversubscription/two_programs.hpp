@@ -1,7 +1,7 @@
-// Two programs on one device that has no room for both: each repeats its recorded step, and they
+// Two programs on one device that has no room for both. Each repeats its recorded step, and they
 // take turns by the rules of hints/sharing/turns.hpp. At the end of a turn, the program's memory
-// leaves the device, and the host waits for that. The memory of the other program arrives some
-// kernels ahead of its use. In virtual time.
+// leaves the device, and the host waits for that. The memory of the next program arrives some
+// kernels ahead of its use. All times are virtual.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace uvm::oversubscription {
 
-// Times are of one round: a turn of each program, in the steady state.
+// Times are for one round: one turn of each program, in the steady state.
 struct TwoPrograms {
   std::size_t steps[2] = {};   // per turn
   std::uint64_t alone_ns = 0;  // the same steps, one program after the other, with all memory
@@ -24,8 +24,8 @@ struct TwoPrograms {
   std::string failure;          // empty, or the reason why they do not run
 };
 
-// Runs each recording's last whole step. The programs have `memory_bytes` of the device; each must
-// fit.
+// Runs each recording's last whole step. The programs share `memory_bytes` of the device; each
+// program must fit alone.
 TwoPrograms two_programs(const uvmsim::replay::Recording& first,
                          const uvmsim::replay::Recording& second,
                          const uvmsim::MachineProfile& profile, std::size_t memory_bytes);

@@ -11,8 +11,8 @@ namespace uvm::plan {
 
 struct BlockUse {
   std::uint32_t block = 0;
-  // Bytes in the block, before the kernel, that this or a later kernel needs. 0: the block is dead
-  // until then.
+  // Bytes in the block, before the kernel, that this kernel or a later one needs. 0: nothing in the
+  // block is needed.
   std::uint64_t live_bytes = 0;
   bool writes = false;
 };
@@ -20,10 +20,10 @@ struct BlockUse {
 // Kernels in stream order, each with its blocks, without duplicates.
 struct UseOrder {
   std::vector<std::vector<BlockUse>> kernels;
-  // The duration of each kernel with its blocks on the device. Empty if unknown.
+  // The duration of each kernel if its blocks are on the device. Empty if unknown.
   std::vector<std::uint64_t> kernel_ns;
   std::size_t block_count = 0;
-  // By block: bytes needed after the last kernel. Blocks beyond the end of the vector need none.
+  // By block: bytes that are needed after the last kernel. Missing entries mean 0.
   std::vector<std::uint64_t> live_at_end;
 };
 

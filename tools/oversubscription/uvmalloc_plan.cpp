@@ -1,6 +1,6 @@
-// uvmalloc_plan TRACE --machine NAME [OPTION...]: a recorded step on a machine with less memory,
-// under each policy. kHelp has the options. Prints JSON. Exit code 0; 2 if the command, the trace
-// or the profile is invalid.
+// uvmalloc_plan TRACE --machine NAME [OPTION...]: runs a recorded step on a machine with less
+// memory, under each policy, and prints JSON. kHelp has the options. Exit code 0; 2 if the command,
+// the trace or the profile is invalid.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -119,7 +119,7 @@ Json json_of(const StepFigures& figures) {
           {"repairs", figures.repairs}};
 }
 
-// The memory for which `needed_bytes` are `times` too much, in whole blocks, at least one.
+// Returns `needed_bytes` divided by `times`, in whole blocks, at least one block.
 std::size_t bytes_for(std::size_t needed_bytes, double times) {
   const auto bytes = static_cast<std::size_t>(static_cast<double>(needed_bytes) / times);
   return std::max<std::size_t>(bytes / uvmsim::kBlockBytes, 1) * uvmsim::kBlockBytes;
@@ -140,7 +140,7 @@ Json point_of(const WhatIf& what_if, std::size_t memory_bytes) {
 struct Steps {
   uvmsim::replay::Recording recording;
   std::string program;
-  bool has_marks = true;  // in the recording; a found step adds two
+  bool has_marks = true;  // the recording had marks; a found step adds two
 };
 
 Steps steps_of(const std::string& file, const std::string& step) {

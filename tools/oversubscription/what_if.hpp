@@ -1,5 +1,5 @@
 // Repeats one recorded step on a machine with a given amount of memory under a policy, in virtual
-// time: a recording gives the same figures everywhere.
+// time. So a recording gives the same figures everywhere.
 #pragma once
 
 #include <cstddef>
@@ -24,42 +24,42 @@ struct StepFigures {
   std::uint64_t to_host_bytes = 0;
   std::uint64_t faults = 0;
   std::uint64_t hint_calls = 0;
-  std::uint64_t copied_bytes = 0;  // by explicit copies
-  std::size_t repairs = 0;         // of the whole run
-  std::string failure;             // empty, or the reason why it does not run
+  std::uint64_t copied_bytes = 0;  // bytes of explicit copies
+  std::size_t repairs = 0;         // in the whole run
+  std::string failure;             // empty, or the reason why the step does not run
 };
 
 class WhatIf {
  public:
-  // The number of steps before the measured ones, and of measured steps. The very last step is not
-  // measured, because there is nothing to prefetch for a next one.
+  // The number of steps before the measured steps, and of measured steps. The very last step is not
+  // measured, because it has no next step to prefetch for.
   static constexpr std::size_t kWarmUpSteps = 6;
   static constexpr std::size_t kMeasuredSteps = 4;
 
-  // `mark` as for repeated_step.
+  // `mark` selects the step, as in repeated_step().
   WhatIf(const uvmsim::replay::Recording& recording, const std::string& mark,
          const uvmsim::MachineProfile& profile);
 
   const Footprint& footprint() const { return footprint_; }
-  std::size_t block_bytes() const;  // of all blocks of the recording
+  std::size_t block_bytes() const;  // bytes of all blocks in the recording
 
-  // `memory_bytes` is for programs; the context's memory comes on top.
+  // `memory_bytes` is the memory for programs; the context's memory is added to it.
   StepFigures step(std::string_view policy, std::size_t memory_bytes) const;
-  // The durations of the kernels and copies of one step, in order, with all memory resident.
+  // Returns the durations of one step's kernels and copies, in order, with all memory resident.
   std::vector<std::uint64_t> kernel_ns() const;
   StepFigures all_resident() const { return step("driver", block_bytes()); }
 
-  // The same if each step runs its kernels in another order. The policy knows the recorded order.
+  // The same, but each step runs its kernels in another order. The policy knows the recorded order.
   StepFigures shuffled_step(std::string_view policy, std::size_t memory_bytes) const;
 
-  // A method of explicit moves (offload.hpp), with the least memory that it needs, in whole blocks.
+  // Figures of explicit moves (offload.hpp), with the least memory they need, in whole blocks.
   struct ByHand {
     std::size_t memory_bytes = 0;
     StepFigures figures;
   };
   ByHand by_hand(std::string_view name) const;
 
-  // The least memory, in whole blocks, with which a step takes at most `ratio` times the
+  // Returns the least memory, in whole blocks, with which a step takes at most `ratio` times the
   // all-resident time. Assumes that more memory is never slower.
   std::size_t smallest_memory(std::string_view policy, double ratio) const;
 
@@ -75,7 +75,7 @@ class WhatIf {
   uvmsim::MachineProfile profile_;
 };
 
-// The capacity of a device that has `memory_bytes` beside its context.
+// Returns the capacity of a device that has `memory_bytes` beside its context.
 std::size_t capacity_with(std::size_t memory_bytes);
 
 }  // namespace uvm::oversubscription

@@ -1,4 +1,4 @@
-// The live address ranges of an allocator: an independent model that detects overlaps. No lock.
+// The live address ranges of an allocator: an independent model that detects overlaps. Has no lock.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ class LiveRanges {
     std::size_t size_bytes = 0;
   };
 
-  // Adds a range of at least one byte. If it overlaps another, returns that one and adds nothing.
+  // Adds a range of at least one byte. If the range overlaps another, returns the other instead.
   std::optional<Range> add(std::uintptr_t begin, std::size_t size_bytes);
 
-  // Returns false if no range starts there.
+  // Removes the range that starts at `begin`. Returns false if there is none.
   bool remove(std::uintptr_t begin) { return ranges_.erase(begin) != 0; }
 
   std::size_t size() const { return ranges_.size(); }
 
  private:
-  std::map<std::uintptr_t, std::size_t> ranges_;  // disjoint; start to size
+  std::map<std::uintptr_t, std::size_t> ranges_;  // start and size; disjoint
 };
 
 }  // namespace uvm::replay

@@ -29,7 +29,7 @@ class Planner {
         push(allocation(event, ReplayKind::kAllocate), take_slot(event.address));
         break;
       case TraceKind::kFailure:
-        // Failures without a facade are the driver's, and depend on the target.
+        // Failures without a memory kind come from the driver and depend on the target.
         if (event.facade != kNoFacade) push(allocation(event, ReplayKind::kAllocateFailed), 0);
         break;
       case TraceKind::kFree:
@@ -109,7 +109,7 @@ class Planner {
   const Trace& trace_;
   std::size_t at_ = 0;
   ReplayPlan plan_;
-  std::unordered_map<std::uint64_t, std::uint32_t> slots_;  // of live addresses
+  std::unordered_map<std::uint64_t, std::uint32_t> slots_;  // slots by live address
   std::vector<std::uint32_t> free_slots_;
   std::map<std::pair<int, std::uint64_t>, std::int32_t> streams_;
 };

@@ -1,5 +1,5 @@
-// A trace as a flat list of operations: blocks are slots of an array, streams are numbers, so the
-// loop that replays it needs no lookups. A plain value, made once from a trace.
+// A trace as a flat list of operations: blocks are slots of an array and streams are numbers, so
+// the replaying loop needs no lookups. A plain value, made once from a trace.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace uvm::replay {
 
 enum class ReplayKind : std::uint8_t {
   kAllocate,
-  kAllocateFailed,  // the traced allocator had no memory for it
+  kAllocateFailed,  // the traced allocator had no memory for the request
   kFree,
   kUse,
   kMove,
@@ -25,13 +25,13 @@ struct ReplayOperation {
   ReplayKind kind = ReplayKind::kAllocate;
   std::uint8_t facade = 0;
   std::int16_t device = 0;  // for moves the source, as in TraceEvent
-  std::int16_t place = 0;   // for moves the destination
+  std::int16_t place = 0;   // for moves, the destination
 };
 static_assert(sizeof(ReplayOperation) == 24);
 
 struct ReplayStream {
   int device = 0;
-  std::uint64_t handle = 0;  // in the traced process; 0: the default stream
+  std::uint64_t handle = 0;  // handle in the traced process; 0: the default stream
 };
 
 struct ReplayPlan {
@@ -39,14 +39,14 @@ struct ReplayPlan {
   std::vector<std::size_t> events;  // by operation: the event's number in the trace
   std::vector<ReplayStream> streams;
   std::vector<std::size_t> marks;  // by mark: the number of operations before it
-  std::size_t slots = 0;           // the most blocks live at once
-  int devices = 0;                 // number in the traced machine
+  std::size_t slots = 0;           // the most blocks that are live at the same time
+  int devices = 0;                 // number of devices in the traced machine
   // Frees, uses and moves of blocks that were allocated before the trace began.
   std::size_t unknown_blocks = 0;
 };
 
-// If an address is allocated again although its free is missing from the trace, the plan frees it
-// first. Throws std::invalid_argument for an allocation without facade or device.
+// Makes the plan. If an address is allocated again although the trace lacks its free, the plan
+// frees it first. Throws std::invalid_argument for an allocation without a memory kind or device.
 ReplayPlan make_plan(const Trace& trace);
 
 }  // namespace uvm::replay

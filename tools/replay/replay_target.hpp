@@ -1,5 +1,5 @@
-// The allocator under replay. Derive from this class to measure or check another allocator. All
-// calls come from one thread, in the trace's order. Stream numbers are indices of the plan's list.
+// The allocator that a trace is replayed on. Derive a class to measure or check another allocator.
+// All calls come from one thread, in the trace's order. Stream numbers index the plan's list.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class ReplayTarget {
   virtual void prepare(std::span<const ReplayStream> streams) = 0;
   // Returns nullptr if memory runs out.
   virtual void* allocate(Facade facade, int device, std::size_t size_bytes, int stream) = 0;
-  // The next three get the address of a live block. They return false if the target refuses.
+  // The next three functions receive the address of a live block. They return false if they refuse.
   virtual bool free(void* address) = 0;
-  // `stream` works on the block.
+  // Records that `stream` uses the block.
   virtual bool use(void* address, int stream) = 0;
   // The default ignores moves.
   virtual bool move(void* /*address*/, Place /*source*/, Place /*destination*/, int /*stream*/) {

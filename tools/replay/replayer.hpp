@@ -1,6 +1,6 @@
-// Drives an allocator with the operations of a plan: as fast as possible, to measure, or comparing
-// every block with a model of live blocks. One thread replays the calls of all threads, in the
-// trace's order. The replayer owns its blocks and frees those that the trace does not free.
+// Drives an allocator with the operations of a plan: either as fast as possible, to measure it, or
+// comparing every block with a model of live blocks. One thread replays the calls of all threads,
+// in the trace's order. The replayer owns its blocks and frees those that the trace does not free.
 #pragma once
 
 #include <chrono>
@@ -16,21 +16,21 @@
 namespace uvm::replay {
 
 struct Mismatch {
-  std::size_t event = 0;  // in the trace
+  std::size_t event = 0;  // number of the event in the trace
   std::string text;       // one line
 };
 
 struct ReplayOptions {
-  // Compares each block with all live ones, and counts a refused free, use or move as a mismatch.
+  // Compares each block with all live blocks. Counts a refused free, use or move as a mismatch.
   bool check = false;
-  // For a target with the memory of the traced machine: a request must fail exactly if it failed in
-  // the trace.
+  // For a target with the memory of the traced machine: a request must fail if, and only if, it
+  // failed in the trace.
   bool compare_failures = false;
 };
 
 struct ReplayOutcome {
   std::size_t operations = 0;
-  std::size_t failed_allocations = 0;  // by the target
+  std::size_t failed_allocations = 0;  // failed on the target
   std::chrono::nanoseconds duration{0};
   std::size_t mismatch_count = 0;
   std::vector<Mismatch> mismatches;  // the first kMostMismatches
@@ -39,12 +39,12 @@ inline constexpr std::size_t kMostMismatches = 100;
 
 class Replayer {
  public:
-  // Both must outlive the replayer. Calls the target's prepare().
+  // Both arguments must outlive the replayer. Calls the target's prepare().
   Replayer(const ReplayPlan& plan, ReplayTarget& target);
 
-  // Runs all operations; then frees the remaining blocks, which does not count in the duration. A
-  // refusal of such a free is a mismatch of the last operation's event. Skips operations on a block
-  // whose allocation failed. May be called again.
+  // Runs all operations, then frees the remaining blocks, which does not count in the duration. If
+  // such a free is refused, that is a mismatch of the last operation's event. Skips operations on a
+  // block if its allocation failed. May be called again.
   ReplayOutcome run(const ReplayOptions& options);
 
  private:

@@ -1,7 +1,7 @@
 // uvmalloc_replay TRACE [OPTION...]: replays a trace on uvmalloc and prints the duration. kUsage
 // has the options. UVMALLOC_RUNTIME selects the machine; for the simulated one, LD_LIBRARY_PATH
-// must have the stand-ins. Exit code 0; 1 if something differs; 2 if the command, the trace or the
-// machine is invalid.
+// must contain the stand-ins. Exit code 0; 1 if something differs; 2 if the command, the trace or
+// the machine is invalid.
 #include <cstdio>
 #include <exception>
 #include <optional>

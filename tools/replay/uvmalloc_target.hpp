@@ -1,5 +1,5 @@
-// uvmalloc through its public interface, on the runtime selected by UVMALLOC_RUNTIME. Owns the
-// allocator, and a stream of the machine for each stream of the trace.
+// Replays on uvmalloc through its public interface, on the runtime selected by UVMALLOC_RUNTIME.
+// Owns the allocator, and creates a stream on the machine for each stream of the trace.
 #pragma once
 
 #include <memory>
