@@ -70,7 +70,8 @@ def is_looked_up(text: str, start: int, end: int) -> bool:
 
 def translate(text: str, rows: dict[str, Row], where: str) -> str:
     """Returns the text in HIP. Raises TranslationError, which has a line for each word that cannot
-    be translated."""
+    be translated.
+    """
     complaints: list[str] = []
 
     def place(position: int) -> str:
@@ -101,7 +102,8 @@ def translate(text: str, rows: dict[str, Row], where: str) -> str:
 
 def check_of_types(translated: str, rows: dict[str, Row]) -> str:
     """Returns C++ that compares the type of each pointer in the translated driver_api with the
-    declaration of its function."""
+    declaration of its function.
+    """
     by_name = {row.hip: row for row in rows.values()}
     lines = [
         "// Written by hipify/translate.py.",

@@ -1,6 +1,6 @@
 """Runs the C++ example on a simulated device of CUDA and on one of HIP, and compares.
 
-The device holds two thirds of the bytes. Both runs must print the same but for the name of the
+The device holds two thirds of the bytes. Both runs must print the same, except the name of the
 runtime. The simulated device counts allocations and copies. Exits with 1 if a promise is broken.
 """
 

@@ -146,7 +146,7 @@ int visit(dl_phdr_info* info, std::size_t, void* context) {
   if (search.library != nullptr) {
     if (path.substr(slash + 1) != search.library) return 0;
   } else if (slash == std::string_view::npos && !path.empty()) {
-    return 0;  // the vDSO, whose dynamic section holds offsets, not addresses
+    return 0;  // the vDSO: its dynamic section holds offsets, not addresses
   }
   const Relocations relocations = relocations_of(*info);
   if (relocations.symbols != nullptr && relocations.names != nullptr) {

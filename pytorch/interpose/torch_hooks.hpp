@@ -8,7 +8,7 @@
 namespace uvm::interpose {
 
 struct TorchHooks {
-  // `tensor` is an at::Tensor whose memory gets a reader or writer outside torch (numpy, DLPack).
+  // Called when code outside torch (numpy, DLPack) gets the memory of `tensor`, an at::Tensor.
   void (*tensor_exported)(const void* tensor) = nullptr;
   // Called at the first write to a shared storage, a c10::StorageImpl. Either calls
   // `materialize(storage)`, which is torch's own function, or does the work of that function.

@@ -13,7 +13,7 @@ struct TorchInProcess {
   bool python_mapped = false;          // libtorch_python.so
   std::string library_dir;             // folder of libtorch_cuda.so; empty: not mapped
   std::string version;                 // as torch.__version__, "2.11.0+cu130"; empty: unreadable
-  std::string cuda_version;            // version that torch was built for, "13.0"; empty: none
+  std::string cuda_version;            // torch was built for it, "13.0"; empty: unreadable or none
   int major = 0;                       // major and minor of `version`; 0.0: unreadable
   int minor = 0;
 };

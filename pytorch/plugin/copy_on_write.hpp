@@ -1,5 +1,5 @@
 // Storages that share a block copy-on-write, and their first writes (Note "Copy-on-write"). Up to
-// version 2.12, torch itself shares the block, and the preload library intercepts its first writes.
+// torch 2.12, torch itself shares the block, and the preload library intercepts its first writes.
 // From 2.13 on, a storage calls a function of the plugin before its first write.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Why a move of a tensor to another device must copy its bytes.
+// Decides whether a move of a tensor to another device must copy its bytes, and why.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct TensorMove {
   Sharing sharing = Sharing::kCopyOnWrite;
 };
 
-// Returns nullopt if the result can share the block. Changes nothing.
+// Returns why a move must copy, or nullopt if the result can share the block. Changes nothing.
 std::optional<CopyReason> reason_to_copy(const at::Tensor& self, const TensorMove& request);
 
 }  // namespace uvm::torch_plugin

@@ -22,7 +22,7 @@ class EarlyBlocks {
   // Call it before the block is freed. Does nothing for an unknown block.
   void remove(void* address);
 
-  // Whether `pointer` lies in one of the blocks.
+  // Whether `pointer` is in one of the blocks.
   bool contains(const void* pointer);
   // Records that a raw pointer to the block around `pointer` has left torch. Returns false if
   // `pointer` is in no block.

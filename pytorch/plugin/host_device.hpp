@@ -18,19 +18,19 @@ struct HostPlace {
 //  * until the program has initialised the driver;
 //  * until a program that sees several devices has a context on one of them;
 //  * if uvmalloc cannot be active, and in forked children.
-//  With `at_once`, the first two conditions are ignored: the driver is initialised if necessary.
+// With `at_once`, the first two conditions are ignored: the driver is initialised if necessary.
 std::optional<HostPlace> place_for_cpu_tensors(bool at_once);
 
 // Call it after uvmalloc has initialised the driver. Torch then refuses CUDA in forked children
 // with its own message, as it does after it has initialised the driver itself.
 void refuse_cuda_in_children();
 
-// Returns the device in whose context host memory for the device `wanted` is allocated: the device
+// Returns the device that provides the context for host memory for the device `wanted`: the device
 // of CPU tensors. If that is not chosen yet, chooses `wanted`, or another device if `wanted` has no
 // context and the other one has.
 int device_for_host_memory(int wanted);
 
-// Returns the device in whose context pinned memory is allocated: the current device, or another
+// Returns the device that provides the context for pinned memory: the current device, or another
 // one if the current one has no context and the other one has.
 int device_for_pinned_memory();
 

@@ -137,8 +137,8 @@ class MemoryHistory final : public MemoryObserver {
   Ring<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<native::AllocatorTraceTracker> trackers_;
   std::unordered_map<const void*, Context> contexts_;  // stacks of blocks in use
-  // Blocks whose free was requested but is not complete. free_completed() is also called for blocks
-  // that were moved to the device; they are not in this set.
+  // Blocks with a requested, incomplete free. free_completed() is also called for blocks that were
+  // moved to the device; they are not in this set.
   std::unordered_set<const void*> waiting_;
   mutable c10::ApproximateClockToUnixTimeConverter clock_;
 };

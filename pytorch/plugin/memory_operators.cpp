@@ -48,7 +48,7 @@ bool prefetch(const at::Tensor& self, at::Device device) {
   const Place place = place_for("uvmalloc.prefetch", device);
   const PolicyScope policy;
   if (device.is_cpu()) {
-    // A CPU tensor comes from the device that its memory was allocated for.
+    // The tensor's device or, for a CPU tensor, the device that its memory was allocated for.
     const int from = self.is_cuda() ? self.get_device() : ours->find(range.begin)->device;
     return ours->prefetch(range.begin, range.size_bytes, place, from,
                           current_stream(static_cast<c10::DeviceIndex>(from)));

@@ -28,7 +28,7 @@ namespace {
 // If one matrix of a product has at most this many rows, the kernel reads the other only once.
 constexpr std::int64_t kFewRows = 16;
 
-// The tensors that an operator touches once per byte.
+// The tensors in which an operator touches each byte only once.
 enum class Once : std::uint8_t {
   kNone,
   kRead,          // those that the operator only reads

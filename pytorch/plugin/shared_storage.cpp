@@ -120,7 +120,7 @@ bool note_places_of_shared(std::size_t most_blocks) {
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr) return false;
   bool any_left = false;
-  std::vector<c10::Storage> storages;  // before the lock: their release may take it
+  std::vector<c10::Storage> storages;  // destroyed after the unlock: their release may lock
   std::lock_guard lock(sharing_mutex);
   most_blocks = std::min(most_blocks, copy_on_write_storages.watched());
   for (const void* block : copy_on_write_storages.take_watched(most_blocks)) {
@@ -139,7 +139,7 @@ UseThatEnds::UseThatEnds(const c10::StorageImpl& storage)
   CachingManagedAllocator* ours = process_allocator();
   const auto block = ours != nullptr ? ours->find(address_) : std::nullopt;
   if (!block) return;
-  std::vector<c10::Storage> over;  // before the lock: their release may take it
+  std::vector<c10::Storage> over;  // destroyed after the unlock: their release may lock
   std::lock_guard lock(sharing_mutex);
   over = storages_over(block->base);
   PlaceSet places;

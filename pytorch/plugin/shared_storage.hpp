@@ -3,7 +3,7 @@
 // gets its own bytes at its first write. The last storage keeps the block without a copy. Alias:
 // all storages see every write.
 //
-// Up to version 2.12, torch's own copy-on-write is used, which shares whole storages only. From
+// Up to torch 2.12, torch's own copy-on-write is used, which shares whole storages only. From
 // 2.13 on, a storage calls a function of the plugin before its first write, so parts of a storage
 // can be shared as well.
 //

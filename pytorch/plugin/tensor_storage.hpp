@@ -1,4 +1,4 @@
-// Returns a tensor's storage, and the range of the storage that the tensor's elements cover.
+// Finds a tensor's storage, and the range of the storage that the tensor's elements cover.
 #pragma once
 
 #include <cstddef>

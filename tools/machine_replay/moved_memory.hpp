@@ -1,5 +1,5 @@
-// Finds the allocations whose touches move most bytes in a replay, and where the program made them.
-// Pure functions.
+// Finds the allocations with touches that move most bytes in a replay, and their call sites in the
+// program. Pure functions.
 #pragma once
 
 #include <cstddef>

@@ -224,7 +224,7 @@ class Clock {
   std::vector<std::vector<std::size_t>> leaving_after_;  // by number of finished kernels
   std::vector<std::size_t> last_leaving_;                // by block
   std::set<std::size_t> labels_;                         // labels of free chunks
-  std::set<std::size_t> leaving_;                        // moves whose victims can leave
+  std::set<std::size_t> leaving_;                        // moves with victims that can leave
   std::set<std::size_t> arriving_;                       // moves that can arrive, with a copy
   std::set<std::size_t> empty_;                          // moves that can arrive, without a copy
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;

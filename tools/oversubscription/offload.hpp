@@ -1,8 +1,8 @@
 // Models programs that move part of their memory explicitly, on a device without unified memory: a
 // recorded step with added copies. The copies are those that such programs make, on the stream of
 // the kernels:
-//   offload-weights      accelerate's cpu_offload: a module's weights come before it runs and are
-//                        dropped after it. They must not be written.
+//   offload-weights      accelerate's cpu_offload: a module's weights arrive before the module runs
+//                        and are dropped after it. They must not be written.
 //   offload-activations  PyTorch's save_on_cpu with pinned memory: a tensor that backward needs is
 //                        copied to the host after its last use in forward, and back before
 //                        backward.

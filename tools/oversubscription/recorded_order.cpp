@@ -32,7 +32,7 @@ void each_block(PageRange pages, Visit visit) {
   }
 }
 
-// Returns the pages that belong only to the allocation. Pages at its ends may hold others.
+// Returns the pages that belong only to the allocation. Its end pages may hold others.
 PageRange own_pages(const Event& event) {
   PageRange pages = event.pages;
   if (event.amount == (pages.last - pages.first) * kPageBytes) return pages;
@@ -171,7 +171,7 @@ std::vector<std::uint64_t> live_bytes(const Recording& recording) {
       touched.insert(recording.touches[event.first_touch + i].block);
   }
   std::vector<std::uint64_t> result;
-  std::set<std::uint32_t> live;  // a repeated step may not free an allocation
+  std::set<std::uint32_t> live;  // a repeated step may lack a free
   std::uint64_t bytes = 0;
   for (const Event& event : recording.events) {
     const bool is_counted = touched.contains(event.block);

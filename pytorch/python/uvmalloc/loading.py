@@ -100,7 +100,7 @@ def load_safetensors(
     this function.
 
     Raises:
-        ValueError: the file is damaged or is no safetensors file, or the index does not fit its
+        ValueError: the file is damaged or not a safetensors file, or the index does not fit its
             files. The message names the file and the fault. All headers are checked before any
             tensor is read. Or there is no such device.
         OSError: a file is missing or cannot be read.
@@ -241,7 +241,7 @@ def _open(path: Path) -> Iterator[_File]:
 
 
 class _File:
-    """An open safetensors file whose header has been checked."""
+    """An open safetensors file with a checked header."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         status = os.fstat(descriptor)

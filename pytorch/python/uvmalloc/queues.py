@@ -56,7 +56,7 @@ def _watch(queues: ModuleType) -> None:
 def _put_instead(queue: Any, refusal: _Refusal) -> None:
     """Replaces the object that the queue's thread failed to pickle. Called by that thread.
 
-    If a caller of `put` has taken the free place meanwhile, the refusal waits for the next one.
+    If a caller of `put` has taken the free place by then, the refusal waits for the next one.
     """
     if queue._sem.acquire(block=False):
         queue._buffer.appendleft(refusal)

@@ -22,7 +22,7 @@ _MOST_BYTES = 64 << 20  # the largest answer
 
 @dataclass(frozen=True)
 class Credentials:
-    """The user and groups whose files may be opened."""
+    """A user and groups: their rights decide which files may be opened."""
 
     user: int
     group: int

@@ -219,7 +219,7 @@ def _enough(result: dict[str, Any], policy: str) -> int:
     return min(larger, default=max(too_small, result["footprint_bytes"]))
 
 
-# ---- pictures of it -----------------------------------------------------------------------------
+# ---- tables and pictures ------------------------------------------------------------------------
 
 
 def show(result: dict[str, Any], console: Console) -> None:

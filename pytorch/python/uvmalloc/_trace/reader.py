@@ -138,7 +138,8 @@ class Trace:
 
 
 def read_trace(file: Path, unfinished: bool = False) -> Trace:
-    """Reads a trace. With `unfinished`, also reads a killed process's, up to the last whole chunk.
+    """Reads a trace. With `unfinished`, accepts the trace of a killed process, up to its last
+    whole chunk.
     """
     try:
         content = file.read_bytes()
@@ -314,7 +315,7 @@ class _Parser:
         events = np.concatenate(pieces) if pieces else every
         chunk_threads = np.array([chunk.thread for chunk in self._chunks], np.uint32)
         threads = np.repeat(chunk_threads, [len(piece) for piece in pieces])
-        ours = events["time"] >= start  # others belong to an earlier trace of the process
+        ours = events["time"] >= start  # other events belong to an earlier trace of the process
         if not ours.all():
             events, threads = events[ours], threads[ours]
         order = np.argsort(events["time"], kind="stable")
