@@ -1,7 +1,7 @@
-// One piece of memory that the machine knows: managed, device, pinned, or the program's own memory.
-// The program's own memory is registered as pinned, or known because devices reach all of it.
-// Records are kept by address and found from any address inside. Guarded by the machine's mutex;
-// copies that leave it are snapshots.
+// One piece of memory that the machine knows: managed, device or pinned memory, or the program's
+// own. The program's own memory is either registered as pinned, or ordinary memory that the devices
+// reach. Records are kept by address and found from any address inside. Guarded by the machine's
+// mutex; copies that callers get are snapshots.
 #pragma once
 
 #include <cstddef>
@@ -22,17 +22,17 @@ struct Allocation {
   MemoryKind kind;
   std::uintptr_t address;
   std::size_t size_bytes;
-  int device;                    // current at the allocation
-  unsigned flags;                // as given by the caller; the engine attaches no meaning
+  int device;                    // the current device at the allocation
+  unsigned flags;                // as given by the caller; the engine does not interpret them
   std::uint64_t id;              // never reused
   std::size_t charge_bytes = 0;  // device memory only
-  void* pool = nullptr;          // the pool it was taken from, if any
-  int context = -1;              // freed at its end; -1: belongs to no context
+  void* pool = nullptr;          // the pool that the memory was taken from, if any
+  int context = -1;              // the memory is freed when this context ends; -1: no context
   bool imported = false;         // device memory that another process allocated
   std::uint64_t mapped_for = 0;  // bit mask of the devices for which the program has mapped it
 
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
-  // Whether another process may open it.
+  // Whether another process may open this memory.
   bool is_shareable() const {
     return kind == MemoryKind::kDevice && !imported && mapped_for == 0 && pool == nullptr;
   }

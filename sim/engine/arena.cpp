@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kSmallShare = 16;
 // A smaller arena would have no room for large allocations.
 constexpr std::size_t kLeastBytes = kSmallShare * kBlockBytes;
-// If the address space is limited, the views of both arenas take about half of it.
+// If the address space is limited, the views of both arenas take about half of what is left.
 constexpr std::size_t kShareOfLimit = 8;
 
 std::size_t limit_of(decltype(RLIMIT_AS) resource) {
@@ -36,7 +36,7 @@ std::size_t used_address_space() {
   return file >> pages ? pages * kPageBytes : 0;
 }
 
-// `bytes`, cut to the limits of the process: a memfd counts as a file, a view as memory.
+// Returns `bytes`, cut to the limits of the process: a memfd counts as a file, a view as memory.
 std::size_t allowed(std::size_t bytes) {
   bytes = std::min(bytes, limit_of(RLIMIT_FSIZE));
   const std::size_t address_space = limit_of(RLIMIT_AS);
@@ -86,7 +86,7 @@ void Arena::map_views(const char* name) {
   size_ = 0;
 }
 
-// Returns the step that failed, after undoing the others, or null.
+// Returns null, or the step that failed, after undoing the steps before.
 const char* Arena::try_to_map(const char* name) {
   const char* failed_step = nullptr;
   const auto check = [&](bool done, const char* step) {

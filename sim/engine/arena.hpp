@@ -1,9 +1,9 @@
-// A range of address space whose memory is mapped twice. The program uses the user view. Kernels
-// and copies of the simulated machine use the device view, at a constant distance. Both map one
-// sparse memfd, so the bytes exist once, wherever the masks say pages are resident. The user view
-// of device memory and of free addresses has no access, so a touch by the host crashes, as on the
-// real machine. Forked children inherit no view, as with the modelled driver's mappings, and core
-// files exclude them.
+// A range of address space, mapped twice. The program uses the user view. Kernels and copies of the
+// simulated machine use the device view, at a constant distance. Both views map one sparse memfd,
+// so each byte exists once, wherever the masks say that its page is resident. Device memory and
+// free addresses have no access in the user view, so a touch by the host crashes, as on the real
+// machine. Forked children inherit no view, as with the modelled driver's mappings. Core files
+// exclude the views.
 //
 // Owns the memfd, the views and the free address lists; guarded by the machine's mutex.
 #pragma once
@@ -20,22 +20,22 @@ class Arena {
  public:
   enum class HostAccess { kNone, kReadWrite };
 
-  // Reserves `bytes` of address space, or less if the limits of the process do not allow as much.
-  // If that fails, prints a line; the size is then 0.
+  // Reserves `bytes` of address space, or less if the limits of the process are lower. If nothing
+  // can be reserved, prints a line, and size() is 0.
   Arena(const char* name, std::size_t bytes, HostAccess host_access);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Returns the address in the user view, or 0 if address space is exhausted. From 2 MiB on an
-  // allocation has 2 MiB blocks of its own. A smaller one has whole pages, beside other small
-  // allocations if there is room among them. The memory reads as zeros.
+  // Returns the address in the user view, or 0 if address space is exhausted. An allocation of at
+  // least 2 MiB has 2 MiB blocks of its own. A smaller one has whole pages; small allocations lie
+  // side by side, as long as their part has room. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
   // Frees the result of allocate() for the same size: drops its pages and removes the access to its
   // addresses.
   void free(std::uintptr_t address, std::size_t bytes);
-  // free() in two steps: clear() ends the bytes and the access; reuse() makes the addresses
-  // available again.
+  // free() in two steps: clear() drops the pages and removes the access; reuse() makes the
+  // addresses available again.
   void clear(std::uintptr_t address, std::size_t bytes);
   void reuse(std::uintptr_t address, std::size_t bytes);
 
@@ -44,8 +44,9 @@ class Arena {
   // The memfd, which another process may open and map.
   int memfd() const { return fd_; }
 
-  // Maps bytes of another arena's memfd, or its own again, in the device view of a range of whole
-  // pages. Returns false, and changes nothing, if the system refuses.
+  // Maps a piece of `memfd`, at `offset`, into the device view of a range of whole pages. Returns
+  // false, and changes nothing, if the system refuses. show_own() maps the arena's own memfd there
+  // again.
   bool show(std::uintptr_t address, std::size_t bytes, int memfd, std::size_t offset);
   bool show_own(std::uintptr_t address, std::size_t bytes) {
     return show(address, bytes, fd_, offset_of(address));
@@ -58,11 +59,11 @@ class Arena {
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
 
-  // Whether the range overlaps the arena's addresses, free ones included.
+  // Whether the range overlaps one of the views, free addresses included.
   bool meets(std::uintptr_t address, std::size_t bytes) const;
 
-  // Call it in a forked child, which has no views: closes the memfd, so that its pages do not
-  // outlive the parent.
+  // Closes the memfd. For a forked child, which has no views: so the pages do not outlive the
+  // parent.
   void abandon();
 
  private:

@@ -1,8 +1,8 @@
-// State of one 2 MiB stretch of managed address space: the places of its 4 KiB pages, and the
-// devices that hold a 2 MiB chunk of memory for it. A device gets a chunk with the first page that
-// is made resident there. It holds the chunk until it is evicted or the memory is freed, even while
-// no page is resident ("unused"). The modelled driver does the same. Plain state; the rules are in
-// Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
+// State of one 2 MiB block of managed address space: the places of its 4 KiB pages, and the devices
+// that hold a 2 MiB chunk of memory for the block. A device gets a chunk when the first page
+// becomes resident there. As in the modelled driver, the device keeps the chunk until the chunk is
+// evicted or the memory is freed, even while no page is resident ("unused"). Plain state; the rules
+// are in Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ struct BlockPages {
   }
 
   PageMask host;
-  PageMask discarded;  // the program declared the contents useless; they move without a copy
+  PageMask discarded;  // the program discarded the contents; such pages move without a copy
   std::vector<DeviceSide> devices;
 };
 
@@ -63,10 +63,10 @@ struct Block {
   struct Chunk {
     ChunkList list = ChunkList::kNone;
     std::list<Block*>::iterator position;  // on `list`
-    std::size_t charged_bytes = 0;         // of the device's memory
+    std::size_t charged_bytes = 0;         // charged to the device's memory
     bool is_fresh = false;                 // not zeroed yet
     bool was_full = false;  // every page was resident at once, so nothing old is left in it
-    std::uint64_t remote_accesses = 0;  // since the last migration, of 128 bytes each
+    std::uint64_t remote_accesses = 0;  // of 128 bytes each, since the last migration
   };
 
   static constexpr int kNowhere = -3;
@@ -91,17 +91,17 @@ struct Block {
   // Whether a page was resident anywhere since the memory was allocated. Advice and discards cost
   // the driver work only for such blocks.
   bool is_populated = false;
-  std::size_t index;  // its number among all blocks
+  std::size_t index;  // number among all blocks
   std::size_t device_count;
-  std::unique_ptr<Chunk[]> chunks;  // of each device
-  // The location of all pages, if it is the same and no page is discarded or mapped by a device.
-  // kNowhere if no page is resident; kNoLocation if pages differ.
+  std::unique_ptr<Chunk[]> chunks;  // one for each device
+  // The location of all pages, if all have the same location and no page is discarded or mapped by
+  // a device. kNowhere if no page is resident; kNoLocation if pages differ.
   int whole_at = kNowhere;
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
-  // Pages with host memory behind them, which they keep when they migrate.
+  // Pages that have host memory. A page keeps its host memory when it migrates.
   PageMask host_backed;
-  PageMask evicted;      // since they were last made resident on a device
-  PageMask host_mapped;  // pages that the host reaches without a fault, if its touches are tracked
+  PageMask evicted;      // and not made resident on a device since
+  PageMask host_mapped;  // pages that the host reaches without a fault, if host touches are tracked
 };
 
 }  // namespace uvmsim

@@ -22,11 +22,11 @@ class BlockTable {
     if (index < blocks_.size() && blocks_[index] != nullptr) return *blocks_[index];
     return found_or_made(index);
   }
-  // Null if the block has not been used yet.
+  // Returns null if the block has not been used yet.
   const Block* find(std::size_t index) const;
 
   bool is_ordinary(const Block& block) const { return block.index >= blocks_.size(); }
-  // Its number among the blocks of ordinary memory.
+  // The block's number among the blocks of ordinary memory.
   std::size_t ordinary_index(const Block& block) const { return block.index - blocks_.size(); }
 
   // Calls visit(block, first, count) for each block until it returns false; `first` counts pages
@@ -50,7 +50,7 @@ class BlockTable {
     });
   }
 
-  // The same, but skips blocks whose pages are all at one place and need no work.
+  // Like each_open(), but skips blocks with all pages at one place, which need no work.
   template <class Visit>
   void each_mixed(PageRange pages, Visit visit) {
     each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {

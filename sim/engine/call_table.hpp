@@ -1,6 +1,7 @@
-// Calls of the stand-ins' entry points by exported name: how often each was made, which of them are
-// not implemented, and failures on demand. An entry point looks its record up once; then each call
-// costs two relaxed atomic operations. Thread-safe: its mutex is never held across other calls.
+// Counts the calls of the stand-ins' entry points by exported name, records which entry points are
+// not implemented, and makes calls fail on demand. An entry point looks up its record once; then
+// each call costs two relaxed atomic operations. Thread-safe: the mutex is never held across other
+// calls.
 #pragma once
 
 #include <atomic>
@@ -34,7 +35,7 @@ class UVMSIM_EXPORT CallRecord {
 
   // Records that the stand-in does not implement this call. Returns true the first time.
   bool note_not_implemented() { return !unimplemented_.exchange(true, std::memory_order_relaxed); }
-  // The same, and prints a line on stderr the first time.
+  // Like note_not_implemented(), and prints a line on stderr the first time.
   void not_implemented();
   bool is_unimplemented() const { return unimplemented_.load(std::memory_order_relaxed); }
 
@@ -56,13 +57,13 @@ class UVMSIM_EXPORT CallTable {
   // Lives until the process ends.
   static CallTable& instance();
 
-  // The record of that name, created if necessary; it is never removed.
+  // Returns the record of that name, created if necessary. A record is never removed.
   CallRecord& record(std::string_view name);
 
   std::uint64_t calls(std::string_view name) const;
   void visit(const std::function<void(const CallRecord&)>& visit) const;
 
-  // Calls of entry points that are not implemented, since the start or the last reset.
+  // The number of calls of unimplemented entry points, since the start or the last reset.
   std::uint64_t unimplemented_calls() const;
   void reset_counts();
 

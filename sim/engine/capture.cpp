@@ -14,7 +14,8 @@ void add_once(std::vector<GraphNode*>& nodes, GraphNode* node) {
   if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
 }
 
-// Whether the origin's last nodes depend on all work of the other streams.
+// Whether the last nodes of the stream on which the capture began depend on all work of the other
+// streams.
 bool is_joined(const Capture& capture) {
   std::unordered_set<const GraphNode*> reached;
   std::vector<const GraphNode*> open(capture.origin->capture_tips.begin(),
@@ -93,8 +94,8 @@ void Captures::forget(Stream& stream, std::shared_ptr<Graph>* out) {
   }
 }
 
-// The legacy default stream is ordered with all blocking streams of its device. Its work would
-// depend on work that is only recorded.
+// The legacy default stream is ordered with all blocking streams of its device, so its work would
+// depend on work that is only recorded, not run.
 bool Captures::conflicts_with_legacy_stream(const Stream& stream, const Capture& capture) const {
   return stream.is_default &&
          std::any_of(capture.streams.begin(), capture.streams.end(), [&](const Stream* captured) {

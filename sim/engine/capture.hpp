@@ -3,7 +3,8 @@
 // capture") and from the descriptions of the calls. A forbidden call invalidates the captures
 // concerned, which then refuse everything until they end.
 //
-// Owns the running captures; streams and events point to theirs. Guarded by the machine's mutex.
+// Owns the running captures; streams and events point to the captures they belong to. Guarded by
+// the machine's mutex.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace uvmsim {
 struct Stream;
 struct Event;
 
-// Which other calls are allowed during a capture; threads have such a mode too.
+// Which other calls are allowed during a capture. Each thread has such a mode too.
 enum class CaptureMode { kGlobal, kThreadLocal, kRelaxed };
 
 enum class CaptureState { kNone, kActive, kInvalidated };
@@ -27,8 +28,8 @@ struct Capture {
   std::uint64_t id;  // unique in the process, never 0
   CaptureMode mode;
   std::uint64_t thread;          // number of the thread that began it
-  Stream* origin;                // on which it began
-  std::vector<Stream*> streams;  // the origin and those that joined by an event
+  Stream* origin;                // the stream on which the capture began
+  std::vector<Stream*> streams;  // the origin and the streams that joined by an event
   std::shared_ptr<Graph> graph;  // null after the end
   bool invalidated = false;
 
@@ -42,48 +43,50 @@ class Captures {
   bool any() const { return !active_.empty(); }
   bool is_capturing(const Graph& graph) const;
 
-  // kCaptureUnsupported for the legacy default stream, kIllegalState if the stream is capturing.
+  // Returns kCaptureUnsupported for the legacy default stream, kIllegalState if the stream is
+  // capturing.
   Status begin(Stream& stream, CaptureMode mode);
 
-  // Ends the capture of all its streams and moves its graph to `out`, even on failure. Exceptions,
-  // after which the capture is still running: kIllegalState (the stream is not capturing),
-  // kCaptureUnmatched (the stream only joined) and kCaptureWrongThread.
+  // Ends the capture on all its streams and moves its graph to `out`, even on failure. After three
+  // errors the capture still runs: kIllegalState (the stream is not capturing), kCaptureUnmatched
+  // (the stream only joined the capture) and kCaptureWrongThread.
   Status end(Stream& stream, std::shared_ptr<Graph>* out);
 
-  // Call it when a stream is destroyed: invalidates its capture, and ends the capture if it began
-  // on that stream.
+  // Call this when a stream is destroyed: invalidates the capture of the stream. If the capture
+  // began on that stream, ends the capture and moves its graph to `out`.
   void forget(Stream& stream, std::shared_ptr<Graph>* out);
 
-  // Call it before work on a stream. kOk if the work may be recorded (on a capturing stream) or
-  // run.
+  // Call this before work on a stream. Returns kOk if the work may be recorded (on a capturing
+  // stream) or run.
   Status admit_work(Stream& stream);
 
-  // The status for work that no graph can hold.
+  // For work that no graph can hold: invalidates the stream's capture, and returns the error.
   Status refuse_work(Stream& stream);
 
-  // Records work. The stream must be capturing, and admit_work() have returned kOk.
+  // Records work as a node. The stream must be capturing, and admit_work() must have returned kOk.
   void record(Stream& stream, NodeKind kind, NodeWork work);
 
-  // Call it before a call that a capture would not see, or that waits (allocation, query,
+  // Call this before a call that a capture would not see, or that waits (allocation, query,
   // synchronisation). The modes of the calling thread and of the captures decide.
   Status admit_unsafe_call();
 
-  // For interfaces that refuse a call during a capture in every mode of the thread.
-  // kCaptureUnsupported if a capture of this thread is not relaxed, or one of another thread is
-  // global. It invalidates no capture.
+  // For interfaces that refuse a call during a capture, whatever the mode of the thread. Returns
+  // kCaptureUnsupported if a capture of this thread is not relaxed, or a capture of another thread
+  // is global. Invalidates no capture.
   Status refuse_beside() const;
 
-  // Call it before a query of or a wait for a stream, an event, or all work of a device.
+  // Call this before a query of, or a wait for, a stream, an event, or all work of a device.
   Status admit_wait(const Stream& stream);
   Status admit_wait(const Event& event);
   Status admit_device_wait(int device);
 
-  // The stream's state; kCaptureImplicit for a legacy default stream that a capture makes unusable.
+  // Writes the stream's state. Returns kCaptureImplicit if a capture makes a legacy default stream
+  // unusable.
   Status state(const Stream& stream, CaptureState* out) const;
 
   // The stream must be capturing.
   static void record_event(Event& event, const Stream& stream);
-  // For an event recorded in a capture, or a capturing stream.
+  // Call this if the event was recorded in a capture, or if the stream is capturing.
   Status wait_event(Stream& stream, const Event& event);
   Status update_dependencies(Stream& stream, const std::vector<GraphNodeHandle>& nodes,
                              DependencyUpdate update);

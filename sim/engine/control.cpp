@@ -18,7 +18,7 @@ using uvmsim::CallTable;
 using uvmsim::Machine;
 using uvmsim::Status;
 
-// A forked child has no machine.
+// A child that was forked after the machine was made has lost the machine.
 bool is_absent() {
   return Machine::lost_in_fork();
 }

@@ -43,10 +43,10 @@ struct Costs {
   double discard_block_ns = 0;
 };
 
-// The computation of a kernel: a known time, or operations of a type, whose time the cost model
-// computes. A value.
+// The computation of a kernel: either a known time, or a number of operations, for which the cost
+// model computes the time. A plain value.
 struct KernelWork {
-  KernelWork(std::uint64_t nanoseconds) : duration_ns(nanoseconds) {}  // NOLINT: a time is a work
+  KernelWork(std::uint64_t nanoseconds) : duration_ns(nanoseconds) {}  // NOLINT: a time is work
   KernelWork(std::uint64_t count, OperationType of, bool is_part = false)
       : operations(count), type(of), continues(is_part), is_timed(false) {}
 
@@ -57,14 +57,14 @@ struct KernelWork {
   bool is_timed = true;    // duration_ns is valid
 };
 
-// The time for which work occupies each lane. The phases follow one another: evictions and fault
-// service are on the critical path.
+// The time for which work occupies each lane. The phases run one after another, because evictions
+// and fault service are on the critical path.
 struct Phases {
   std::uint64_t service_ns = 0;    // fault service by the driver
   std::uint64_t driver_ns = 0;     // other driver work, on the calling thread
   std::uint64_t to_host_ns = 0;    // the copy engine to the host
   std::uint64_t to_device_ns = 0;  // the copy engine to the device
-  // Copies from other devices, on the link of the receiving device; -1: the device of the work.
+  // Copies from other devices occupy the link of the receiving device. -1: the device of the work.
   std::uint64_t between_devices_ns = 0;
   int between_devices_to = -1;
   std::uint64_t kernel_ns = 0;
@@ -86,10 +86,11 @@ class CostModel {
 
   const Costs& costs() const { return costs_; }
 
-  // Phases of page moves, followed by `kernel_ns` of a kernel, which overlaps with remote accesses.
+  // Returns the phases of page moves and then of a kernel that takes `kernel_ns`. The kernel's
+  // remote accesses overlap with its `kernel_ns`.
   Phases phases(const PlacementWork& work, std::uint64_t kernel_ns = 0) const;
 
-  // Phases of an explicit copy, and of the page moves that it caused.
+  // Returns the phases of an explicit copy, and of the page moves that the copy caused.
   Phases copy_phases(const PlacementWork& work, std::uint64_t bytes, CopyWay way) const;
 
   // Time of advice for a range of `blocks` blocks, during which faults are not serviced.
@@ -101,8 +102,8 @@ class CostModel {
   std::uint64_t local_copy_ns(std::uint64_t bytes) const;
   std::uint64_t link_copy_ns(std::uint64_t bytes, bool to_host) const;
 
-  // The launch time plus the longer of the times for the bytes and the operations. Operations of a
-  // type without a peak take no time.
+  // Returns the launch time plus the longer of the times for the bytes and the operations.
+  // Operations of a type without a peak rate take no time.
   std::uint64_t kernel_ns(std::uint64_t bytes, std::uint64_t operations, OperationType type) const;
 
   // Time of a kernel that moves `bytes`.

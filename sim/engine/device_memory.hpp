@@ -1,8 +1,8 @@
-// Memory of one device: capacity, unevictable charges, its context, and the 2 MiB chunks that
-// managed blocks hold. The chunks are on lists in the order of eviction: unused chunks (no page is
-// resident), discarded ones (every page is discarded), then used ones. The chunk that became
-// resident first comes first.
-// Accounting only; it moves nothing. Guarded by the machine's mutex.
+// Accounts for the memory of one device: the capacity, unevictable charges, the device's context,
+// and the 2 MiB chunks that managed blocks hold. The chunks are on lists in the order of eviction:
+// unused chunks (no page is resident), discarded ones (every page is discarded), then used ones. A
+// list starts with the chunk that was put there first. Moves no pages. Guarded by the machine's
+// mutex.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class DeviceMemory {
   void set_capacity(std::size_t bytes) { capacity_bytes_ = bytes; }
 
   std::size_t unevictable_bytes() const { return unevictable_at(capacity_bytes_); }
-  // The same for another capacity.
+  // unevictable_bytes() for another capacity.
   std::size_t unevictable_at(std::size_t capacity_bytes) const;
   std::size_t managed_bytes() const { return managed_bytes_; }
   std::size_t charged_bytes() const { return charged_bytes_; }
@@ -37,11 +37,11 @@ class DeviceMemory {
   // Whether `bytes` more fit after evicting everything evictable.
   bool could_hold(std::size_t bytes) const;
 
-  // Charges unevictable memory. The caller has made room.
+  // Charges unevictable memory. The caller must have made room.
   void charge(std::size_t bytes);
   void release(std::size_t bytes) { charged_bytes_ -= bytes; }
 
-  // Charges the memory of the device's context, if it fits.
+  // Charges the memory of the device's context. The caller must have made room.
   void open_context();
   void close_context() { has_context_ = false; }
 
@@ -49,18 +49,18 @@ class DeviceMemory {
   // kNone releases the chunk.
   void move_to(Block& block, ChunkList list);
 
-  // Sets the charge of the block's memory here to `bytes`: ordinary memory takes single pages.
+  // Sets the charge for the block on this device to `bytes`: ordinary memory takes single pages.
   void charge_held(Block& block, std::size_t bytes);
 
   // The block whose chunk is evicted next, or null if no managed block holds one.
   Block* victim() const;
 
-  // The charge of an allocation of `bytes`: whole 64 KiB below 1 MiB, whole 2 MiB chunks from 1 MiB
-  // on.
+  // Returns the charge of an allocation: `bytes` rounded up to 64 KiB below 1 MiB, and to 2 MiB
+  // chunks from 1 MiB on.
   static std::size_t charge_of(std::size_t bytes);
 
-  // The memory of a context: a 64th of the capacity in whole 64 KiB, at most 512 MiB as on large
-  // devices.
+  // Returns the memory of a context: 1/64 of the capacity, rounded up to 64 KiB, and at most 512
+  // MiB, as on large devices.
   static std::size_t context_bytes(std::size_t capacity_bytes);
 
  private:

@@ -38,7 +38,7 @@ enum class NodeKind {
   kStreamWrite,
 };
 
-// Runs a node's work on a stream of its device, at once.
+// Runs a node's work at once, on a stream of the node's device.
 using NodeWork = std::function<Status(Machine& machine, int device, StreamHandle stream)>;
 
 struct GraphNode {
@@ -46,7 +46,7 @@ struct GraphNode {
   int device;
   NodeWork work;                           // empty: nothing to do
   std::vector<GraphNode*> dependencies;    // without duplicates
-  std::shared_ptr<const KernelCall> call;  // of a kernel; null if unknown
+  std::shared_ptr<const KernelCall> call;  // of a kernel node; null if unknown
   std::shared_ptr<Graph> child;            // the graph that the node launches
 };
 
@@ -62,11 +62,12 @@ class UVMSIM_EXPORT Graph {
 
   const std::vector<std::unique_ptr<GraphNode>>& nodes() const { return nodes_; }
 
-  // Null if the handle is no node of this graph.
+  // Returns null if the handle is not a node of this graph.
   GraphNode* find(GraphNodeHandle node) const;
-  // The graph that contains the node, this one or a child at any depth; else null.
+  // Returns the graph that contains the node: this graph or a child at any depth. Null if none
+  // does.
   const Graph* find_holder(GraphNodeHandle node) const;
-  // The child with that handle, at any depth; else null.
+  // Returns the child graph with that handle, at any depth, or null.
   std::shared_ptr<Graph> find_child(GraphHandle handle) const;
 
   std::vector<GraphNode*> roots() const;
@@ -75,7 +76,7 @@ class UVMSIM_EXPORT Graph {
 
   std::shared_ptr<Graph> clone() const;
 
-  // In Graphviz's language.
+  // Returns the graph in Graphviz's language.
   std::string to_dot() const;
 
   // The node must be in this graph.
@@ -98,7 +99,7 @@ class GraphExec {
 
   const std::vector<Step>& steps() const { return steps_; }
   std::uint64_t flags() const { return flags_; }
-  // Whether that graph has nodes of the same kinds with the same dependencies.
+  // Whether `graph` has nodes of the same kinds with the same dependencies.
   bool has_form_of(const Graph& graph) const;
   // Replaces the work of the step at that position. Returns the old work.
   NodeWork exchange_work(std::size_t position, NodeWork work) {
@@ -107,7 +108,7 @@ class GraphExec {
   // A copy of the original graph.
   const std::shared_ptr<Graph>& graph() const { return graph_; }
 
-  // The end of its last launch; the next launch, on any stream, starts after that.
+  // When the last launch ends. The next launch, on any stream, starts after that.
   std::uint64_t busy_until_ns = 0;
 
  private:

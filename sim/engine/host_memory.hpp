@@ -1,6 +1,6 @@
-// The host's memory: its size, and the bytes in managed blocks and pinned memory. A page keeps its
-// memory when it migrates to a device, until it is freed, as in the modelled driver. Accounting
-// only. Guarded by the machine's mutex.
+// The host's memory: its size, and the bytes in managed blocks and pinned memory. As in the
+// modelled driver, a page that migrates to a device keeps its host memory until the page is freed.
+// Accounting only. Guarded by the machine's mutex.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // Detects the host's own loads and stores to an arena, also in system calls: userfaultfd reports a
-// touch of an unmapped page and blocks it until a thread here has served the fault. That thread
-// uses the device view alone, takes no signals and does not print while it serves a fault.
+// touch of an unmapped page and blocks the toucher until a thread of this class has served the
+// fault. That thread uses only the device view, takes no signals, and does not print while it
+// serves a fault.
 //
-// unmap() may be called with the machine's mutex held; the handler is called without it.
+// unmap() may be called with the machine's mutex held; the handler is called without that mutex.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ class HostTouches {
   };
   // Returns the range of whole pages around the address that the host may access from now on.
   using Handler = std::function<Range(std::uintptr_t address, bool write)>;
-  // The address of the same bytes in the device view.
+  // Returns the address of the same bytes in the device view.
   using DeviceView = std::function<std::byte*(std::uintptr_t address)>;
 
   // Returns null, after a line on stderr, if the kernel refuses.
@@ -32,7 +33,7 @@ class HostTouches {
   // Makes the next touch of the range fault. The contents stay.
   static void unmap(Range range);
 
-  // Call it in a forked child: an inherited descriptor would keep the parent's ranges registered.
+  // Call this in a forked child: an inherited descriptor would keep the parent's ranges registered.
   void abandon() const;
 
  private:

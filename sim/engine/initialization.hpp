@@ -1,7 +1,7 @@
 // The state of this process before a machine exists: whether an interface has been initialised, and
 // its visible devices. All interfaces of a process see the devices that the first initialised
-// interface saw. A driver interface needs an explicit call; a runtime on top of it initialises
-// itself; afterwards both count as initialised. Thread-safe.
+// interface saw. A driver interface needs an explicit initialisation call; a runtime on top of the
+// driver initialises itself. After either, both count as initialised. Thread-safe.
 #pragma once
 
 #include <vector>
@@ -10,14 +10,14 @@
 
 namespace uvmsim {
 
-// Physical numbers of the visible devices, in the order of their ordinals. The first call in a
-// process initialises it and calls `read`; later calls return the same result.
+// Returns the physical numbers of the visible devices, in the order of their ordinals. The first
+// call initialises the process and calls `read`; later calls return the same result.
 UVMSIM_EXPORT const std::vector<int>& initialize(std::vector<int> (*read)());
 
-// The number of those devices; 0 before initialize().
+// The number of visible devices; 0 before initialize().
 UVMSIM_EXPORT int initialized_device_count();
 
-// False if the process was initialised without a visible device.
+// Whether initialize() has run and found a visible device.
 UVMSIM_EXPORT bool is_initialized();
 
 // Whether this process was forked from the process that loaded this library.

@@ -11,7 +11,7 @@ class IntervalAllocator {
  public:
   explicit IntervalAllocator(std::size_t size);
 
-  // Offset of a free interval of that length, or nothing.
+  // Returns the offset of a free interval of that length, or nothing.
   std::optional<std::size_t> allocate(std::size_t length);
 
   // Frees an interval exactly as allocate() returned it.

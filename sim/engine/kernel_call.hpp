@@ -13,9 +13,9 @@ struct KernelCall : std::enable_shared_from_this<KernelCall> {
   const void* function = nullptr;
   uvmsim_grid grid{};
   std::vector<std::vector<std::byte>> values;  // of the arguments
-  std::vector<void*> arguments;                // their addresses
+  std::vector<void*> arguments;                // addresses of `values`
 
-  // Copies the arguments, which have these sizes.
+  // Copies the arguments at `from`, which have the given sizes.
   KernelCall(const void* launched, const uvmsim_grid& on_grid, void* const* from,
              const std::vector<std::size_t>& sizes)
       : function(launched), grid(on_grid) {

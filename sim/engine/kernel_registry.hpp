@@ -1,6 +1,6 @@
 // The kernels of a process, by host function, as a program's start-up code registers them. All
-// interfaces share the registry; in each of them a kernel's handle is its host function.
-// Thread-safe: its own mutex is not held across other calls.
+// interfaces share the registry; in every interface a kernel's handle is its host function.
+// Thread-safe: the registry's mutex is not held across other calls.
 #pragma once
 
 #include <mutex>
@@ -19,7 +19,7 @@ class UVMSIM_EXPORT KernelRegistry {
   // The registering library owns the name.
   void add(const void* function, const char* name);
 
-  // Null for a function that was not registered.
+  // Returns null for a function that was not registered.
   const char* name_of(const void* function) const;
 
   bool is_first_failure(const std::string& name);

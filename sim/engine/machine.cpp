@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kManagedArenaBytes = std::size_t{256} << 30;
 constexpr std::size_t kDeviceArenaBytes = std::size_t{256} << 30;
 
-// An eighth of an arena.
+// The most bytes that keep_back() holds: an eighth of an arena.
 constexpr std::size_t kMostKeptBackBytes = std::size_t{32} << 30;
 
 constexpr std::size_t kRowAlignmentBytes = 512;
@@ -31,7 +31,7 @@ constexpr std::size_t kRowAlignmentBytes = 512;
 std::atomic<Machine*> made{nullptr};
 std::atomic<bool> lost{false};
 
-// MemFree.
+// Returns the kernel's MemFree.
 std::size_t free_host_bytes() {
   std::ifstream file("/proc/meminfo");
   std::size_t kib = 0;
@@ -97,7 +97,8 @@ Machine::Machine(const Settings& settings)
   write_report_at_exit();
 }
 
-// Called after instance() is set, because the thread may have to serve a fault at once.
+// Called after instance() is set, because the thread that serves faults may have to serve one at
+// once.
 void Machine::track_host_touches() {
   if (!settings_.cpu_touches || managed_.size() == 0) return;
   host_touches_ = HostTouches::start(
@@ -168,7 +169,7 @@ void Machine::after_fork_in_child() {
 // ---- memory
 
 MemoryUse Machine::memory_use(int device) {
-  // As the modelled driver reports it: memory that the kernel could reclaim does not count as free.
+  // As in the modelled driver, memory that the kernel could reclaim does not count as free.
   const std::size_t host_free_bytes =
       shares_host_memory() ? free_host_bytes() : std::numeric_limits<std::size_t>::max();
   const std::lock_guard lock(mutex_);
@@ -196,7 +197,7 @@ bool Machine::make_room(int device, std::size_t bytes) {
   return is_made;
 }
 
-// Charges unevictable memory to the device, and to the host if the device shares its memory.
+// Charges unevictable memory to the device, and to the host if the device shares the host's memory.
 bool Machine::charge_device(int device, std::size_t bytes) {
   if (!memory(device).could_hold(bytes)) return false;
   if (shares_host_memory() && !host_.take(bytes)) return false;

@@ -1,8 +1,8 @@
 // The simulated machine: devices, memory of every kind, residency, streams and events behind one
-// interface that the stand-ins translate into theirs. It is made at first use and lives until the
-// process ends. One mutex guards all of it; it is never held while the program's code, a copy of
-// bytes or another library runs. In a child forked after the machine was made there is none:
-// lost_in_fork() is true, and no other function may be called.
+// interface that the stand-ins translate into theirs. The machine is made at first use and lives
+// until the process ends. One mutex guards all of it, and is never held while the program's code, a
+// copy of bytes or another library runs. A child that is forked after the machine was made has no
+// machine: lost_in_fork() is true, and no other function may be called.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ namespace uvmsim {
 class UVMSIM_EXPORT Machine {
  public:
   static Machine& instance();
-  // Null before the first use, and in a forked child that has lost it.
+  // Returns null before the first use, and in a forked child that has lost the machine.
   static Machine* existing();
   static bool lost_in_fork();
 
@@ -63,8 +63,8 @@ class UVMSIM_EXPORT Machine {
   MemoryUse memory_use(int device);
   void reset_peak_use(int device);
   Status set_capacity(int device, std::size_t bytes);
-  // Call it at the first use of a device: its context then takes a part of the device's memory for
-  // good.
+  // Call this at the first use of a device. The device's context takes a part of the device's
+  // memory until destroy_context().
   void open_context(int device);
   // Destroys all memory, streams and events of the context with that number; for a primary context,
   // also the device's pools and default streams.
@@ -72,12 +72,13 @@ class UVMSIM_EXPORT Machine {
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);
-  // Device memory for `rows` rows of `width_bytes` each; every row starts at an aligned address.
+  // Allocates device memory for `rows` rows of `width_bytes` each; every row starts at an aligned
+  // address.
   Status allocate_rows(int device, std::size_t width_bytes, std::size_t rows,
                        std::size_t* out_pitch_bytes, void** out);
   Status allocate_pinned(int device, std::size_t bytes, unsigned flags, void** out);
-  // Frees by start address. Like the modelled calls, first waits for the work of the device, in
-  // virtual time.
+  // Free memory by its start address. Like the modelled calls, first wait for the work of the
+  // device, in virtual time; free_memory() only for Wait::kYes.
   Status free_memory(void* address, Wait wait);
   Status free_pinned(void* address);
   Status register_host(int device, void* address, std::size_t bytes, unsigned flags);
@@ -96,17 +97,19 @@ class UVMSIM_EXPORT Machine {
   Status reset_pool_high(PoolHandle pool);
   Status allocate_from_pool(PoolHandle pool, std::size_t bytes, void** out);
 
-  // ---- memory of other processes: the allocation that holds an address, for another process to
-  // open while this one lives. It is charged to nobody there; what its owner does with it is seen.
+  // ---- memory shared with other processes
+  // Describes the allocation that holds `address`, for another process to open while this process
+  // lives. The memory is charged only to its owner. The other process sees the owner's changes.
   Status export_memory(const void* address, SharedMemory* out);
-  // Opening again returns the same address, which must be closed as often. kInvalidContext for
-  // memory of this process, kNotFound if the other process is gone.
+  // Opening an allocation again returns the same address; each opening needs its own
+  // close_imported(). Returns kInvalidContext for memory of this process, kNotFound if the other
+  // process is gone.
   Status import_memory(int device, const SharedMemory& shared, void** out);
   Status close_imported(void* address);
 
   // ---- memory that the program maps itself. Sizes are multiples of kMappingGranularityBytes.
   Status reserve_addresses(std::size_t bytes, std::size_t alignment_bytes, void** out);
-  // kInvalidValue if something is mapped there.
+  // Returns kInvalidValue if something is mapped in the range.
   Status free_addresses(void* address, std::size_t bytes);
   // A piece lives until its handles are released and its mappings removed.
   Status create_piece(int device, std::size_t bytes, PieceHandle* out);
@@ -133,7 +136,7 @@ class UVMSIM_EXPORT Machine {
   // for a range without a whole page, or of ordinary memory.
   Status discard(int device, StreamHandle stream, MemoryRange range);
   Status placement(MemoryRange range, RangePlacement* out);
-  // Whether these calls accept the range.
+  // Whether the calls above accept the range.
   bool has_placement(MemoryRange range);
   Status policy_at(const void* address, Policy* out);
   Status residency(MemoryRange range, int location, std::size_t* out_bytes);
@@ -141,9 +144,10 @@ class UVMSIM_EXPORT Machine {
   // kNoLocation. A page with copies at several places counts at the first device.
   Status sample_locations(MemoryRange range, std::size_t step_bytes, std::vector<int>* out);
 
-  // ---- work: run at once, or recorded if the stream is being captured. If a capture forbids a
-  // call, here and below, the status names the broken rule. A kernel whose work the caller does
-  // itself cannot be recorded: kCaptureUnsupported.
+  // ---- work: runs at once, or is recorded if the stream is being captured. If a capture forbids a
+  // call, here and below, the status names the broken rule.
+  // A kernel() cannot be recorded, because its caller does the work: it returns
+  // kCaptureUnsupported.
   Status kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
                 const KernelWork& work);
   Status launch_kernel(int device, StreamHandle stream, Kernel kernel);
@@ -163,7 +167,7 @@ class UVMSIM_EXPORT Machine {
   // ---- streams, events, time
   StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);
   Status destroy_stream(StreamHandle handle);
-  // A snapshot; nothing if the handle is invalid.
+  // Returns a snapshot, or nothing if the handle is invalid.
   std::optional<Stream> find_stream(int device, StreamHandle handle);
   Status query_stream(int device, StreamHandle handle);
   Status wait_for_stream(int device, StreamHandle handle);
@@ -173,7 +177,7 @@ class UVMSIM_EXPORT Machine {
 
   EventHandle create_event(int device, unsigned flags, bool timing);
   Status destroy_event(EventHandle handle);
-  // The flags of the event; nothing if the handle is invalid.
+  // Returns the flags of the event, or nothing if the handle is invalid.
   std::optional<unsigned> event_flags(EventHandle handle);
   // kInvalidValue for kExternal if the stream is not being captured.
   Status record_event(int device, EventHandle event, StreamHandle stream,
@@ -201,8 +205,8 @@ class UVMSIM_EXPORT Machine {
   Status admit_unsafe_call();
   // For work that no graph can hold: kOk if the stream is not being captured.
   Status refuse_capture(int device, StreamHandle stream);
-  // These return kInvalidValue for invalid handles, and for graphs that must not be under capture
-  // but are.
+  // The graph calls return kInvalidValue for an invalid handle. So do the calls that need a
+  // finished graph if a capture still records it.
   GraphHandle create_graph();
   Status clone_graph(GraphHandle graph, GraphHandle* out);
   Status destroy_graph(GraphHandle graph);
@@ -215,13 +219,13 @@ class UVMSIM_EXPORT Machine {
                           const std::function<void(const Graph&, const GraphNode&)>& visit);
   Status instantiate_graph(GraphHandle graph, std::uint64_t flags, GraphExecHandle* out);
   Status destroy_graph_exec(GraphExecHandle exec);
-  // Replaces the work of the executable graph by that of `graph`. kIllegalState if their nodes
-  // differ.
+  // Replaces the work of the executable graph by the work of `graph`. Returns kIllegalState if the
+  // two graphs differ in kinds or dependencies of nodes.
   Status update_graph_exec(GraphExecHandle exec, GraphHandle graph);
-  // Replaces the work of a kernel's node by that of the only node of `kernel`.
+  // Replaces the work of a kernel node by the work of the only node of the graph `kernel`.
   Status set_graph_exec_kernel(GraphExecHandle exec, GraphNodeHandle node, GraphHandle kernel);
   Status graph_exec_flags(GraphExecHandle exec, std::uint64_t* out);
-  // The nodes' work takes effect before the call returns; it stops at the first failure.
+  // The nodes' work takes effect before the call returns; the launch stops at the first failure.
   Status launch_graph(int device, StreamHandle stream, GraphExecHandle exec);
 
   // A kernel's time by the cost model.
@@ -252,7 +256,7 @@ class UVMSIM_EXPORT Machine {
   struct CopyEnds {
     End to;
     End from;
-    std::size_t to_extent;  // bytes from the first to the last
+    std::size_t to_extent;  // from the first to the last byte, gaps included
     std::size_t from_extent;
   };
 
@@ -298,7 +302,7 @@ class UVMSIM_EXPORT Machine {
   // the call's status: kOk if the work was recorded, or the broken rule of captures. A null `work`
   // cannot be recorded.
   std::optional<Status> record_or_refuse(Stream& stream, NodeKind kind, const NodeWork& work);
-  // The same for work that the caller waits for.
+  // record_or_refuse() for work that the caller waits for.
   std::optional<Status> refuse_blocking(Stream& stream);
   GraphHandle add_graph(const std::shared_ptr<Graph>& graph);
   std::shared_ptr<Graph> graph_of(GraphHandle handle) const;
@@ -309,8 +313,8 @@ class UVMSIM_EXPORT Machine {
   Status start_kernel(int device, StreamHandle stream, const uvmsim_access* accesses,
                       std::size_t count, const KernelWork& work);
   void track_host_touches();
-  // Serves a touch by the host of an address that it does not reach. Returns the pages that it
-  // reaches afterwards.
+  // Serves the host's touch of an address that the host does not reach. Returns the pages that the
+  // host reaches afterwards.
   MemoryRange touch_by_host(std::uintptr_t address, bool write);
   Status touch(int device, const uvmsim_access& access, std::uint64_t at_ns);
   Status resolve_end(const void* address, std::size_t bytes, CopyEnd expected, End* out);
@@ -334,7 +338,7 @@ class UVMSIM_EXPORT Machine {
   HostMemory host_;
   Arena managed_;
   Arena device_only_;
-  const std::unique_ptr<OrdinaryMemory> ordinary_;  // null if devices do not reach it
+  const std::unique_ptr<OrdinaryMemory> ordinary_;  // null if devices do not reach ordinary memory
   uvmsim_counters& counters_ = counters_of_process();
   Residency residency_;
   std::unique_ptr<HostTouches> host_touches_;  // null if host touches are not tracked
@@ -356,7 +360,8 @@ class UVMSIM_EXPORT Machine {
     void* address;
     int uses;
   };
-  std::map<std::pair<int, std::uint64_t>, Import> imports_;  // by process and allocation there
+  std::map<std::pair<int, std::uint64_t>, Import> imports_;  // by process and the allocation's id
+                                                             // there
 };
 
 }  // namespace uvmsim

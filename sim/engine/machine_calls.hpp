@@ -20,8 +20,7 @@ struct MemoryRange {
   std::size_t size_bytes;
 };
 
-// The kind of memory at an end of a copy, as the caller states it. For kUnknown the machine looks
-// it up.
+// The kind of memory at an end of a copy, as the caller states it. The machine looks up kUnknown.
 enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
 
 struct Copy {
@@ -35,7 +34,7 @@ struct Copy {
   std::size_t from_pitch_bytes = 0;
 };
 
-// A copy as it appears in a trace. An end outside of memory whose pages move has no bytes.
+// A copy as it appears in a trace. An end that is not managed or ordinary memory has size 0.
 struct TracedCopy {
   CopyWay way = CopyWay::kToDevice;
   std::size_t size_bytes = 0;
@@ -48,10 +47,10 @@ struct Fill {
   std::size_t count;
   std::uint32_t value;
   std::size_t value_bytes;               // 1, 2 or 4
-  NodeKind node_kind = NodeKind::kFill;  // its kind in a graph
+  NodeKind node_kind = NodeKind::kFill;  // the kind of its graph node
 };
 
-// A kernel, and its work on the device views.
+// A kernel: the memory that it uses, its cost, and the function that does its work on device views.
 struct Kernel {
   std::vector<uvmsim_access> accesses;
   KernelWork work;
@@ -103,7 +102,7 @@ struct RangePlacement {
 // Identifies device memory for another process.
 struct SharedMemory {
   int process;
-  int memfd;           // its number in that process
+  int memfd;           // the descriptor in that process
   std::size_t offset;  // in the memfd
   std::size_t size_bytes;
   std::uint64_t id;  // of the allocation, in that process

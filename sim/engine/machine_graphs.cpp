@@ -155,7 +155,7 @@ Status Machine::destroy_graph(GraphHandle handle) {
   std::shared_ptr<Graph> graph;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   graph = graph_of(handle);
-  // A capture owns its graph, and a parent its child.
+  // A capture owns its graph, and a parent graph owns its child.
   if (graph == nullptr || !graphs_.contains(handle) || captures_.is_capturing(*graph))
     return Status::kInvalidValue;
   graphs_.erase(handle);

@@ -17,8 +17,8 @@ Policy Machine::in_force(const AllocationRecord& record, Policy policy) {
   return policy;
 }
 
-// The record that contains the whole range: an allocation, or the program's own memory if devices
-// reach it. Else null.
+// Returns the record that contains the whole range: an allocation, or the record of ordinary memory
+// if devices reach that. Otherwise returns null.
 AllocationRecord* Machine::record_of(MemoryRange range) {
   AllocationRecord* record = allocations_.find(address_of(range));
   if (record == nullptr) return ordinary_record(range);
@@ -26,8 +26,8 @@ AllocationRecord* Machine::record_of(MemoryRange range) {
   return range.size_bytes <= record->allocation.size_bytes - offset ? record : nullptr;
 }
 
-// Null if devices do not reach such memory, or if part of the range is unmapped or belongs to the
-// machine.
+// Returns null if devices do not reach ordinary memory, or if part of the range is unmapped or
+// belongs to the machine.
 AllocationRecord* Machine::ordinary_record(MemoryRange range) {
   const std::uintptr_t address = address_of(range);
   if (ordinary_ == nullptr || range.size_bytes == 0) return nullptr;
@@ -42,20 +42,20 @@ AllocationRecord* Machine::ordinary_record(MemoryRange range) {
   return &ordinary_->record();
 }
 
-// The machine does not see when the program unmaps memory, so it looks now.
+// The machine does not see when the program unmaps memory, so check the mappings now.
 void Machine::forget_unmapped() {
   if (ordinary_ == nullptr) return;
   residency_.forget_unmapped();
   ordinary_->forget_unmapped();
 }
 
-// The record of the range if its pages move, else null.
+// Returns the record of the range if its pages can move, else null.
 AllocationRecord* Machine::placed_record(MemoryRange range) {
   AllocationRecord* record = range.size_bytes == 0 ? nullptr : record_of(range);
   return record != nullptr && record->placement != nullptr ? record : nullptr;
 }
 
-// The numbers of the pages, rounded out.
+// Returns the numbers of the pages that the range touches.
 PageRange Machine::pages_of(const AllocationRecord& record, MemoryRange range) const {
   const std::size_t base = first_page_of(record);
   const std::size_t offset = address_of(range) - record.allocation.address;
@@ -87,7 +87,7 @@ Status Machine::prefetch(int device, StreamHandle stream, MemoryRange range, int
   if (target == nullptr) return Status::kInvalidHandle;
   AllocationRecord* record = placed_record(range);
   if (record == nullptr) return Status::kInvalidValue;
-  // A graph has no prefetch nodes, so record an empty one.
+  // A graph has no prefetch nodes, so a capturing stream refuses the call.
   if (const auto outcome = record_or_refuse(*target, NodeKind::kEmpty, nullptr)) return *outcome;
   ++counters_.prefetch_calls;
   const PageRange pages = pages_of(*record, range);

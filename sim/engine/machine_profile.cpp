@@ -29,7 +29,7 @@ enum class Need { kAlways, kOwnMemory, kNever };  // which machines need the key
 struct Figure {
   std::string_view key;
   double Costs::*value;
-  double scale;  // from the file's unit to the model's
+  double scale;  // the factor from the file's unit to the unit in Costs
   Need need;
 };
 

@@ -1,5 +1,5 @@
 // Describes a simulated machine: the memory of its devices, the rules of its driver, and its costs.
-// The default is the ideal machine; others are TOML files (sim/profiles/). A value.
+// The default is the ideal machine; other machines are TOML files (sim/profiles/). A plain value.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace uvmsim {
 
 enum class Profile {
   kDiscrete,    // devices have memory of their own
-  kIntegrated,  // they share the host's
+  kIntegrated,  // devices share the host's memory
   kHmm,         // discrete, and devices reach the program's ordinary memory by page faults
-  kCoherent,    // discrete, and devices reach it through the host's page tables, over a coherent
-                // link
+  kCoherent,    // discrete, and devices reach ordinary memory through the host's page tables, over
+                // a coherent link
 };
 
 struct MachineProfile {
-  std::string name = "UVM Simulated Device";  // of each device
+  std::string name = "UVM Simulated Device";  // the name of each device
   Profile memory = Profile::kDiscrete;
   std::size_t capacity_bytes = std::size_t{8} << 30;  // of each device
   bool concurrent_managed_access = true;
@@ -35,17 +35,18 @@ UVMSIM_EXPORT void follow_memory_kind(MachineProfile* profile);
 // The bytes of the host's memory; if devices share it, at most their capacity.
 UVMSIM_EXPORT std::size_t host_capacity_bytes(const MachineProfile& profile);
 
-// The message names the file, the key and the accepted values.
+// A profile cannot be used. The message names the file, the key and the accepted values.
 class ProfileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Reads a file, which must have exactly the figures that such a machine needs. Throws ProfileError.
+// Reads a profile. The file must have exactly the keys that such a machine needs; otherwise throws
+// ProfileError.
 UVMSIM_EXPORT MachineProfile read_profile(const std::string& path);
 
-// The file of a profile by its name, or the argument itself if it has a slash or ends with ".toml".
-// Named profiles are in the folder `profiles` beside the library.
+// Returns the path of the profile with this name, or the argument itself if it has a slash or ends
+// with ".toml". Named profiles are in the folder `profiles` beside the library.
 UVMSIM_EXPORT std::string profile_path(const std::string& name_or_path);
 
 }  // namespace uvmsim

@@ -1,6 +1,6 @@
 // The rules of the driver that differ between machines. The defaults are the ideal machine's: a
 // fault migrates only the touched pages, thrashing is not detected, and the host's memory is
-// unlimited. Values; a profile sets them.
+// unlimited. Plain values; a profile sets them.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@ namespace uvmsim {
 // Service of device faults (uvm_perf_prefetch.c and uvm_gpu_replayable_faults.c of the modelled
 // driver).
 struct FaultRules {
-  std::size_t granularity_pages =
-      1;  // the aligned group of pages that a faulted page brings: 16 for 64 KiB
+  // Pages in the aligned group that a faulted page brings: 16 for 64 KiB.
+  std::size_t granularity_pages = 1;
   // Around a fault, the largest subtree of the block with more than this percentage of its pages
   // resident or faulted becomes resident. 0: none.
   unsigned density_percent = 0;
-  bool first_touch_fills_block = false;  // at the preferred location
-  std::size_t faults_at_once = 0;  // pending faults of a kernel in one block; 0: for all of its
-                                   // pages
-  std::size_t batch_faults = 256;  // serviced together
+  bool first_touch_fills_block = false;  // only at the preferred location
+  std::size_t faults_at_once = 0;  // pending faults of a kernel in one block; 0: one for each of
+                                   // its pages
+  std::size_t batch_faults = 256;  // faults that are serviced together
 };
 
 // If processors take pages from each other again and again, the pages are throttled, then pinned
@@ -29,11 +29,11 @@ struct ThrashingRules {
   bool detects = false;
   unsigned threshold = 3;           // migrations, each at most `lapse_ns` after the one before
   std::uint64_t lapse_ns = 500000;  // also the sleep of a throttled processor
-  unsigned throttles = 10;          // until the page is pinned
+  unsigned throttles = 10;          // before the page is pinned
   unsigned pin_lapses = 300;
-  unsigned epoch_lapses =
-      2000;                  // after this time without a migration, a block's record is dropped ...
-  unsigned most_resets = 4;  // ... at most this often
+  // After this time without a migration, a block's record is dropped, at most `most_resets` times.
+  unsigned epoch_lapses = 2000;
+  unsigned most_resets = 4;
 };
 
 struct MemoryRules {

@@ -132,7 +132,7 @@ Status Machine::resolve_end(const void* address, std::size_t bytes, CopyEnd expe
   return Status::kOk;
 }
 
-// The location at which an explicit copy puts managed pages that are nowhere.
+// Returns the location at which an explicit copy puts managed pages that are nowhere.
 int Machine::landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end,
                            int device) const {
   const std::size_t page = (address - record.allocation.address) / kPageBytes;
@@ -157,7 +157,7 @@ Status Machine::place_rows(const Copy& copy, const CopyEnds& ends, int device, b
   const CopyEnd expected = write ? copy.to_end : copy.from_end;
   const auto* address = static_cast<const std::byte*>(write ? copy.to : copy.from);
   const std::size_t pitch_bytes = write ? copy.to_pitch_bytes : copy.from_pitch_bytes;
-  // Gaps of less than a page skip no page.
+  // If the gap between rows is shorter than a page, the copy uses every page.
   if (copy.rows == 1 || pitch_bytes < copy.width_bytes + kPageBytes) {
     const std::size_t bytes = write ? ends.to_extent : ends.from_extent;
     return place_copy_end(end, address, bytes, expected, device, write);

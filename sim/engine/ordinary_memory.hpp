@@ -1,6 +1,6 @@
 // The program's own memory on a machine whose devices reach it. One record for the whole address
-// space holds the advice on its pages. The machine does not see mappings and unmappings, so it asks
-// the kernel each time. Host and devices use the same addresses.
+// space holds the advice on its pages. The machine does not see mappings and unmappings, so it
+// checks the kernel's mappings each time. Host and devices use the same addresses.
 //
 // Owns the record; guarded by the machine's mutex.
 #pragma once
@@ -24,7 +24,7 @@ class OrdinaryMemory {
   // Whether each page of the range is mapped, with any access.
   static bool is_mapped(std::uintptr_t address, std::size_t size_bytes);
 
-  // The mapped pages of the 2 MiB at `address`.
+  // Returns the mapped pages of the 2 MiB block at `address`.
   static PageMask mapped_pages(std::uintptr_t address);
 
   // Drops advice and prefetches of unmapped pages.

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::size_t kHostGroupPages = 16;  // 64 KiB
 
-// The pages that the host allocates: around each page, the largest of 2 MiB, 64 KiB and 4 KiB in
-// which nothing is allocated yet.
+// Returns the pages that the host allocates: around each page, the largest unallocated piece of 2
+// MiB, 64 KiB or 4 KiB.
 PageMask host_allocation(const PageMask& pages, const PageMask& backed) {
   if (backed.none()) return ~PageMask{};
   PageMask taken;
@@ -120,7 +120,7 @@ void PageMover::unmap_from_host(Block& block, const PageMask& pages) {
 
 // ---- chunks
 
-// The list for a held chunk.
+// Returns the list on which a held chunk belongs.
 ChunkList PageMover::wanted_list(const BlockPages& pages, int device) {
   if (pages.at(device).resident.none()) return ChunkList::kUnused;
   return pages.discarded.all() ? ChunkList::kDiscarded : ChunkList::kUsed;
@@ -150,8 +150,8 @@ bool PageMover::hold_chunk(int device, Block& block) {
   return true;
 }
 
-// Makes room for the arriving pages alone. First moves the block to the end of its list, so that it
-// is evicted last.
+// Makes room for the arriving pages only. First moves the block to the end of its list, so that
+// this block is evicted last.
 bool PageMover::hold_pages(int device, Block& block, const PageMask& arriving) {
   if (block.holds_chunk(device)) memory(device).move_to(block, ChunkList::kUsed);
   if (!make_room(device, bytes_of(arriving))) return false;
@@ -186,8 +186,8 @@ bool PageMover::make_room(int device, std::size_t bytes) {
   return true;
 }
 
-// Moves all pages to the host. Discarded pages and those with a copy elsewhere need no transfer.
-// Returns false, and does nothing, if the host has no room.
+// Moves all pages of the block on the device to the host. Discarded pages and pages with a copy on
+// the host need no transfer. Returns false, and does nothing, if the host has no room.
 bool PageMover::evict(int device, Block& block) {
   drop_unmapped(block);
   if (!block.holds_chunk(device)) return true;

@@ -2,8 +2,8 @@
 // bytes that a real machine would copy, zero and allocate. Residency decides which pages move.
 // Bytes never move, only masks change (see Arena).
 //
-// Refers to the blocks, to the devices' and the host's memory, and to the counters of the machine,
-// whose mutex guards it.
+// Refers to the blocks, to the devices' and the host's memory, and to the counters of the machine.
+// The machine's mutex guards all of these and this class.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class PageMover {
   using Mapped = std::function<PageMask(std::size_t ordinary_block)>;
   enum class Others { kKeep, kDrop };
 
-  // Called when pages that the host reaches leave the host: its next touch must fault.
+  // Called when pages that the host reaches leave the host: the host's next touch must fault.
   using LeftHost = std::function<void(const Block&, const PageMask&)>;
 
   PageMover(BlockTable& blocks, std::vector<DeviceMemory>& memories, HostMemory& host,
@@ -42,12 +42,12 @@ class PageMover {
 
   void set_left_host(LeftHost left_host) { left_host_ = std::move(left_host); }
 
-  // Makes the pages resident at the location, and drops or keeps other copies. The block is evicted
-  // last. kOutOfMemory if a chunk or host memory is needed and there is none.
+  // Makes the pages resident at the location, and drops or keeps other copies. The block becomes
+  // the last to be evicted. Returns kOutOfMemory if no chunk or no host memory is left.
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
 
-  // The same for a whole block whose pages are known to be at one place, or nowhere, without
-  // looking at each. Returns false, and moves nothing, if they are not or if memory is short.
+  // Moves a whole block whose pages are all at one place, or all nowhere, without looking at each
+  // page. Returns false, and moves nothing, if the block is not like that or memory is short.
   bool move_whole(int location, Block& block);
 
   void drop_elsewhere(int location, Block& block, const PageMask& pages);
@@ -60,13 +60,13 @@ class PageMover {
   // Frees the pages. Releases chunks that have no page left.
   void drop(Block& block, const PageMask& pages);
   void drop_whole(Block& block);
-  // The same for pages of ordinary memory that the program has unmapped, which the machine does not
-  // see.
+  // Frees pages of ordinary memory that the program has unmapped. The machine does not see
+  // unmappings.
   void drop_unmapped(Block& block);
   void drop_unmapped();
 
-  // Evicts until `bytes` are free on the device. Returns false if that is impossible; evicts
-  // nothing if unevictable memory is the reason.
+  // Evicts until `bytes` are free on the device. Returns false if that is impossible. If
+  // unevictable memory is the reason, evicts nothing.
   bool make_room(int device, std::size_t bytes);
 
   // Returns the work done since the last call.

@@ -1,4 +1,5 @@
-// The program's advice for a run of pages. A value; each allocation keeps them in a SpanMap.
+// The program's advice for a run of pages. A plain value; an allocation keeps its policies in a
+// SpanMap.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ enum class Advice {
   kUnsetAccessedBy,
 };
 
-// `policy` after `advice` about `location` (a device or kHost; ignored by advice without a
-// location).
+// Returns `policy` changed by `advice` for `location`: a device or kHost, ignored by advice without
+// a location.
 inline Policy advised(Policy policy, Advice advice, int location) {
   switch (advice) {
     case Advice::kSetReadMostly:

@@ -1,5 +1,5 @@
 // The stream-ordered pools of all devices, with the default and the current pool of each device.
-// The machine's lock guards them.
+// Guarded by the machine's mutex.
 #pragma once
 
 #include <cstdint>

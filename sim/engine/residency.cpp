@@ -61,7 +61,7 @@ Status Residency::touch_block(const Fault& fault, Block& block, const PageMask& 
   return status;
 }
 
-// Devices share the host's memory.
+// For devices that share the host's memory.
 Status Residency::touch_shared_memory(Block& block, const PageMask& pages) {
   const PageMask missing = pages & ~block.by_page->host;
   if (missing.none()) return Status::kOk;
@@ -70,9 +70,9 @@ Status Residency::touch_shared_memory(Block& block, const PageMask& pages) {
   return mover_.make_resident(kHost, block, missing, Others::kDrop);
 }
 
-// The cases have the modelled driver's order: preferred here, nowhere, accessed-by, preferred
-// elsewhere, here. (touch_read_mostly() handles read duplication, which comes first; pages pinned
-// because of thrashing were removed before.)
+// Tests the cases in the modelled driver's order: preferred here, nowhere, accessed-by, preferred
+// elsewhere, here. Read duplication comes first; touch_read_mostly() handles it. Pages pinned
+// because of thrashing were removed before.
 Residency::Destinations Residency::destinations(const Fault& fault, const Block& block,
                                                 const PageMask& missing) const {
   const Policy& policy = fault.policy;
@@ -170,8 +170,8 @@ Status Residency::bring_by_faults(const Fault& fault, int location, Block& block
   return Status::kOk;
 }
 
-// For thrashing pages: the device sleeps before it gets them, or uses them in place. Pinned pages
-// that it cannot use in place go to the host, where all devices can.
+// Serves thrashing pages. For throttled pages the device sleeps first; pinned pages it uses in
+// place. Pinned pages that the device does not reach go to the host, which all devices reach.
 Status Residency::pin(const Fault& fault, Block& block, PageMask* missing) {
   const PageMask elsewhere = *missing & block.by_page->anywhere();
   const Thrashing::Answer answer = thrashing_.answer(block.index, elsewhere, fault.access.at_ns);
@@ -204,7 +204,8 @@ void Residency::use_remotely(int device, Block& block, const PageMask& pages, bo
   mover_.work().remote_bytes += bytes_of(pages);
 }
 
-// If the device counts remote accesses, enough of them migrate the pages of a block to it.
+// Counts the device's remote accesses, if the machine has access counters. At the threshold, the
+// block's pages on the host migrate to the device.
 Status Residency::count_accesses(int device, Block& block, const PageMask& pages) {
   const std::uint64_t threshold = rules_.memory.access_counter_threshold;
   if (threshold == 0) return Status::kOk;
@@ -229,8 +230,8 @@ PageMask Residency::usable_in_place(int device, const Block& block) const {
 
 // ---- touches by the host
 
-// The host reaches its own pages, and those of devices over a coherent link. Other pages migrate to
-// it by a fault, as to a device.
+// The host reaches its own pages, and pages of devices over a coherent link. Other pages migrate to
+// the host by a fault, as they do to a device.
 Status Residency::touch_by_host(std::size_t page, PageRange range, const Policy& policy,
                                 Access access, PageRange* out_mapped) {
   Block& block = blocks_.at(page / kPagesPerBlock);

@@ -6,8 +6,8 @@
 // page that only the host has touched is "nowhere", and a page on a device stays there while the
 // host reads it. The bytes are right in both cases.
 //
-// Owns the blocks; refers to the devices' memory and to the counters of the machine, whose mutex
-// guards it.
+// Owns the blocks; refers to the devices' memory and to the counters of the machine. Guarded by the
+// machine's mutex.
 #pragma once
 
 #include <cstddef>
@@ -45,53 +45,52 @@ class Residency {
   // mapped. A touch by a kernel there then changes nothing, under any policy.
   bool is_whole_at(int location, PageRange pages);
 
-  // A kernel of `device` touches pages of one policy. Further pages migrate with them only within
-  // `range`, which has the same policy. kOutOfMemory if a chunk or host memory is needed and there
-  // is none; earlier pages have moved.
+  // Serves a kernel of `device` that touches `pages`, all of one policy. Further pages migrate with
+  // them only within `range`, which has the same policy. Returns kOutOfMemory if no chunk or no
+  // host memory is left; earlier pages have then moved.
   Status touch(int device, PageRange pages, PageRange range, const Policy& policy, Access access);
 
-  // The host's own code touches a page that it does not reach. `range` is as for touch().
-  // Afterwards the host reaches the pages in `out_mapped`, this one included, without a fault,
-  // until left_host is called.
+  // Serves a touch by the host's own code of a page that the host does not reach. `range` is as for
+  // touch(). Afterwards the host reaches the pages in `out_mapped`, this one included, without a
+  // fault, until left_host is called.
   Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
                        PageRange* out_mapped);
   void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }
 
-  // Applies advice for `pages` to `policies`, whose index 0 is page `base`. Removes mappings and
-  // copies that the advice ends.
+  // Applies advice for `pages` to `policies`; index 0 of `policies` is page `base`. Removes the
+  // mappings and copies that the advice ends.
   void advise(SpanMap<Policy>* policies, std::size_t base, PageRange pages, Advice advice,
               int location);
 
-  // Makes all pages resident at `location`, and no longer discarded. Keeps other copies if the
-  // policy is read-mostly. Errors as for touch().
+  // Makes all pages resident at `location`, and marks them as not discarded. Keeps other copies if
+  // the policy is read-mostly. Errors as for touch().
   Status prefetch(int location, PageRange pages, const Policy& policy);
 
   // Marks the contents of the pages as useless. Skips pages that are nowhere.
   void discard(PageRange pages);
 
-  // An explicit copy reads or writes the pages in place; pages that are nowhere become resident at
-  // `location`.
+  // Serves an explicit copy that reads or writes the pages in place. Pages that are nowhere become
+  // resident at `location`.
   Status copy_access(int location, PageRange pages, bool write);
 
-  // Keeps one copy of each page, if possible that at `preferred`, after read duplication was
-  // switched off.
+  // Ends read duplication: keeps one copy of each page, if possible the copy at `preferred`.
   void collapse(PageRange pages, int preferred = kNoLocation);
 
-  // Removes devices' remote mappings of the pages: after read duplication was switched on, or, for
-  // one device, after it became their preferred location.
+  // Removes devices' remote mappings of the pages. Used after read duplication was switched on and,
+  // for one device, after that device became the preferred location.
   void unmap_remote(PageRange pages, int device = kNoLocation);
 
   // Frees the pages. Releases chunks that have no page left.
   void forget(PageRange pages);
 
-  // The same for pages of ordinary memory that the program has unmapped, which the machine does not
-  // see.
+  // Frees pages of ordinary memory that the program has unmapped. The machine does not see
+  // unmappings.
   void forget_unmapped() { mover_.drop_unmapped(); }
 
   // Evicts until `bytes` are free on the device. Returns false if that is impossible.
   bool make_room(int device, std::size_t bytes) { return mover_.make_room(device, bytes); }
 
-  // The number of blocks of the range of which a page was resident since their memory was
+  // Returns the number of blocks in the range that had a resident page since their memory was
   // allocated.
   std::uint64_t populated_blocks(PageRange pages) const;
 
@@ -117,11 +116,11 @@ class Residency {
     const Policy& policy;
     Access access;
   };
-  // Where missing pages go that a device has touched.
+  // Where the pages go that a device touches and does not have.
   struct Destinations {
     PageMask here;
-    PageMask at_preferred;  // and used from there
-    PageMask in_place;      // not moved, and used in place
+    PageMask at_preferred;  // move there, and are used from there
+    PageMask in_place;      // stay, and are used where they are
   };
 
   Status touch_block(const Fault& fault, Block& block, const PageMask& pages);

@@ -1,5 +1,5 @@
 // A value for every index of [0, size), stored as spans. Setting a part of a span to another value
-// splits it. Spans never merge again, as in the modelled driver, in which advice on part of a range
+// splits the span. Spans never merge again: in the modelled driver too, advice on part of a range
 // splits the range for good. Not synchronised; owned by an allocation and guarded by the machine's
 // mutex.
 #pragma once

@@ -25,10 +25,10 @@ class Thrashing {
     PageMask pinned;
   };
 
-  // Call it when a processor faults on pages that are elsewhere.
+  // Call this when a processor faults on pages that are elsewhere.
   Answer answer(std::size_t block, const PageMask& pages, std::uint64_t now_ns);
 
-  // Call it after faults have moved the pages.
+  // Call this after faults have moved the pages.
   void note_migration(std::size_t block, const PageMask& pages, std::uint64_t now_ns);
 
   void forget(std::size_t block, const PageMask& pages);

@@ -92,12 +92,12 @@ class UVMSIM_EXPORT PrimaryContexts {
   static bool is_active(int device);
   static void retain(int device);
   static bool release(int device);  // false if it was not retained
-  // Whether the context has ended: only primary contexts that are not active have.
+  // Whether the context has ended. Only an inactive primary context has.
   static bool has_ended(int context) { return context < kMostDevices && !is_active(context); }
   static void reset(int device);
 
-  // Call it when a context of the device is created. The first one takes its part of the device's
-  // memory.
+  // Call this when a context of the device is created. The first call charges the context's memory
+  // to the device.
   static void open(int device);
 };
 

@@ -20,20 +20,20 @@
 
 namespace uvmsim {
 
-// The program's handle of an event. A stream's handle is an address too, or a small number for
-// default streams.
+// The program's handle of an event. A stream's handle is an address too; default streams have small
+// numbers.
 using EventHandle = void*;
 
 struct Stream {
   int device;
-  int context = -1;    // destroyed with it; -1: a default stream, or one of the machine
+  int context = -1;    // destroyed with this context; -1: a default or internal stream
   std::uint64_t id;    // unique in the process
-  unsigned flags = 0;  // as given by the caller; the engine attaches no meaning
+  unsigned flags = 0;  // as given by the caller; the engine does not interpret them
   int priority = 0;
   bool blocking = true;  // ordered with the device's default stream
   bool is_default = false;
   std::uint64_t busy_until_ns = 0;
-  std::shared_ptr<Capture> capture = nullptr;  // of which it is part, if any
+  std::shared_ptr<Capture> capture = nullptr;  // the capture in progress on this stream, if any
   std::vector<GraphNode*> capture_tips = {};   // dependencies of the next recorded node
 };
 
@@ -44,8 +44,9 @@ struct Event {
   bool timing = true;
   bool recorded = false;
   std::uint64_t time_ns = 0;
-  std::shared_ptr<Capture> capture = nullptr;  // the capture of its last record, if any
-  std::vector<GraphNode*> capture_tips = {};   // the nodes it stands for, until that capture ends
+  std::shared_ptr<Capture> capture = nullptr;  // in which it was last recorded, if any
+  // Until that capture ends: the nodes that a stream waiting for this event depends on.
+  std::vector<GraphNode*> capture_tips = {};
 };
 
 class UVMSIM_EXPORT Timeline {
@@ -62,25 +63,25 @@ class UVMSIM_EXPORT Timeline {
   std::vector<Stream*> per_thread_streams_of(int device);
   void destroy_events_of(int context);
 
-  // `device` matters for default streams only. Null if the handle is invalid.
+  // Returns null if the handle is invalid. `device` matters for default streams only.
   Stream* find_stream(int device, StreamHandle handle);
 
   EventHandle create_event(int device, unsigned flags, bool timing);
   bool destroy_event(EventHandle handle);
   Event* find_event(EventHandle handle);
 
-  // Puts work of that length on the stream, after everything that the stream waits for.
+  // Puts work of this duration on the stream, after everything that the stream waits for.
   void submit(Stream& stream, std::uint64_t duration_ns) {
     submit(stream, Phases{.kernel_ns = duration_ns});
   }
-  // The same for work that occupies lanes of the device, phase by phase.
+  // Puts work on the stream that occupies lanes of the device, phase by phase.
   void submit(Stream& stream, const Phases& phases);
 
-  // For work of the calling thread itself, which waits for the lanes.
+  // Runs work of the calling thread. The thread waits for the lanes and until the work ends.
   void run_on_host(int device, const Phases& phases);
 
-  // For work that locks the address space: it waits until no fault is serviced, and no fault is
-  // serviced meanwhile.
+  // Runs work that locks the address space: the work waits until no fault is being serviced, and no
+  // fault is serviced during the work.
   void run_exclusively(std::uint64_t duration_ns);
 
   void record(Event& event, Stream& stream);
@@ -90,13 +91,14 @@ class UVMSIM_EXPORT Timeline {
   std::uint64_t completion_ns(const Stream& stream) const;
   std::uint64_t device_completion_ns(int device) const;
 
-  // The start time of work put on the stream now.
+  // The time at which work that is put on the stream now would start.
   std::uint64_t earliest_start_ns(const Stream& stream) const;
 
-  // Moves the host's clock to that time, if it is later.
+  // Moves the host's clock forward to `time_ns`. Does nothing if the clock is already past
+  // `time_ns`.
   void wait_until(std::uint64_t time_ns);
 
-  // Whether that time has passed. If not, the query itself takes a little time.
+  // Returns whether `time_ns` has passed. If it has not, the query itself takes `query_ns_`.
   bool query(std::uint64_t time_ns);
 
  private:
@@ -116,8 +118,8 @@ class UVMSIM_EXPORT Timeline {
   std::uint64_t next_id_ = 1;
   std::vector<Lanes> lanes_;      // by device
   std::vector<Stream> defaults_;  // by device
-  // By device: two streams that are busy as long as any destroyed blocking stream, or any other
-  // destroyed stream. The work of a destroyed stream continues.
+  // For each device, two streams that stand for all destroyed ones: [0] for non-blocking streams,
+  // [1] for blocking streams. Each stays busy until the work of its destroyed streams ends.
   std::vector<std::array<Stream, 2>> destroyed_;
   std::map<std::pair<std::uint64_t, int>, Stream> per_thread_;  // by thread's number and device
   std::unordered_map<StreamHandle, std::unique_ptr<Stream>> streams_;

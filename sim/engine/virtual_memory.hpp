@@ -31,7 +31,7 @@ class VirtualMemory {
   struct Mapping {
     std::size_t size_bytes;
     PieceHandle piece;
-    std::uint64_t devices = 0;  // bit mask of the devices that may use it
+    std::uint64_t devices = 0;  // bit mask of the devices that may use the mapping
   };
   // Adjacent mappings of one device's memory with the same access.
   struct Run {

@@ -24,7 +24,7 @@ using TraceOrder = void (*)(int device, const void* stream, const void* signal, 
 std::atomic<TraceKernel> trace_kernel{nullptr};
 std::atomic<TraceOrder> trace_order{nullptr};
 
-// The stream in the allocator's numbering.
+// Returns the stream's handle in the allocator's numbering: 2 for a thread's own default stream.
 StreamHandle named(StreamHandle stream) {
   const bool is_own = stream == nullptr && ThreadContext::current().has_own_default_stream;
   return is_own ? reinterpret_cast<StreamHandle>(2) : stream;

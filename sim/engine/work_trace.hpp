@@ -1,7 +1,7 @@
 // Reports a program's work on streams to uvmalloc's trace, if that library is in the process and
-// writes one (uvmalloc_trace_kernel in uvmalloc.h). It finds the library by name, because programs
-// also run here without it. Until then it does nothing. Thread-safe; never called with the
-// machine's mutex held.
+// writes a trace (uvmalloc_trace_kernel in uvmalloc.h). Finds the library by name, because programs
+// also run here without it. Does nothing until the library is found. Thread-safe; never called with
+// the machine's mutex held.
 #pragma once
 
 #include <span>
@@ -23,8 +23,8 @@ enum class TracedOrder {
 
 class WorkTrace {
  public:
-  // Looks for the library until it is found. A program's allocator is loaded before it allocates,
-  // so calls that allocate look.
+  // Looks for the library until it is found. Allocating calls do this, because a program loads its
+  // allocator before it allocates.
   static void find_library();
 
   static void kernel(int device, StreamHandle stream, const KernelWork& work,
