@@ -1,5 +1,5 @@
-// The start of every entry point of the stand-ins. It counts the call by its exported name, fails
-// if a failure was requested, and fails in a forked child, which has no device.
+// The start of every entry point of the stand-ins: counts the call by its exported name, fails if a
+// failure was requested, and fails in a forked child, which has no device.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace uvmsim::api {
 // "Not initialized" in both interfaces.
 inline constexpr int kNotInitializedError = 3;
 
-// The error that the entry point must return at once, if any.
+// Returns the error with which the entry point must end at once, if any.
 inline std::optional<int> refuse(CallRecord& call) {
   if (const auto failure = call.enter()) return failure;
   if (Machine::lost_in_fork()) return kNotInitializedError;

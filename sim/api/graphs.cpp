@@ -210,7 +210,7 @@ Status print_graph(GraphHandle graph, const char* path) {
   return std::fclose(file) == 0 && written ? Status::kOk : Status::kOperatingSystem;
 }
 
-// ---- making graphs, and executable ones
+// ---- creating graphs and executable graphs
 
 Status create_graph(GraphHandle* out, unsigned flags) {
   if (out == nullptr || flags != 0) return Status::kInvalidValue;

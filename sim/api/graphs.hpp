@@ -23,15 +23,15 @@ void* const* list_of(Handle const* handles) {
   return reinterpret_cast<void* const*>(handles);
 }
 
-// `mode` is the interfaces' number; kInvalidValue if there is no such mode.
+// `mode` is a number of the interfaces. Returns kInvalidValue if there is no such mode.
 Status begin_capture(int device, StreamHandle stream, int mode);
-// Sets the calling thread's mode to `*mode`, and `*mode` to the former one.
+// Sets the calling thread's mode to `*mode`, and `*mode` to the former mode.
 Status exchange_capture_mode(int* mode);
-// 0 none, 1 active, 2 invalidated.
+// Writes 0 for none, 1 for active, 2 for invalidated.
 Status capture_status(int device, StreamHandle stream, int* out);
 
-// All but the stream and the status may be null. Edges are all of the default kind, for which the
-// interfaces give no data.
+// All pointers but `status` may be null. All edges have the default kind, for which the interfaces
+// give no data.
 struct CaptureInfoOut {
   int* status;
   unsigned long long* id = nullptr;
@@ -58,10 +58,10 @@ Status node_dependencies(GraphNodeHandle node, GraphNodeHandle* out, void* edge_
 Status node_dependents(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
                        std::size_t* count);
 Status node_type(GraphNodeHandle node, int* out);
-// How the program launched the kernel of a node. kInvalidValue if the node is no kernel,
-// kNotSupported if the launch is not known.
+// Gets how the program launched the kernel of a node. Returns kInvalidValue if the node is not a
+// kernel, kNotSupported if the launch is not known.
 Status kernel_call(GraphNodeHandle node, std::shared_ptr<const KernelCall>* out);
-// The graph that a node launches, which belongs to the node.
+// Gets the graph that a node launches; the node owns that graph.
 Status child_graph(GraphNodeHandle node, GraphHandle* out);
 
 // Overwrites the file with the graph in Graphviz's language.
@@ -69,11 +69,11 @@ Status print_graph(GraphHandle graph, const char* path);
 
 Status create_graph(GraphHandle* out, unsigned flags);
 Status clone_graph(GraphHandle graph, GraphHandle* out);
-// A node that calls `function(argument)`, or nothing.
+// Adds a node that calls `function(argument)`, or an empty node if `function` is null.
 using HostCallback = void (*)(void* argument);
 Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependencies,
                 std::size_t count, HostCallback function, void* argument, GraphNodeHandle* out);
-// kNotSupported for graphs to be launched by a device.
+// Returns kNotSupported for graphs to be launched by a device.
 Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecHandle* out);
 // On failure `*out` keeps its value; kInvalidValue if `out` is null.
 Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out);

@@ -28,7 +28,7 @@ bool is_spin_kernel(const std::string& name) {
          name.find("spin_kernel_ms") == std::string::npos;
 }
 
-// Translates the result of a plug-in for a kernel that it knows.
+// Translates a plug-in's result for a kernel that the plug-in knows.
 Status status_of(int result) {
   switch (result) {
     case UVMSIM_OK:
@@ -50,7 +50,7 @@ bool is_capturing(const KernelLaunch& launch) {
          info.state == CaptureState::kActive;
 }
 
-// While it lives, the nodes of kernels that the thread records refer to this call.
+// While this object lives, the kernel nodes that the thread records refer to `call`.
 class Launching {
  public:
   explicit Launching(const KernelCall* call) { ThreadContext::current().kernel_call = call; }
@@ -85,7 +85,7 @@ LaunchResult launch_kernel(const KernelLaunch& launch) {
   return {.kind = LaunchResult::Kind::kNoImage};
 }
 
-// The kernel is captured on a stream of its own.
+// Captures the kernel on a temporary stream.
 LaunchResult set_graph_kernel(GraphExecHandle exec, GraphNodeHandle node, KernelLaunch launch) {
   Machine& machine = Machine::instance();
   launch.stream = machine.create_stream(launch.device, 0, /*blocking=*/false, 0);

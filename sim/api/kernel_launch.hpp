@@ -1,5 +1,5 @@
-// Launches of kernels, if the plug-in of UVMSIM_KERNELS has code for them, and the layout of their
-// parameters, if the plug-in declares their sizes.
+// Launches kernels, if the plug-in of UVMSIM_KERNELS has code for them. Returns the layout of their
+// parameters, if the plug-in declares the sizes.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct KernelLaunch {
   void** arguments;
 };
 
-// Names a kernel without code on stderr once. PyTorch's spin kernel (torch.cuda._sleep) keeps its
-// stream busy for one virtual nanosecond a cycle.
+// If a kernel has no code, prints its name on stderr once. PyTorch's spin kernel
+// (torch.cuda._sleep) keeps its stream busy for one virtual nanosecond a cycle.
 LaunchResult launch_kernel(const KernelLaunch& launch);
 
 // Makes a node of an executable graph launch this kernel. Ignores the launch's stream.
@@ -36,12 +36,12 @@ struct Parameter {
   std::size_t offset_bytes;
   std::size_t size_bytes;
 };
-// The parameters in order. A parameter begins at a multiple of the largest power of two that
-// divides its size, at most 16. Returns nothing if the plug-in does not declare the parameters.
+// Returns the parameters in order, or nothing if the plug-in does not declare them. A parameter
+// begins at a multiple of the largest power of two that divides its size, at most 16.
 std::optional<std::vector<Parameter>> parameters_of(const void* function);
 
-// One parameter. kInvalidHandle for an unknown function, kInvalidValue if the index is too large.
-// `size_bytes` may be null.
+// Gets one parameter. Returns kInvalidHandle for an unknown function, kInvalidValue if the index is
+// too large. `size_bytes` may be null.
 Status parameter_of(const void* function, std::size_t index, std::size_t* offset_bytes,
                     std::size_t* size_bytes);
 

@@ -6,11 +6,11 @@
 
 namespace uvmsim::api {
 
-// The listed devices: numbers separated by commas, up to the first entry that is no device or is
-// repeated.
+// Returns the listed devices: numbers separated by commas, up to the first entry that is not a
+// device or is repeated.
 std::vector<int> parse_visible_devices(std::string_view list, int device_count);
 
-// The same for the value of a variable; null, for an unset variable, gives all devices.
+// Parses the value of a variable. Null, for an unset variable, gives all devices.
 std::vector<int> listed_devices(const char* list, int device_count);
 
 }  // namespace uvmsim::api

@@ -15,7 +15,7 @@ struct Location {
   int id;
 };
 
-// From the interfaces' old form: a device ordinal, or -1 for the host.
+// Converts the interfaces' old form: a device ordinal, or -1 for the host.
 Location location_of_device(int device);
 
 Status advise(MemoryRange range, int advice, Location location);
@@ -42,7 +42,7 @@ Status range_attributes(void* const* outs, const std::size_t* sizes, const Attri
 Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t sample_bytes,
                      void* out);
 
-// The batched calls. `Native` is CUmemLocation or cudaMemLocation.
+// Arguments of the batched calls.
 struct Batch {
   void* const* addresses;
   const std::size_t* sizes;
@@ -51,7 +51,7 @@ struct Batch {
   StreamHandle stream;
 };
 struct Targets {
-  const void* locations;  // pairs of int: type and id
+  const void* locations;  // CUmemLocation or cudaMemLocation: pairs of int, type and id
   const std::size_t* indexes;
   std::size_t count;
 };

@@ -33,7 +33,7 @@ void write_handle(const Content& content, char* out) {
   std::memcpy(out + sizeof detail::kMagic<Content>, &content, sizeof content);
 }
 
-// Returns false if the bytes are no such handle.
+// Returns false if the bytes are not such a handle.
 template <class Content>
 bool read_handle(const char* handle, Content* out) {
   if (std::memcmp(handle, detail::kMagic<Content>, sizeof detail::kMagic<Content>) != 0)

@@ -1,10 +1,10 @@
 /* An auditor for the dynamic linker (man 7 rtld-audit). With LD_AUDIT=.../libuvmsim_audit.so the
- * linker finds stand-ins, such as that for CUDA's or HIP's runtime library, and the simulator
- * itself, in this library's own folder, or in UVMSIM_LIBRARY_DIR if that is set. The driver of an
- * older version (UVMSIM_DRIVER_VERSION) lies in a subfolder. Other libraries are searched for as
- * without the auditor. It works where LD_LIBRARY_PATH does not: against an RPATH, and against a
+ * linker finds the simulator and its stand-ins, such as those for CUDA's or HIP's runtime library,
+ * in this library's own folder, or in UVMSIM_LIBRARY_DIR if that is set. The driver of an older
+ * version (UVMSIM_DRIVER_VERSION) is in a subfolder. The linker searches for other libraries as
+ * without the auditor. Unlike LD_LIBRARY_PATH, the auditor works against an RPATH, and against a
  * full path given to dlopen. It prints nothing and changes nothing else. The linker calls it with
- * its lock held, in a link namespace of its own, so it uses little of libc.
+ * the linker's lock held, in a link namespace of its own, so it uses little of libc.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ static const char* const kRedirected[] = {
     "libamdhip64.so.5",  "libamdhip64.so", "libhsa-runtime64.so.1"};
 enum { kRedirectedCount = sizeof kRedirected / sizeof kRedirected[0] };
 
-/* Full paths of the stand-ins; empty if there is none. */
+/* Full paths of the stand-ins; empty for a missing one. */
 static char targets[kRedirectedCount][PATH_MAX];
 
 static size_t own_folder(char* out, size_t size) {
@@ -60,7 +60,7 @@ static const struct {
 };
 enum { kOlderDrivers = sizeof kDrivers / sizeof kDrivers[0] - 1 };
 
-/* The subfolder with the driver of the chosen version. */
+/* Returns the subfolder with the driver of the chosen version. */
 static const char* driver_subfolder(void) {
   const char* version = secure_getenv("UVMSIM_DRIVER_VERSION");
   for (int i = 0; version != NULL && i < kOlderDrivers; ++i) {

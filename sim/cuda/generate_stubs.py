@@ -37,7 +37,7 @@ def implemented_names(sources: list[Path]) -> list[str]:
 
 
 def signatures(sources: list[Path]) -> dict[str, tuple[str, list[str]]]:
-    """The macro that declares each implemented name, and its parameters."""
+    """Returns, for each implemented name, the macro that declares it and its parameters."""
     found: dict[str, tuple[str, list[str]]] = {}
     for source in sources:
         text = source.read_text()
@@ -86,7 +86,7 @@ def render_per_thread(header: str, names: list[str], sources: list[Path]) -> str
 
 
 def check(implemented: list[str], exported: list[str]) -> list[str]:
-    """Complaints, if any."""
+    """Returns complaints about names that are not listed or are implemented twice."""
     known = set(exported)
     complaints = [
         f"{name} is implemented but not in the list" for name in implemented if name not in known
@@ -135,7 +135,7 @@ def render(prefix: str, implemented: list[str], exported: list[str]) -> str:
 
 
 def version_script(text: str, introductions: list[tuple[str, str]], version: int) -> str:
-    """The version script `text` without the names that came after `version`."""
+    """Returns the version script `text` without the names that came after `version`."""
     later = [name for name, introduced in introductions if int(introduced) > version]
     return text.replace("local: ", "local: " + "".join(f"{name}; " for name in later))
 

@@ -19,7 +19,8 @@
 
 enum { kMostText = 16384 };
 
-/* Parses bytes with a suffix K, M, G, T, KiB and so on. 0: no limit. */
+/* Returns UVMSIM_HOST_MEMORY in bytes; it may have a suffix K, M, G, T, KiB and so on. 0: no
+ * limit. */
 static unsigned long long capacity_bytes(void) {
   const char* text = secure_getenv("UVMSIM_HOST_MEMORY");
   if (text == NULL) return 0;
@@ -43,13 +44,13 @@ static size_t read_file(const char* path, char* text) {
   return size;
 }
 
-/* The number of KiB after a line's name. */
+/* Returns the number of KiB after a line's name. */
 static unsigned long long kib_of(const char* text, const char* name) {
   const char* line = strstr(text, name);
   return line != NULL ? strtoull(line + strlen(name), NULL, 10) : 0;
 }
 
-/* Host memory used by the simulated machine, if this process has one. */
+/* Returns the host memory that the simulated machine uses, if this process has one. */
 static unsigned long long taken_bytes(void) {
   void* engine = dlopen("libuvmsim.so", RTLD_NOLOAD | RTLD_LAZY);
   if (engine == NULL) return 0;
@@ -66,7 +67,8 @@ struct memory {
   unsigned long long available_kib;
 };
 
-/* Returns 0 if nothing is simulated. `real` is the text of the real /proc/meminfo. */
+/* Gets the simulated figures. Returns 0 if nothing is simulated. `real` is the text of the real
+ * /proc/meminfo. */
 static int look(const char* real, struct memory* out) {
   const unsigned long long capacity = capacity_bytes() >> 10;
   if (capacity == 0) return 0;
@@ -92,7 +94,7 @@ static void replace_line(char* text, const char* name, unsigned long long kib) {
   memcpy(line, made, (size_t)size);
 }
 
-/* Opens a file with the simulated machine's /proc/meminfo; -1 on failure. */
+/* Opens a file with the simulated machine's /proc/meminfo. Returns -1 on failure. */
 static int simulated_meminfo(void) {
   char text[kMostText + 256];
   struct memory memory;

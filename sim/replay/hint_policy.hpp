@@ -1,5 +1,5 @@
 // Decides about hints in a replay. The replay calls the policy before each event; the policy may
-// then send hints to the machine. It sees the whole recording, so it could look ahead; a fair
+// then send hints to the machine. A policy gets the whole recording, so it could look ahead; a fair
 // policy uses only what its program could know at that time. Derive from HintPolicy to compare
 // another policy.
 #pragma once
@@ -11,14 +11,14 @@
 
 namespace uvmsim::replay {
 
-// The calls and queries of a policy, at one moment of a replay. Calls cost virtual time like a
-// program's.
+// The calls and queries that a policy may make before an event. Calls cost virtual time, like a
+// program's calls.
 class Hints {
  public:
   virtual ~Hints() = default;
 
-  // A stream of the device that is not in the recording; each number is another stream. Only waits
-  // order its work with other streams.
+  // Returns a stream of the device that is not in the recording; each number is another stream.
+  // Only waits order its work with other streams.
   virtual std::uint32_t side_stream(int device, unsigned number) = 0;
   std::uint32_t side_stream(int device) { return side_stream(device, 0); }
   virtual void prefetch(std::uint32_t stream, PageRange pages, int location) = 0;

@@ -1,4 +1,4 @@
-// A program's work on memory whose pages move, and on which streams: enough to replay it on any
+// A program's work on memory that can move, with its streams: enough to replay the work on any
 // simulated machine without the program. Pages are numbered from 0 through all 2 MiB blocks of the
 // recording, in the order of their addresses. tools/machine_replay makes a recording from a trace.
 // A plain value.
@@ -38,9 +38,9 @@ inline constexpr bool is_hint(EventKind kind) {
 
 struct Touch {
   PageRange pages;
-  std::uint64_t size_bytes = 0;  // less than that of the pages, if it has no whole pages
+  std::uint64_t size_bytes = 0;  // less than the size of `pages` if it has partial pages
   int access = 0;                // UVMSIM_READ, UVMSIM_WRITE or both
-  std::uint32_t block = 0;       // the allocation that contains it, as Event::block
+  std::uint32_t block = 0;       // the allocation that holds the pages, as Event::block
 };
 
 struct Event {
@@ -60,12 +60,12 @@ struct Event {
   // Operations; bytes of a copy or of an allocation; for advice the 2 MiB blocks of its range,
   // including blocks without allocations, which cost nothing.
   std::uint64_t amount = 0;
-  std::uint64_t other_bytes = 0;  // kKernel: bytes that it moves in memory outside the recording
+  std::uint64_t other_bytes = 0;  // kKernel: bytes it moves in memory outside the recording
   std::uint64_t recorded_ns = 0;  // real time since the start of the recording
 };
 
 struct Mark {
-  std::size_t event = 0;  // its index among the events
+  std::size_t event = 0;  // index among the events
   std::string text;
 };
 

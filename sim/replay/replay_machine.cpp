@@ -211,7 +211,7 @@ class Run final : public Hints {
     return Status::kOk;
   }
 
-  // As in Machine::kernel().
+  // Does the same as Machine::kernel().
   Status run_kernel(const Event& event) {
     ++counters_.kernels;
     counted_ = totals();
@@ -230,7 +230,7 @@ class Run final : public Hints {
     return status;
   }
 
-  // Attributes everything since the last count to the touch.
+  // Attributes all faults and moves since the last count to the touch.
   void count(const Touch& touch) {
     BlockFigures& figures = outcome_.blocks.at(touch.block);
     ++figures.touches;

@@ -14,8 +14,8 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// The type of products, which tensor cores compute. Other operators compute narrower types as
-// float32.
+// Returns the type of a product, which tensor cores compute. Other operators compute narrower types
+// as float32.
 int product_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kDouble:
@@ -41,7 +41,7 @@ bool is_tensor(Arguments arguments, std::size_t i, std::int64_t least_dimensions
          arguments[i].toTensor().dim() >= least_dimensions;
 }
 
-// Each element of `left` meets each of `right`'s columns: one multiplication and one addition.
+// For each element of `left` and each column of `right`: one multiplication and one addition.
 Arithmetic matrix_product(Arguments arguments, std::size_t left, std::size_t right) {
   if (!is_tensor(arguments, left, 1) || !is_tensor(arguments, right, 1)) return {};
   const at::Tensor& a = arguments[left].toTensor();
@@ -56,8 +56,8 @@ std::int64_t list_at(const c10::IValue& list, std::size_t i) {
   return values.empty() ? 1 : values[std::min(i, values.size() - 1)];
 }
 
-// Operations of one pass of a convolution: each result needs all elements of a filter. For a
-// transposed convolution, pass the elements of the input as `results`.
+// Returns the operations of one pass of a convolution: each result needs all elements of a filter.
+// For a transposed convolution, pass the elements of the input as `results`.
 std::uint64_t convolution_pass(std::uint64_t results, const at::Tensor& weight) {
   const std::int64_t filters = std::max<std::int64_t>(weight.size(0), 1);
   return 2 * results * static_cast<std::uint64_t>(weight.numel() / filters);
@@ -145,7 +145,7 @@ Arithmetic arithmetic_of(std::string_view name, Arguments arguments) {
     return convolution(arguments);
   if (base.starts_with("convolution_backward")) return convolution_backward(arguments);
   if (base.starts_with("_scaled_dot_product")) {
-    // Backward recomputes the weights, and two gradients of each product.
+    // Backward computes the weights again, and two gradients of each product.
     const bool is_backward = base.find("backward") != std::string_view::npos;
     return attention(arguments, is_backward ? 1 : 0, is_backward ? 5 : 2);
   }

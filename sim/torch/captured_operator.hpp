@@ -1,7 +1,7 @@
 // An operator in a CUDA graph: everything that its CPU kernel needs to run at each launch. Its
-// tensors are CPU tensors over the captured addresses and do not own the memory; as with a real
-// kernel's pointers, the graph's memory pool decides how long it lives. Immutable once it is in a
-// graph; launches of one graph run one after another.
+// tensors are CPU tensors over the captured addresses and do not own the memory: as for a real
+// kernel's pointers, the graph's memory pool decides how long the memory lives. Immutable once it
+// is in a graph; launches of one graph run one after another.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

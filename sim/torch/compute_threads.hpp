@@ -3,8 +3,8 @@
 // the CPU threads of itself and of every later thread to one. A device must not get slower or round
 // differently because of that.
 //
-// In a forked child it is one thread: OpenMP would wait for the threads of the parent's pool, which
-// the child does not have.
+// In a forked child the number is one: OpenMP would wait for the threads of the parent's pool,
+// which the child does not have.
 #pragma once
 
 namespace uvm::sim_kernels {
@@ -12,7 +12,7 @@ namespace uvm::sim_kernels {
 // Remembers the calling thread's number of threads. Called once, before any scope.
 void remember_compute_threads();
 
-// Sets the calling thread's number while it lives, then restores it. May nest.
+// While this object lives, the calling thread has that number of threads. May nest.
 class ComputeThreads {
  public:
   ComputeThreads();

@@ -27,21 +27,21 @@ class CpuAliases {
 
   explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
 
-  // The CPU tensor over the bytes of `tensor`, a strided CUDA tensor; the same one for the same
-  // tensor. Copy-on-write storages of written tensors must have been materialised, since their
-  // bytes then move.
+  // Returns the CPU tensor over the bytes of `tensor`, a strided CUDA tensor; always the same one
+  // for the same tensor. Copy-on-write storages of written tensors must have been materialised,
+  // because that moves their bytes.
   at::Tensor alias(const at::Tensor& tensor);
 
-  // Call it after the operator: gives originals the sizes, strides and memory of their resized
+  // Call this after the operator: gives originals the sizes, strides and memory of their resized
   // aliases, and the lazy bits.
   void write_back_resized();
 
-  // Returns the CUDA tensor for a result. For an alias it is the original, for a tensor over an
-  // original's bytes a view of its storage. Otherwise it is a new tensor, and `copy_results` copies
-  // the bytes.
+  // Returns the CUDA tensor for a result: for an alias the original, for a tensor over an
+  // original's bytes a view of the original's storage. Otherwise returns a new tensor, and
+  // copy_results() copies the bytes.
   at::Tensor to_device(const at::Tensor& result);
 
-  // Whether to_device() created it; valid until copy_results().
+  // Whether to_device() created `tensor`; valid until copy_results().
   bool is_new(const at::Tensor& tensor) const;
 
   // Fills the memory that write_back_resized() and to_device() allocated, unless the call is

@@ -1,5 +1,5 @@
-// The environment of a CPU kernel that replaces a device's kernel. Lives on the stack around its
-// call.
+// The environment of a CPU kernel that replaces a device's kernel. Lives on the stack around the
+// kernel's call.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -9,8 +9,8 @@
 
 namespace uvm::sim_kernels {
 
-// Scratch memory of the CPU kernel replaces registers of the device's kernel. So under uvmalloc it
-// comes from malloc and does not count as host memory of the program.
+// Scratch memory of the CPU kernel replaces registers of the device's kernel. So under uvmalloc the
+// scratch memory comes from malloc and does not count as host memory of the program.
 class ScratchScope {
  public:
   ScratchScope();

@@ -1,5 +1,5 @@
-// One operator's launch on the simulated device: its device and stream, and the ranges that it
-// reads and writes, which it reports to the simulator. Lives on the stack of one call.
+// One operator's launch on the simulated device, with its device and stream. Reports the ranges
+// that the operator reads and writes to the simulator. Lives on the stack of one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,9 +30,9 @@ class Launch {
   // Sets the operator's computation. Without it, only bytes take time.
   void compute(const Arithmetic& arithmetic) { arithmetic_ = arithmetic; }
 
-  // Reports the ranges touched since the last submit(), if there are any. Call it before the bytes
-  // are written. Throws like a real device: AcceleratorError for memory that the device cannot
-  // reach, OutOfMemoryError if the pages have no room.
+  // Reports the ranges touched since the last submit(), if there are any. Call this before the
+  // bytes are written. Throws like a real device: AcceleratorError for memory that the device
+  // cannot reach, OutOfMemoryError if the pages have no room.
   void submit();
 
   // Whether the stream is being captured. The operator then runs on its own memory, to get the
@@ -40,12 +40,12 @@ class Launch {
   // record().
   bool is_capturing() const { return is_capturing_; }
 
-  // Makes `work` a kernel of the graph, with all touched ranges. The launching thread calls it at
-  // each launch; an exception is printed on stderr and fails the launch.
+  // Makes `work` a kernel of the graph, with all touched ranges. The launching thread calls `work`
+  // at each launch; an exception is printed on stderr and fails the launch.
   void record(std::function<void()> work);
 
-  // The address at which this launch accesses the bytes of `address`. Throws AcceleratorError if it
-  // cannot reach them.
+  // Returns the address at which this launch accesses the bytes of `address`. Throws
+  // AcceleratorError if the device cannot reach the bytes.
   void* view(const void* address) const;
 
   // Blocks the caller until the stream has finished, for operators whose results the host reads.

@@ -32,7 +32,7 @@ struct OperatorPlan {
   std::optional<std::size_t> generator;  // position of the generator argument
   DeviceCheck device_check = DeviceCheck::kStrict;
   std::optional<std::size_t> masks;  // position of indices; the host waits if they are masks
-  bool host_waits = false;  // the result's value or shape is known on the host when it returns
+  bool host_waits = false;           // the host knows the result's value or shape on return
 };
 
 Route route_of(const c10::OperatorHandle& op);

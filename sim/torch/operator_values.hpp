@@ -9,7 +9,7 @@
 
 namespace uvm::sim_kernels {
 
-// The name, for messages, of the kind of a tensor that is not strided or has no storage.
+// Returns the kind, for messages, of a tensor that is not strided or has no storage.
 inline const char* unavailable_kind_of(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "nested";
   if (tensor.is_quantized()) return "quantized";
@@ -28,7 +28,7 @@ void for_each_tensor(const c10::IValue& value, const Visitor& visit) {
   }
 }
 
-// The same value with each tensor replaced by `convert(tensor)`.
+// Returns `value` with each tensor replaced by `convert(tensor)`.
 template <typename Converter>
 c10::IValue map_tensors(const c10::IValue& value, const Converter& convert) {
   if (value.isTensor())

@@ -1,6 +1,6 @@
 // Decides when to load which kernels: the part of the simulated device's PyTorch support that is
-// not linked to torch. A flag says that loading is complete. A mutex guards each attempt; under it
-// no call waits for another thread of ours.
+// not linked to torch. A flag says that loading is complete. A mutex guards each attempt. While it
+// is held, no call waits for another thread of this library.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using InstallFunction = int (*)();
 
-// The path of the kernels' library for that version of torch, beside this library.
+// Returns the path of the kernels' library for that version of torch, beside this library.
 std::string kernel_library_path(const uvm::TorchInProcess& torch) {
   const std::string name =
       "libuvmsim_torch_" + std::to_string(torch.major) + "_" + std::to_string(torch.minor) + ".so";
@@ -70,8 +70,8 @@ extern "C" UVMSIM_EXPORT int uvmsim_kernels_poll(void) {
 
   if (done.load(std::memory_order_acquire)) return 1;
   if (attempting) return 0;
-  // Another thread's attempt may need the loader's lock, which this thread may hold: never wait for
-  // it.
+  // Another thread's attempt may need the loader's lock, which this thread may hold, so never wait
+  // for that attempt.
   const std::unique_lock lock(attempt_mutex, std::try_to_lock);
   if (!lock.owns_lock()) return 0;
   attempting = true;

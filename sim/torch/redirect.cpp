@@ -26,7 +26,7 @@ bool on_cuda(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda();
 }
 
-// The device of the first CUDA tensor, else a requested device, else the current one.
+// Returns the device of the first CUDA tensor, else a requested device, else the current device.
 c10::Device device_of(c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> device;
   for (const c10::IValue& argument : arguments) {
@@ -195,7 +195,7 @@ class RedirectedCall {
     for (c10::IValue& result : results) stack_->push_back(std::move(result));
   }
 
-  // Call it after the call, when written tensors have their final sizes and memory.
+  // Call this after the operator has run, when written tensors have their final sizes and memory.
   void capture(const std::vector<CapturedResult>& results) {
     CpuAliases aliases(launch_, CpuAliases::Use::kGraph);
     torch::jit::Stack arguments;
@@ -233,7 +233,7 @@ class RedirectedCall {
     return copy;
   }
 
-  // A host tensor that was passed in and is returned stays itself; it is no result.
+  // A host tensor that was passed in and is returned stays as it is: it is not a result.
   at::Tensor device_result(const at::Tensor& result) {
     bool passed_in = false;
     for (const c10::IValue& argument : arguments_) {

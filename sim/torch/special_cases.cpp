@@ -47,7 +47,7 @@ TensorPair native_dropout(const at::Tensor& input, double probability, std::opti
   return {input.mul(mask).mul_(1 / keep), mask};
 }
 
-// ---- cuDNN: its operators by the plain ones, and its libraries never acceptable
+// ---- cuDNN: plain operators replace its operators, and its libraries are never acceptable
 
 at::Tensor cudnn_convolution(const at::Tensor& self, const at::Tensor& weight,
                              at::IntArrayRef padding, at::IntArrayRef stride,

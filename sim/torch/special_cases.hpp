@@ -20,11 +20,11 @@ struct SpecialCase {
 
 std::vector<SpecialCase> special_cases();
 
-// nested.cpp: the same for nested tensors, whose key is NestedTensorCUDA.
+// nested.cpp: special cases for nested tensors, under the key NestedTensorCUDA.
 std::vector<SpecialCase> nested_special_cases();
 at::Tensor nested_from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool transposes);
 
-// Makes scaled_dot_product_attention take its composition of plain operators whatever backends the
+// Makes scaled_dot_product_attention use its composition of plain operators, whatever backends the
 // program enables.
 void choose_math_attention();
 std::int64_t math_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -109,7 +109,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return Machine::instance().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
-    // The memory of a simulated device is the host's, which counts it in MemAvailable.
+    // The memory of a simulated device is host memory, so the host counts it in MemAvailable.
     case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:

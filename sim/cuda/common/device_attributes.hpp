@@ -14,7 +14,7 @@ std::optional<int> device_attribute(int attribute, int ordinal);
 // Writes 16 bytes that identify the device, whatever CUDA_VISIBLE_DEVICES is.
 void device_uuid(int ordinal, char* out_bytes);
 
-// The same, and the PCI bus, by the device's physical number.
+// The UUID and the PCI bus of the device with that physical number.
 void device_uuid_of_number(int number, char* out_bytes);
 int pci_bus_of_number(int number);
 

@@ -5,8 +5,8 @@
 
 namespace uvmsim::cuda {
 
-// The folder of the library that contains this function, without a slash at its end; empty if
-// unknown.
+// Returns the folder of the library that contains this function, without a slash at its end; empty
+// if unknown.
 std::string library_folder();
 
 }  // namespace uvmsim::cuda

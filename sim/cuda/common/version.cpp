@@ -12,7 +12,7 @@ namespace {
 struct DriverVersion {
   std::string_view text;
   int number;
-  const char* subfolder;  // below the stand-ins, with an older driver
+  const char* subfolder;  // for an older driver, below the folder of the stand-ins
 };
 
 constexpr std::array kAccepted{

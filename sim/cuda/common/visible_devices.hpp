@@ -1,14 +1,14 @@
-// The devices in CUDA_VISIBLE_DEVICES. The first stand-in to be initialised reads the variable, and
-// both use its list. The engine's devices are alike, so a list of n devices shows the first n. Only
-// PCI addresses and UUIDs follow the numbers of the list.
+// The devices in CUDA_VISIBLE_DEVICES. The first stand-in to be initialised reads the variable; the
+// driver and the runtime library then use the same list. The engine's devices are alike, so a list
+// of n devices shows the first n. Only PCI addresses and UUIDs follow the numbers of the list.
 #pragma once
 
 #include <vector>
 
 namespace uvmsim::cuda {
 
-// Physical numbers of the visible devices, in the order of their ordinals. Initialises the process,
-// so it is called only where the modelled library does that.
+// Returns the physical numbers of the visible devices, in the order of their ordinals. Initialises
+// the process, so call this only where the modelled library does.
 const std::vector<int>& visible_devices();
 
 inline int visible_device_count() {

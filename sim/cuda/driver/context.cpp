@@ -1,5 +1,5 @@
-// Contexts. All work of a device happens in its primary context; a context made by the program is
-// another name for that one. Each thread has a stack of current contexts.
+// Contexts. A context made by the program has its own memory, streams and events, and shares the
+// device's default streams with the primary context. Each thread has a stack of current contexts.
 #include "sim/cuda/common/version.hpp"
 #include "sim/cuda/driver/entry.hpp"
 #include "sim/engine/contexts.hpp"
@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::size_t kDefaultLimitBytes = 1024;
 
-// The context's number, or -1 for null, a foreign handle, or a context that has ended. Primary
-// contexts always exist.
+// Returns the context's number, or -1 for null, a foreign handle, or a context that has ended.
+// Primary contexts always exist.
 int number_of(CUcontext context) {
   const int number = Contexts::number_of(context);
   if (number == kNoContext) return kNoContext;
@@ -155,7 +155,7 @@ CU_API cuCtxPopCurrent_v2(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-// ---- questions to the current context
+// ---- queries of the current context
 
 CU_API cuCtxGetDevice(CUdevice* out_device) {
   CU_ENTER_CONTEXT;

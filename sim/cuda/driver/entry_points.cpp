@@ -1,4 +1,4 @@
-// Entry points by name.
+// Looks up entry points by name.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -51,10 +51,11 @@ bool existed(std::string_view name, int version) {
   return it == kIntroductions.end() || it->version <= version;
 }
 
-// From this version on the name means another function.
+// From this version on, cuGraphInstantiate means cuGraphInstantiateWithFlags.
 constexpr int kNewGraphInstantiate = 12000;
 
-// The newest form that existed in `version` and is implemented, else the newest that existed.
+// Returns the newest form that existed in `version` and is implemented, else the newest that
+// existed.
 const EntryPoint* resolve(const std::string& name, int version) {
   if (name == "cuGraphInstantiate" && version >= kNewGraphInstantiate)
     return find("cuGraphInstantiateWithFlags");
@@ -82,7 +83,8 @@ const EntryPoint* resolve_for_thread_stream(const std::string& name, int version
 
 }  // namespace
 
-// For the runtime library next to this one: the address, and a CUdriverProcAddressQueryResult.
+// For the runtime library next to this one: writes the address, and returns a
+// CUdriverProcAddressQueryResult.
 extern "C" UVMSIM_EXPORT int uvmsim_cuda_find_entry_point(const char* name, int version,
                                                           unsigned long long flags, void** out) {
   const int known_version = std::min(version, driver_version());

@@ -7,7 +7,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// The old forms return a failed node and a text; the stand-in returns neither.
+// The old forms report the failed node and a log text; the stand-in reports neither.
 CUresult instantiate_reporting(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                                size_t log_bytes) {
   if (error_node != nullptr) *error_node = nullptr;

@@ -25,8 +25,8 @@ int uvmsim_driver_not_implemented(void** record, const char* name) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Only CUDA's static runtime uses undocumented tables of the driver. Names each program or library
-// that contains that runtime once.
+// Only CUDA's static runtime uses undocumented tables of the driver. Prints the name of each
+// program or library that contains that runtime, once.
 CU_API cuGetExportTable(const void** table, const CUuuid*) {
   CU_ENTER_ANYTIME;
   call_record.note_not_implemented();

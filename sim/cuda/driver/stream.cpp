@@ -17,7 +17,7 @@ CUresult create(int device, CUstream* out, unsigned flags, int priority) {
   return CUDA_SUCCESS;
 }
 
-// Returns `answer` of the stream, or an error if the handle is invalid.
+// Calls `answer` with the stream. Returns an error if the handle is invalid.
 template <class Answer>
 CUresult ask(int device, CUstream stream, Answer answer) {
   const auto found = machine().find_stream(device, stream);

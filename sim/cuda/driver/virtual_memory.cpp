@@ -7,7 +7,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// Checks that the simulated machine can make such a piece.
+// Checks that the simulated machine can make a piece with these properties.
 CUresult check(const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;

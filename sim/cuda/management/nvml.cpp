@@ -82,7 +82,7 @@ namespace {
 
 constexpr const char* kVersion = "580.00";
 
-// Figures of an idle device of the modelled kind, whatever the program does.
+// Figures of an idle device, whatever the program does.
 constexpr unsigned kCelsius = 40;
 constexpr unsigned kMilliwatts = 70'000;
 constexpr unsigned kGraphicsClockMhz = 1980;
@@ -278,7 +278,7 @@ NVML_API nvmlDeviceGetUUID(NvmlDevice device, char* text, unsigned size) {
   return number < 0 ? NVML_ERROR_INVALID_ARGUMENT : copy_text(uuid_of(number), text, size);
 }
 
-// ---- how full and how busy they are
+// ---- memory and utilization
 
 NVML_API nvmlDeviceGetMemoryInfo(NvmlDevice device, NvmlMemory* out) {
   const int number = number_of(device);
@@ -348,7 +348,7 @@ NVML_API nvmlDeviceGetComputeRunningProcesses_v3(NvmlDevice device, unsigned* co
   return list_processes(device, count, out);
 }
 
-// ---- links: the modelled devices have none of these
+// ---- NVLink, which the modelled devices lack
 
 NVML_API nvmlDeviceGetNvLinkRemoteDeviceType(NvmlDevice, unsigned, int*) {
   return NVML_ERROR_NOT_SUPPORTED;

@@ -1,8 +1,8 @@
-/* A stand-in for libcupti.so.13, with which PyTorch's profiler records device activity. It reports
- * that it is not initialized, so the profiler records the host alone. NVIDIA's own library needs
- * undocumented parts of the driver, which the stand-in lacks, and may crash.
+/* A stand-in for libcupti.so.13, with which PyTorch's profiler records device activity. Its
+ * functions return "not initialized", so the profiler records only the host. NVIDIA's own library
+ * may crash here, because it needs undocumented parts of the driver, which the stand-in lacks.
  *
- * It has the functions that PyTorch calls; state and threads do not matter.
+ * It has only the functions that PyTorch calls. They keep no state, so any thread may call them.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -1,12 +1,12 @@
-// Arrays: rows of elements in device memory, which a program fills and reads by copies. The
-// textures and surfaces through which kernels use them are not served.
+// Arrays: rows of elements in device memory, which a program fills and reads by copies. Textures
+// and surfaces, through which kernels use arrays, are not implemented.
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "sim/cuda/runtime/entry.hpp"
 
-// Programs only get a pointer to it.
+// Programs only get a pointer to this structure.
 struct cudaArray {
   void* address;
   size_t pitch_bytes;
@@ -33,7 +33,7 @@ bool is_array(const cudaArray* array) {
   return arrays().contains(array);
 }
 
-// Bytes of an element; 0 if the format is invalid.
+// Returns the bytes of an element, or 0 if the format is invalid.
 size_t element_bytes(const cudaChannelFormatDesc& format) {
   const int bits = format.x;
   if (bits != 8 && bits != 16 && bits != 32) return 0;
@@ -45,7 +45,7 @@ size_t element_bytes(const cudaChannelFormatDesc& format) {
   return channels == 3 ? 0 : channels * static_cast<size_t>(bits) / 8;
 }
 
-// Copies rows between pitched memory and an array, which starts at a row and a byte offset.
+// Copies rows between pitched memory and an array, in the array from row `y` and byte `x_bytes` on.
 enum class Direction { kToArray, kFromArray };
 cudaError_t copy_rows(Direction direction, const cudaArray* array, size_t x_bytes, size_t y,
                       void* memory, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind,

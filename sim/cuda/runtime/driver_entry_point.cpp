@@ -14,7 +14,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// An export of the stand-in driver for this purpose: cuGetProcAddress_v2 without counting a call.
+// The stand-in driver exports this function for us: cuGetProcAddress_v2 without counting a call.
 using Lookup = int (*)(const char* name, int version, unsigned long long flags, void** out);
 
 Lookup load_lookup() {
@@ -33,7 +33,7 @@ cudaError_t find_entry_point(const char* name, void** function, int version,
   const int found = lookup == nullptr ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
                                       : lookup(name, version, flags, function);
   if (result != nullptr) *result = static_cast<cudaDriverEntryPointQueryResult>(found);
-  // If the caller takes a reason, a missing function is no error.
+  // If the caller takes the reason in `result`, a missing function is not an error.
   return *function != nullptr || result != nullptr ? cudaSuccess : fail(cudaErrorSymbolNotFound);
 }
 
@@ -52,7 +52,7 @@ RT_API cudaGetDriverEntryPointByVersion(const char* name, void** function, unsig
   return find_entry_point(name, function, static_cast<int>(version), flags, result);
 }
 
-// ---- as programs have them that were compiled for a default stream per thread
+// ---- for programs that were compiled for a default stream per thread
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Macros that begin and end every entry point of the stand-in runtime library. RT_API declares an
-// entry point; it starts with RT_ENTER (count, failures on demand, forked child) or RT_ENTER_DEVICE
-// (also: a current device, with its context active), and ends in finish or fail, which keep the
-// calling thread's last error.
+// entry point. It starts with RT_ENTER (counts the call, fails on demand and in a forked child) or
+// RT_ENTER_DEVICE (also: gets the current device and makes its context active), and ends in finish
+// or fail, which keep the calling thread's last error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,16 +18,16 @@ using namespace api;
 cudaError_t fail(cudaError_t error);
 cudaError_t finish(Status status);
 
-// The calling thread's device, whose primary context becomes current if none is; -1 if no device is
-// visible.
+// Returns the calling thread's device, or -1 if no device is visible. If the thread has no context,
+// the device's primary context becomes current.
 int use_device();
 
 inline Machine& machine() {
   return Machine::instance();
 }
 
-// The parts that differ in HIP. sim/hip/runtime/entry.hpp has its own; hipify translates most other
-// files of this folder.
+// The following parts differ in HIP, so sim/hip/runtime/entry.hpp has its own. hipify translates
+// most other files of this folder.
 inline constexpr int kLeastPriority = 0;
 inline constexpr int kGreatestPriority = -5;
 inline constexpr unsigned kEventFlags =
@@ -46,7 +46,7 @@ inline Status free_of_host(void* address) {
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   return use.capacity_bytes;
 }
-// Whether the error becomes the thread's last one.
+// Whether the error becomes the thread's last error.
 inline bool is_kept(cudaError_t error) {
   return error != cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// Graphs. The calls of CUDA alone are in graph_edges.cpp.
+// Graphs. The calls that only CUDA has are in graph_edges.cpp.
 #include "sim/api/graphs.hpp"
 #include "sim/cuda/runtime/entry.hpp"
 

@@ -1,4 +1,4 @@
-// Calls about graphs that HIP lacks or declares otherwise: edges with data, parameters of an
+// Calls about graphs that HIP lacks or declares differently: edges with data, parameters of an
 // instance.
 #include "sim/api/graphs.hpp"
 #include "sim/cuda/runtime/entry.hpp"

@@ -126,7 +126,7 @@ RT_API cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 
-// The driver's handle is the same.
+// The driver's handle is the host function too.
 RT_API cudaGetFuncBySymbol(cudaFunction_t* out, const void* function) {
   RT_ENTER;
   if (out == nullptr) return fail(cudaErrorInvalidValue);

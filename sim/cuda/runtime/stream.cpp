@@ -19,7 +19,7 @@ cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) 
   return cudaSuccess;
 }
 
-// Returns a member of the stream, or an error if the handle is invalid.
+// Writes a member of the stream. Returns an error if the handle is invalid.
 template <class Value, class Member>
 cudaError_t ask(int device, cudaStream_t stream, Value* out, Member Stream::*member) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);

@@ -18,7 +18,7 @@ std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal)
 void device_uuid(int ordinal, char* out_bytes);
 int pci_bus(int ordinal);
 
-// The layout since HIP 6.0 (1,472 bytes), and the older one (792 bytes).
+// Write the layout since HIP 6.0 (1,472 bytes), and the older layout (792 bytes).
 void write_properties(int ordinal, hipDeviceProp_tR0600* out);
 void write_old_properties(int ordinal, void* out);
 

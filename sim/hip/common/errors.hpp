@@ -1,4 +1,4 @@
-// Names and texts of HIP's error values. Null for an unknown number.
+// Names and texts of HIP's error values. The functions return null for an unknown number.
 #pragma once
 
 namespace uvmsim::hip {

@@ -20,7 +20,7 @@ std::vector<int> read_visible_devices() {
 }  // namespace
 
 const std::vector<int>& visible_devices() {
-  // Needed even if another interface has initialised the process, because that one does not
+  // Needed even if another interface has initialised the process, because that interface does not
   // initialise the HSA runtime.
   static const bool initialized = hsa_init() == 0;
   (void)initialized;

@@ -1,12 +1,13 @@
 // The devices in HIP_VISIBLE_DEVICES or, if that is unset, in CUDA_VISIBLE_DEVICES, which HIP reads
-// too. The first call of any HIP function reads them and initialises the HSA runtime.
+// too. The first call of any HIP function reads the variable and initialises the HSA runtime.
 #pragma once
 
 #include <vector>
 
 namespace uvmsim::hip {
 
-// Physical numbers of the visible devices, in the order of their ordinals. Initialises the process.
+// Returns the physical numbers of the visible devices, in the order of their ordinals. Initialises
+// the process.
 const std::vector<int>& visible_devices();
 
 inline int visible_device_count() {

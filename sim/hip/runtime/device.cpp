@@ -72,7 +72,7 @@ RT_API hipDeviceSynchronize() {
   return finish(machine().wait_for_device(device));
 }
 
-// ---- versions: answered everywhere, also without a device
+// ---- versions, available without a device and in a forked child too
 
 RT_API hipDriverGetVersion(int* version) {
   UVMSIM_CALL_RECORD;

@@ -1,5 +1,5 @@
-// Macros that begin and end every entry point of the stand-in for HIP. They have the names of those
-// in sim/cuda/runtime/entry.hpp, so most files of that folder can be translated to HIP
+// Macros that begin and end every entry point of the stand-in for HIP. They have the same names as
+// the macros in sim/cuda/runtime/entry.hpp, so hipify can translate most files of that folder
 // (hipify/README.md).
 #pragma once
 
@@ -20,7 +20,7 @@ using namespace api;
 hipError_t fail(hipError_t error);
 hipError_t finish(Status status);
 
-// The calling thread's device; a thread starts on device 0. -1 if no device is visible.
+// Returns the calling thread's device, or -1 if no device is visible. A thread starts on device 0.
 int use_device();
 
 inline Machine& machine() {
@@ -37,7 +37,7 @@ inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTi
 inline Status admit_managed_call() {
   return kVersion >= kStrictCaptures ? machine().refuse_beside_captures() : Status::kOk;
 }
-// All frees are the same function.
+// In HIP, all free calls are the same function.
 inline Status free_of_device(void* address) {
   const auto allocation = machine().find(address);
   return allocation && allocation->kind == MemoryKind::kPinned
@@ -47,8 +47,7 @@ inline Status free_of_device(void* address) {
 inline Status free_of_host(void* address) {
   return free_of_device(address);
 }
-// An integrated device reports the memory that the firmware set aside for it, which is less than it
-// can use.
+// An integrated device reports only the memory that the firmware set aside for it. It can use more.
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   constexpr std::size_t kCarveOutPart = 4;
   return machine().shares_host_memory() ? use.capacity_bytes / kCarveOutPart : use.capacity_bytes;

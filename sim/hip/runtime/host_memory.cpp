@@ -1,4 +1,4 @@
-// Pinned memory under the names that HIP has besides CUDA's.
+// Pinned memory under the names that only HIP has.
 #include "sim/hip/runtime/entry.hpp"
 
 using namespace uvmsim;

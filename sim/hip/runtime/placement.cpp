@@ -18,7 +18,7 @@ bool is_known(MemoryRange range) {
   return is_xnack_on() || machine().find(range.address).has_value();
 }
 
-// Coarse grain concerns caches, which are not modelled. Integrated devices refuse it.
+// Coarse grain concerns caches, which are not modelled. Integrated devices refuse this advice.
 Status take_coarse_grain(MemoryRange range) {
   const bool accepted = machine().has_placement(range) && !machine().shares_host_memory();
   return accepted ? Status::kOk : Status::kInvalidValue;
