@@ -1,4 +1,4 @@
-"""Pictures of the benchmarks."""
+"""Draws the charts of the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 def draw_bars(
     ratios: Mapping[str, Mapping[str, float]], title: str, label: str, file: Path
 ) -> list[Path]:
-    """A group of bars per case, a bar per allocator; written as PNG and SVG beside `file`."""
+    """Draws a group of bars per case, a bar per allocator. Writes PNG and SVG beside `file`."""
     cases = list(dict.fromkeys(case for of_one in ratios.values() for case in of_one))
     figure, axes = plt.subplots(
         figsize=(max(6.0, 0.35 * len(cases) * (len(ratios) + 1)), 4), layout="constrained"
@@ -37,7 +37,7 @@ def draw_bars(
 
 
 def draw_model(ratios: Sequence[tuple[str, float, bool]], file: Path) -> None:
-    """A bar per figure: the model's value over the measured one; fitted figures are pale."""
+    """Draws a bar per figure: the model's value over the measured one. Fitted figures are pale."""
     names = [name for name, _, _ in ratios]
     figure, axes = plt.subplots(figsize=(9, 0.24 * len(ratios) + 1), layout="constrained")
     colours = ["#b8c4d6" if fitted else "#2f5d9b" for _, _, fitted in ratios]

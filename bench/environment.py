@@ -8,5 +8,7 @@ from uvmalloc._cli.environment import without_settings
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without a developer's settings, which could favour a program."""
+    """Returns this process's environment without the developer's settings, which may favour
+    some.
+    """
     return without_settings(os.environ, "CUDA_", "LD_")

@@ -98,7 +98,7 @@ def draw_loading(axes: plt.Axes, ratios: dict[str, list[float]]) -> None:
 
 
 def draw(training: dict[str, list[Outcome]], loading: dict[str, list[float]], file: Path) -> None:
-    """Equal figures give equal files. Text stays text in the SVG."""
+    """Draws both charts. Equal figures give equal files. Text stays text in the SVG."""
     settings = {"svg.fonttype": "none", "svg.hashsalt": "uvmalloc"}
     with plt.rc_context(settings):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")

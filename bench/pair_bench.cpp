@@ -1,6 +1,6 @@
-// Allocate and free of one size, served by the cache, through the public entry points. Statistics,
-// page map and storage records are on. The free gets the pointer alone. Runs on the visible CUDA
-// device; for the simulated one, LD_LIBRARY_PATH must have the stand-ins.
+// Measures allocate and free of one size, served by the cache, through the public entry points.
+// Statistics, page map and storage records are on. The free gets only the pointer. Runs on the
+// visible CUDA device; for the simulated one, LD_LIBRARY_PATH must have the stand-ins.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Never destroyed: at process exit, the driver library's data of this thread is destroyed before
+// Never destroyed: at process exit, this thread's data of the driver library is destroyed before
 // static objects are.
 uvm::CachingManagedAllocator& allocator() {
   static auto& instance = *[] {

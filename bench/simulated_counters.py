@@ -1,4 +1,4 @@
-"""The clock and the counters of a simulated machine, read from its library."""
+"""Reads the clock and the counters of a simulated machine from its library."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class _Counters(ctypes.Structure):
 
 
 def read_counters(simulator: ctypes.CDLL) -> dict[str, int]:
-    """All counters since the start of the process, by name. `simulator` is libuvmsim.so."""
+    """Returns all counters since the start of the process, by name. `simulator` is libuvmsim.so."""
     counters = _Counters()
     simulator.uvmsim_get_counters(ctypes.byref(counters))
     return {name: int(getattr(counters, name)) for name in _NAMES}
 
 
 def load_simulator() -> ctypes.CDLL:
-    """The machine of this process, under `uvmalloc sim`."""
+    """Loads the machine of this process, under `uvmalloc sim`."""
     simulator = ctypes.CDLL(str(find_libraries().stand_ins / "libuvmsim.so"))
     simulator.uvmsim_now_ns.restype = ctypes.c_uint64
     return simulator
 
 
 def read_machine(simulator: ctypes.CDLL) -> dict[str, int]:
-    """The virtual time as `now_ns`, and all counters."""
+    """Returns the virtual time as `now_ns`, and all counters."""
     return {"now_ns": int(simulator.uvmsim_now_ns()), **read_counters(simulator)}
 
 
 def read_managed_bytes(simulator: ctypes.CDLL, device: int = 0) -> int:
-    """Device memory held by pages of managed memory."""
+    """Returns the device memory held by pages of managed memory, in bytes."""
     used, managed = ctypes.c_size_t(), ctypes.c_size_t()
     if simulator.uvmsim_used(device, ctypes.byref(used), ctypes.byref(managed)) != 0:
         raise RuntimeError(f"the simulated machine has no device {device}")

@@ -1,6 +1,6 @@
-// CPU time per block of a batch of 16 small blocks that is allocated and freed, by SmallArena and
-// by a jemalloc arena with an explicit thread cache, which is jemalloc's fastest form. The segments
-// are inaccessible address space, so no device is needed.
+// Measures CPU time per block of a batch of 16 small blocks that is allocated and freed. Compares
+// SmallArena with a jemalloc arena with an explicit thread cache, jemalloc's fastest form. The
+// segments are inaccessible address space, so no device is needed.
 #include <benchmark/benchmark.h>
 #include <jemalloc/jemalloc.h>
 #include <sys/mman.h>
@@ -44,7 +44,7 @@ void count_blocks(benchmark::State& state) {
       kBatch, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
-// `live` blocks keep slabs alive, as in a program; without them, each batch creates slabs.
+// `live` blocks keep slabs alive, as in a program. Without them, each batch creates slabs.
 void small_arena_batch(benchmark::State& state) {
   auto size_bytes = static_cast<std::size_t>(state.range(0));
   auto live = static_cast<std::size_t>(state.range(1));

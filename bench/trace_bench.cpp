@@ -1,5 +1,6 @@
-// The cost of recording: an event while tracing is off, an event with its time while tracing is on,
-// an allocation and a free in a tight loop, and clock reads. The trace is a temporary file.
+// Measures the cost of recording: an event while tracing is off, an event with its time while
+// tracing is on, an allocation and a free in a tight loop, and clock reads. The trace is a
+// temporary file.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 

@@ -1,1 +1,1 @@
-"""The allocator beside others, below any framework: the same workloads for each."""
+"""Compares the allocator with others, below any framework: the same workloads for each."""

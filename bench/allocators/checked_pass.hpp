@@ -1,6 +1,6 @@
-// A pass through a sequence without a clock. It counts failed requests, and blocks that overlap
-// live ones. If an allocator hands out too little memory, or the same memory twice, its times are
-// meaningless. So every allocator first makes this pass of each replay.
+// A pass through a sequence without a clock. Counts failed requests, and blocks that overlap live
+// blocks. Every allocator first makes this pass of each replay: if an allocator hands out too
+// little memory, or the same memory twice, its times are meaningless.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@ class PassChecker {
               const std::vector<Stream>& streams)
       : allocator_(allocator), sequence_(sequence), streams_(streams), held_(sequence.slots) {}
 
-  // Frees the blocks that the sequence leaves. Skips operations on a block whose request failed.
+  // Frees the blocks that the sequence does not free. Skips operations on a block whose request
+  // failed.
   CheckedPass run() {
     for (const Operation& operation : sequence_.operations) {
       if (operation.kind == OperationKind::kAllocate) {
@@ -42,7 +43,7 @@ class PassChecker {
   struct Held {
     void* block = nullptr;
     const Operation* request = nullptr;
-    bool is_alone = false;  // in live_
+    bool is_alone = false;  // overlaps no live block, so it is in live_
   };
 
   void allocate(const Operation& operation) {

@@ -1,4 +1,4 @@
-"""The comparison of allocators: measures, derives, judges, writes and shows."""
+"""Compares allocators: measures, derives, judges, writes and shows."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def compare(
     file: Path,
     console: Console,
 ) -> list[str]:
-    """One run of `level` for the allocators of `wanted` that this build has; writes `file` and
-    charts beside it. A missed target is no failure here; the caller decides. Returns a line for
-    each allocator and replay with wrong allocations.
+    """Measures at `level` the allocators of `wanted` that this build has. Writes `file`, and charts
+    beside it. Returns a line for each allocator and replay with wrong allocations. A missed target
+    is no failure here; the caller decides.
     """
     found, not_built = find_programs(libraries)
     programs = {name: program for name, program in found.items() if name in wanted}

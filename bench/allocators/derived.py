@@ -1,4 +1,4 @@
-"""Values that follow from measured ones."""
+"""Computes values that follow from measured ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bench.allocators.plan import LIVE_SIZES, TRACE_EVENTS, TRACED, UNTRACED, Le
 
 
 def add_derived(results: Results, gaps: list[Absent], level: Level) -> None:
-    """Adds the keys `live_scaling`, `trace_cost` and `trace_event_ns`. If a value's inputs are
-    missing, the value is None, and `gaps` has the input's reason.
+    """Adds the keys `live_scaling`, `trace_cost` and `trace_event_ns`. If an input of a value is
+    missing, the value is None, and `gaps` gets the input's reason.
     """
     for allocator in list(results.get("live_pair_ns", {})):
         for size in (size for size in level.sizes if size in LIVE_SIZES):

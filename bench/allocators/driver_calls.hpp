@@ -1,5 +1,5 @@
-// The driver calls of an allocator so far, and the memory that it holds, as counted by the stand-in
-// for every allocator alike. Reading them makes no driver calls.
+// Counts an allocator's driver calls so far, and the memory that it holds. The stand-in counts for
+// every allocator alike. Reading these counts makes no driver calls.
 #pragma once
 
 #include <cstddef>

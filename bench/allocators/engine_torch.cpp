@@ -1,4 +1,4 @@
-// A module, not a program: torch has to be in the process first, and Python brings it.
+// A module, not a program: Python must load torch into the process first.
 #include "bench/allocators/adapters/torch_adapter.hpp"
 #include "serve.hpp"
 

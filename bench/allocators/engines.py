@@ -1,6 +1,7 @@
 """Finds the allocators that this build can measure, and starts their programs.
 
-To add one: an adapter and an `engine_NAME.cpp` beside this file, and its name in DRIVEN.
+To add an allocator, write an adapter and an `engine_NAME.cpp` beside this file, and add its name to
+DRIVEN.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ DRIVEN = (OURS, TORCH, "cub", "rmm", "umpire")
 # jemalloc is a reference for pairs of small blocks, not an allocator of device memory.
 NAMES = (*DRIVEN, JEMALLOC)
 
-# Virtual: the stand-in's memory costs nothing until it is touched, and no workload touches it. Has
-# room for 10,000 blocks of up to 64 MiB in any allocator's rounding.
+# Virtual: the stand-in's memory costs nothing until it is touched, and no workload touches it. This
+# is enough for 10,000 blocks of up to 64 MiB, however an allocator rounds.
 CAPACITY_BYTES = 256 << 30
 
 _WHY_ABSENT = {
@@ -46,7 +47,7 @@ class Program:
 
 
 def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, str]]:
-    """The available programs by allocator, and the reasons why others are missing."""
+    """Returns the available programs by allocator, and the reasons why others are missing."""
     environment = engine_environment(libraries)
     found: dict[str, Program] = {}
     for allocator in NAMES:
@@ -62,8 +63,8 @@ def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, s
 
 
 def engine_environment(libraries: Libraries) -> dict[str, str]:
-    """The environment of `uvmalloc sim --native` without the developer's settings, the same for
-    all.
+    """Returns the environment of `uvmalloc sim --native`, without the developer's settings. All
+    allocators get the same.
     """
     machine = Machine(devices=1, capacity_bytes=CAPACITY_BYTES)
     simulated = on_simulated_device(clean_environment(), libraries, machine, None)

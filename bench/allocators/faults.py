@@ -1,4 +1,4 @@
-"""Wrong allocations: the times of a replay with any are meaningless."""
+"""Wrong allocations. If a replay has one, its times are meaningless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAID = {
 
 
 def faults(results: Results) -> list[str]:
-    """A line for each allocator and replay with a wrong allocation, or without a check."""
+    """Returns a line for each allocator and replay with a wrong allocation, or without a check."""
     return list(_lines(results))
 
 

@@ -1,4 +1,4 @@
-"""Instructions per cache-hit pair of uvmalloc, counted by valgrind's callgrind."""
+"""Counts the instructions of a cache-hit pair of uvmalloc with valgrind's callgrind."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bench.allocators.engines import Program
 from bench.allocators.plan import SIZES
 from bench.allocators.server import RequestError
 
-_PAIRS = (10_000, 12_000)  # after these warm-up pairs threads cache blocks of all sizes
+_PAIRS = (10_000, 12_000)  # after these warm-up pairs, threads cache blocks of all sizes
 _SECONDS = 120
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
 
 def instructions_per_pair(program: Program, size: str) -> float:
-    """The difference of two runs, so that the rest of the process cancels out."""
+    """Returns the difference of two runs, so that the rest of the process cancels out."""
     few, many = (_instructions(program, SIZES[size], pairs) for pairs in _PAIRS)
     return (many - few) / (_PAIRS[1] - _PAIRS[0])
 

@@ -30,12 +30,12 @@ class Measured:
     """The measurements of a whole run."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    not_started: dict[str, str] = field(default_factory=dict)  # and why
+    not_started: dict[str, str] = field(default_factory=dict)  # allocator -> reason
     samples: Samples = field(default_factory=dict)
     absent: list[Absent] = field(default_factory=list)
 
     def results(self) -> Results:
-        """Medians; None for absent values."""
+        """Returns medians; None for absent values."""
         values: Results = {
             key: {
                 allocator: {case: statistics.median(taken) for case, taken in cases.items()}
@@ -48,7 +48,7 @@ class Measured:
         return values
 
     def gaps(self) -> list[Absent]:
-        """Values that no round has measured."""
+        """Returns the values that no round has measured."""
         values = self.results()
         return [gap for gap in self.absent if values[gap.key][gap.allocator][gap.case] is None]
 
@@ -69,10 +69,10 @@ def measure(
     rounds: int,
     progress: Callable[[int, int], None],
 ) -> Measured:
-    """Asks every allocator a question before the next question.
+    """Puts each question to all allocators before the next question.
 
-    So other load on the machine disturbs all of them alike. Each question, and each round, begins
-    with another allocator.
+    So other load on the machine disturbs all allocators alike. Each question, and each round,
+    begins with another allocator.
     """
     measured = Measured()
     with ExitStack() as open_servers:

@@ -1,6 +1,6 @@
 // A flat list of allocations and frees of numbered slots, for replays and all workloads of many
-// blocks. It is made before the clock starts: all allocators get the same calls, and making the
-// calls costs no measured time. Plain values, no locks.
+// blocks. The list is made before the clock starts, so all allocators get the same calls, and
+// making the list costs no measured time. Plain values, no locks.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct OperationSequence {
     }
   }
 
-  // Most bytes live at once, as requested.
+  // The most bytes live at once, by the requested sizes.
   std::uint64_t peak_live_bytes() const;
 
  private:

@@ -22,7 +22,7 @@ SIZES = {
 }
 THREAD_SIZES = ("512 B", "64 KiB", "2 MiB", "20 MiB")
 MOVE_SIZES = ("64 KiB", "2 MiB", "20 MiB", "256 MiB")
-MOST_JEMALLOC_BYTES = 4 * KIB  # it is not made for larger blocks
+MOST_JEMALLOC_BYTES = 4 * KIB  # jemalloc is not made for larger blocks
 LIVE_SIZES = ("512 B", "4 KiB")
 METADATA_BLOCKS = {
     ("512 B", 512): 1_000_000,
@@ -33,21 +33,21 @@ METADATA_BLOCKS = {
     ("2 MiB", 2 * MIB): 10_000,
 }
 STAND_IN_CALLS = ("cudaGetDevice", "cudaEventRecord", "cudaEventQuery", "cudaMalloc and cudaFree")
-TIGHT_PERCENT = 102  # budget of the tight replays, as a part of the peak of live bytes
-MOST_TIGHT_PERCENT = 110  # else the smallest budget up to this that suffices
+TIGHT_PERCENT = 102  # budget of the tight replays, in percent of the peak of live bytes
+MOST_TIGHT_PERCENT = 110  # or the smallest budget that suffices, up to this percentage
 ORDERS = ("lifo", "fifo", "random")
-# Measured with and without a trace. By case: trace events per timed unit, a pair or an operation.
+# Measured with and without a trace. Case -> trace events per timed unit (pair or operation).
 TRACED_PAIR, TRACED_SIZES, TRACED_CHURN = "64 KiB", "random64", "churn, 2,000 live"
 TRACE_EVENTS = {TRACED_PAIR: 2, TRACED_SIZES: 2, TRACED_CHURN: 1}
 TRACED, UNTRACED = "traced", "not traced"
-# Keys of counts that must be 0, or the times of a replay are meaningless.
+# Keys of counts that must be 0; otherwise the times of a replay are meaningless.
 REPLAY_FAILURES = "replay_failures"
 REPLAY_OVERLAPS = "replay_overlaps"
 
 
 @dataclass(frozen=True)
 class LargeChurn:
-    """A churn with more live blocks than fit at all sizes, and so long that it runs once."""
+    """A churn with more live blocks than fit at all sizes. It takes so long that it runs once."""
 
     live: int
     most_bytes: int  # a limit on sizes, so that the blocks fit
@@ -86,7 +86,7 @@ class Level:
     few_live: int
     many_live: int
     churn_live: tuple[int, ...]
-    most_churn_live: int  # of the large ones
+    most_churn_live: int  # of the large churns
     replacements: int  # of a churn
     grid_allocations: tuple[int, ...]
     grid_most: tuple[str, ...]
@@ -124,18 +124,17 @@ class Question:
     request: str
     figures: tuple[Figure, ...]
     allocators: tuple[str, ...] = DRIVEN  # the measured allocators
-    # Needs its own process: the answer depends on earlier questions, or later answers on this one.
-    # Umpire, for one, takes half as long again for a churn if its process has done other work.
+    # Needs its own process: earlier questions change the answer, or this one changes later answers.
+    # Umpire, for example, takes 50 % longer for a churn if its process has done other work.
     alone: bool = False
-    once: bool = False  # only in the first round, because it is a count that does not vary
+    once: bool = False  # only in the first round, because the answer is a count that does not vary
     environment: Mapping[str, str] | None = None  # of its own process
     timeout_seconds: float = 60
-    left_out: Mapping[str, str] = field(default_factory=dict)  # allocators that are left out, and
-                                                               # why
+    left_out: Mapping[str, str] = field(default_factory=dict)  # allocator -> reason
 
 
 def questions(level: Level, traces: Mapping[str, Path], scratch: Path) -> list[Question]:
-    """All questions of a run, in order. `traces` are uncompressed files by name."""
+    """Returns all questions of a run, in order. `traces` are uncompressed files by name."""
     timing = f"milliseconds={level.milliseconds} samples={level.samples}"
     asked = [
         Question(
@@ -220,7 +219,7 @@ def _large_churn(level: Level, churn: LargeChurn) -> Question:
 
 
 def _check(case: str, request: str, allocators: tuple[str, ...] = DRIVEN) -> Question:
-    """Checks the allocations of the replay of `request`, in a pass before the timed ones."""
+    """Returns the question that checks a replay's allocations, in a pass before the timed ones."""
     return Question(
         f"check {request}",
         (
@@ -254,7 +253,7 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
         timeout_seconds=120,
     )
     on = f"{name}, {level.more_steps:,} steps more"
-    # A second long pass takes a while, and for other allocators shows no more than the short one.
+    # A second long pass takes a while. For other allocators, it shows no more than the short one.
     yield _check(on, f"trace={trace} more_steps={level.more_steps}", (OURS,))
     yield Question(
         f"replay trace={trace} more_steps={level.more_steps}",

@@ -1,6 +1,6 @@
-// Memory of this process alone: resident anonymous pages, as the kernel counts them, and live bytes
-// of malloc. Shared mappings, such as managed memory on the simulated machine, count in neither.
-// Signed, because memory may shrink.
+// This process's private memory: resident anonymous pages, as the kernel counts them, and live
+// bytes of malloc. Neither count includes shared mappings, such as managed memory on the simulated
+// machine. Signed, because memory may shrink.
 #pragma once
 
 #include <malloc.h>

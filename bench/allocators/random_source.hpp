@@ -18,9 +18,9 @@ class RandomSource {
     mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
     return mixed ^ (mixed >> 31);
   }
-  // [0, 1)
+  // In [0, 1).
   double fraction() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  // [0, bound)
+  // In [0, bound).
   std::uint64_t below(std::uint64_t bound) {
     return static_cast<std::uint64_t>(fraction() * static_cast<double>(bound));
   }

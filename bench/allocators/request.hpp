@@ -18,7 +18,7 @@ class Request {
   std::uint64_t number(const std::string& key, std::uint64_t otherwise) const;
   std::string text(const std::string& key, const std::string& otherwise) const;
 
-  // The same request with one more parameter.
+  // Returns this request with one more parameter.
   Request with(const std::string& key, std::uint64_t value) const;
 
  private:

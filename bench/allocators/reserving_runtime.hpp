@@ -1,6 +1,7 @@
-// A DeviceRuntime whose managed memory is only address space. Allocations are consecutive parts of
-// one reserved range, and every other call succeeds at once. So private memory and instructions are
-// the allocator's own, without those of a machine. Owns the range. Its memory must not be touched.
+// A DeviceRuntime with managed memory that is only address space. Allocations are consecutive parts
+// of one reserved range, and every other call succeeds at once. So measured memory and instructions
+// are the allocator's own, without those of a machine. Owns the range. Its memory must not be
+// touched.
 #pragma once
 
 #include <atomic>

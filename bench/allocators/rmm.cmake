@@ -1,5 +1,5 @@
-# RMM, from a source tree: compiles the few sources that a pool needs. A stub replaces its logger,
-# which would need another library; NVTX ranges are off, as usual.
+# Builds RMM from a source tree: compiles only the few sources that a pool needs. A stub replaces its logger, which
+# would need another library. NVTX ranges are off, as usual.
 if(NOT UVMALLOC_BENCH_RMM_DIR)
   file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_rmm") # of an earlier configuration
   return()

@@ -35,7 +35,7 @@ class Slots {
   std::uint32_t next_;
 };
 
-// By slot, for the blocks that are live before operation `end`: the allocating operation.
+// Returns, by slot, the allocating operation of each block that is live before operation `end`.
 std::map<std::uint32_t, std::size_t> live_before(const OperationSequence& sequence,
                                                  std::size_t end) {
   std::map<std::uint32_t, std::size_t> live;
@@ -54,7 +54,7 @@ bool is_device_facade(const replay::ReplayOperation& operation) {
   return operation.facade == static_cast<std::uint8_t>(Facade::kDevice);
 }
 
-// By stream of a plan: its number here, 0 for the default stream of any device.
+// Returns each stream's number in the sequence; 0 for the default stream of any device.
 std::vector<std::uint16_t> stream_numbers(const replay::ReplayPlan& plan) {
   std::vector<std::uint16_t> numbers;
   std::uint16_t others = 0;
@@ -149,7 +149,7 @@ OperationSequence traced_steps(const std::string& trace) {
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times) {
   const std::vector<std::size_t> begins(sequence.step_begins.begin() + static_cast<long>(first),
                                         sequence.step_begins.end());
-  // By slot, the blocks that are live before the steps and after them.
+  // By slot: the blocks that are live before the steps and after them.
   const auto before = live_before(sequence, begins.front());
   const auto after = live_before(sequence, sequence.operations.size());
   std::vector<std::size_t> consumed, left;  // the allocating operations, in order
@@ -166,7 +166,7 @@ void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t ti
 
   const std::vector<Operation> all = sequence.operations;
   Slots slots(sequence.slots);
-  std::vector<std::uint32_t> actual(sequence.slots);  // the current slot of that slot's block
+  std::vector<std::uint32_t> actual(sequence.slots);  // by slot: the slot that holds its block now
   for (std::uint32_t slot = 0; slot < sequence.slots; ++slot) actual[slot] = slot;
   for (std::size_t time = 0; time < times; ++time) {
     sequence.begin_step();

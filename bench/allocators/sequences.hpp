@@ -20,37 +20,37 @@ struct ChurnShape {
   std::size_t timed_steps = 5;
   std::uint64_t seed = 1;
 };
-// Allocates `live` blocks of log-uniform sizes; then again and again frees a random one and
-// allocates another.
+// Allocates `live` blocks of log-uniform sizes. Then, each time, frees a random block and allocates
+// another.
 OperationSequence churn(const ChurnShape& shape);
 
-// After RMM's random_allocations benchmark. With an even chance it allocates (1 byte to
-// `most_bytes`, uniform) or frees a random live block, `allocations` times. An allocation that
-// would exceed `live_limit_bytes` becomes a free. Each of the `steps` is this list and ends with
-// nothing live.
+// Follows RMM's random_allocations benchmark. With an even chance, allocates (1 byte to
+// `most_bytes`, uniform) or frees a random live block, until it has made `allocations` allocations.
+// An allocation that would exceed `live_limit_bytes` becomes a free. Each of the `steps` is this
+// list, and ends with no live block.
 OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
                               std::uint64_t live_limit_bytes, std::size_t steps,
                               std::uint64_t seed);
 
-// The requests of a traced program to the device facade (docs/trace.md), on one device. Its marks
-// bound the steps: operations before the first mark belong to no step, operations after the last
-// mark are left out. Throws TraceFormatError, or std::runtime_error if the trace has fewer than two
-// marks or no request to the device facade.
+// Returns a traced program's requests to the device facade (docs/trace.md), on one device. The
+// trace's marks bound the steps: operations before the first mark belong to no step, operations
+// after the last mark are left out. Throws TraceFormatError, or std::runtime_error if the trace has
+// fewer than two marks or no request to the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
 // Appends the steps from number `first` on `times` more times, like a program that continues. A
-// block that was live at their beginning is replaced by a live block of the same size at their end,
-// the oldest first. If there are too many or too few of a size, the next step begins with frees and
-// allocations.
+// live block of the same size at the end of the steps replaces each block that was live at their
+// beginning, the oldest first. If there are too many or too few blocks of a size, the next step
+// begins with frees and allocations.
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times);
 
-// The same with one to eight more blocks of 512 B to 8 MiB, which are never freed. One in three is
-// allocated somewhere in the first step, the others at the beginning. These few change the
-// addresses of all blocks.
+// Returns the sequence with one to eight more blocks of 512 B to 8 MiB, which are never freed. One
+// in three is allocated somewhere in the first step, the others at the beginning. These few blocks
+// change the addresses of all others.
 OperationSequence with_random_beginning(const OperationSequence& sequence, std::uint64_t seed);
 
-// `count` different multiples of 512 B, as evenly spaced in octaves from 512 B to 32 MiB as that
-// allows, in random order.
+// Returns `count` different multiples of 512 B in random order. They are spread as evenly as
+// possible over the octaves from 512 B to 32 MiB.
 std::vector<std::uint64_t> spread_sizes(std::size_t count, std::uint64_t seed);
 
 }  // namespace uvm::bench

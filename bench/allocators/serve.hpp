@@ -1,6 +1,6 @@
 // The protocol of a measuring program: a request per line on standard input, an answer per line on
-// standard output, until the input ends. So one program per allocator stays open, and the driver
-// alternates between them at every measurement. An answer is {"values": {...}} or {"error": "..."}.
+// standard output, until the input ends. One program per allocator stays open, so the driver can
+// alternate between them at every measurement. An answer is {"values": {...}} or {"error": "..."}.
 #pragma once
 
 #include <cstdio>

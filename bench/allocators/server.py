@@ -18,8 +18,7 @@ class RequestError(Exception):
 
 
 class Server:
-    """Owns the process, which the first request starts, and the next one after a timeout starts
-    again.
+    """Owns the process. The first request starts it, and so does the next one after a timeout.
 
     Not thread-safe. Use it in a `with` statement, so that the process ends.
     """
@@ -37,7 +36,7 @@ class Server:
         self.close()
 
     def ask(self, request: str, timeout_seconds: float) -> Figures:
-        """Sends one request and waits for its answer. Raises RequestError if there is none."""
+        """Sends one request and waits for its answer. Raises RequestError if no answer comes."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -77,7 +76,7 @@ class Server:
         return self._process
 
     def _end(self, kill: bool = False) -> str:
-        """The exit status, and the last line of its output."""
+        """Ends the process. Returns its exit status and the last line of its output."""
         process, self._process = self._process, None
         assert process is not None
         if kill:

@@ -1,4 +1,4 @@
-"""Tables of a run."""
+"""Prints the tables of a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(results: Results, verdict: list[Target], gaps: list[Absent], console: C
 
 
 def _name(gap: Absent, results: Results) -> str:
-    """The key, with the case if other cases of the key have values."""
+    """Returns the key, with the case if other cases of the key have values."""
     values = results.get(gap.key, {}).get(gap.allocator, {}).values()
     is_whole = all(value is None for value in values)
     return gap.key if is_whole else f"{gap.key} ({gap.case})"

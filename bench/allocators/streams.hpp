@@ -1,6 +1,6 @@
 // Streams of device 0 for the workloads. Number 0 is the default stream; the others are
-// non-blocking and created on demand. They are never destroyed, so they outlive every allocator of
-// the process. Not thread-safe: call it before threads start.
+// non-blocking and created on demand. Streams are never destroyed, so they outlive every allocator
+// of the process. Not thread-safe: call it before threads start.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@ namespace uvm::bench {
 
 class Streams {
  public:
-  // The first `count` streams, valid until the next call.
+  // Returns the first `count` streams, valid until the next call.
   static const std::vector<cudaStream_t>& first(std::size_t count) {
     static std::vector<cudaStream_t> streams{nullptr};
     while (streams.size() < count) {

@@ -22,7 +22,7 @@ _DEVICE_PEERS = tuple(name for name in _OTHERS if name != TORCH)
 
 
 def targets(results: Results) -> list[Target]:
-    """All targets, in a fixed order."""
+    """Returns all targets, in a fixed order."""
     return [
         *_at_most(results, "pair_ns", "pair, ns", 25),
         *_times(results, "pair_ns", "pair, native PyTorch over uvmalloc", 10, [TORCH]),
@@ -63,7 +63,7 @@ def _not_large(case: str) -> bool:
 
 
 def _in_one_piece(case: str) -> bool:
-    """Whether the copy is sent in one piece: from 64 MiB on it is not (hints/hint_sender.hpp)."""
+    """Whether the copy is sent in one piece; it is not from 64 MiB on (hints/hint_sender.hpp)."""
     return not case.startswith("256 MiB")
 
 
@@ -96,7 +96,7 @@ def _times(
     others: Sequence[str],
     wanted: Callable[[str], bool] = lambda case: True,
 ) -> Iterator[Target]:
-    """The ratio of the best value of `others` to ours."""
+    """Yields the ratio of the best value of `others` to ours, for each case."""
     for case, ours in _ours(results, key).items():
         if not wanted(case):
             continue
@@ -107,7 +107,7 @@ def _times(
 
 
 def _over_jemalloc(results: Results) -> Iterator[Target]:
-    """Small pairs, compared with jemalloc."""
+    """Yields our small pairs over jemalloc's."""
     alone = results.get("pair_ns", {}).get(JEMALLOC, {})
     for case, ours in _ours(results, "pair_ns").items():
         if SIZES.get(case, MOST_JEMALLOC_BYTES + 1) > MOST_JEMALLOC_BYTES:

@@ -1,6 +1,6 @@
 // The measurements: a template on the adapter, so that all allocators run the same code, with only
 // a loop between the clock and the allocator's call. Each workload makes its own adapter, with an
-// empty cache, and returns plain figures, which Python compares (measure.py). It throws if an
+// empty cache. It returns plain figures, which Python compares (measure.py), and throws if an
 // allocator cannot run it.
 #pragma once
 
@@ -64,7 +64,7 @@ class Workloads {
     return samples.size() % 2 != 0 ? samples[middle] : (samples[middle - 1] + samples[middle]) / 2;
   }
 
-  // Median nanoseconds of one `round`, over samples of at least `milliseconds` each.
+  // Returns the median nanoseconds of one `round`, over samples of at least `milliseconds` each.
   template <class Round>
   static double time_rounds(const Request& request, Round round) {
     const double sample_ns = static_cast<double>(request.number("milliseconds", 20)) * 1e6;
@@ -92,15 +92,16 @@ class Workloads {
     allocator.free(allocator.allocate(size_bytes, stream), size_bytes, stream);
   }
 
-  // size, milliseconds, samples: nanoseconds of an allocation from the cache and its free.
+  // Parameters size, milliseconds, samples. Nanoseconds of an allocation from the cache and its
+  // free.
   static Json pair(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
     return {{"ns", time_rounds(request, [&] { one_pair(allocator, size_bytes, nullptr); })}};
   }
 
-  // free=lifo|fifo|random, blocks: allocates all blocks, then frees them in that order. Nanoseconds
-  // per pair.
+  // Parameters free=lifo|fifo|random, blocks. Allocates all blocks, then frees them in that order.
+  // Nanoseconds per pair.
   static Json order(const Request& request) {
     Adapter allocator(request);
     const std::size_t blocks = request.number("blocks", 64);
@@ -136,10 +137,10 @@ class Workloads {
     double delayed = 0;  // upper bound of the part of the time in which a thread had no processor
   };
 
-  // size, samples: throughput of two threads with a stream each over that of one. Threads disturb
-  // each other only while both run. So it measures many windows, short enough to fit between other
-  // programs' time slices, and counts those in which every thread had a processor most of the time.
-  // "delayed_percent" is the time that threads waited for a processor.
+  // Parameters size, samples. Throughput of two threads with a stream each over that of one thread.
+  // Threads disturb each other only while both run. So the workload measures many windows, short
+  // enough to fit between other programs' time slices, and counts those in which every thread had a
+  // processor most of the time. "delayed_percent" is the time that threads waited for a processor.
   static Json threads(const Request& request) {
     constexpr std::size_t kCandidates = 64;
     Adapter allocator(request);
@@ -224,7 +225,7 @@ class Workloads {
     return all;
   }
 
-  // size, live: nanoseconds per pair beside `live` other live blocks of that size.
+  // Parameters size, live. Nanoseconds per pair beside `live` other live blocks of that size.
   static Json live(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -235,7 +236,7 @@ class Workloads {
     return {{"ns", ns}};
   }
 
-  // live, replacements, most: nanoseconds per operation of a random churn.
+  // Parameters live, replacements, most. Nanoseconds per operation of a random churn.
   static Json churn_blocks(const Request& request) {
     ChurnShape shape;
     shape.live = static_cast<std::uint32_t>(request.number("live"));
@@ -247,7 +248,8 @@ class Workloads {
     return run_sequence(request, bench::churn(shape), 1);
   }
 
-  // allocations, most: nanoseconds per operation of a random mix of allocations and frees.
+  // Parameters allocations, most. Nanoseconds per operation of a random mix of allocations and
+  // frees.
   static Json grid(const Request& request) {
     constexpr std::uint64_t kLiveLimitBytes = std::uint64_t{64} << 30;
     return run_sequence(
@@ -259,8 +261,8 @@ class Workloads {
 
   static constexpr std::size_t kWarmSteps = 2;  // of a replay
 
-  // trace=FILE, more_steps: a traced program's steps, repeated for at least `more_steps` more.
-  // "replay" (runs, budget_percent, most_percent) measures nanoseconds per operation, "check"
+  // Parameters trace=FILE, more_steps. A traced program's steps, repeated for at least `more_steps`
+  // more. "replay" (runs, budget_percent, most_percent) measures nanoseconds per operation, "check"
   // (budget_percent, most_percent) checks the allocator's blocks.
   static OperationSequence replayed(const Request& request) {
     OperationSequence sequence = traced_steps(request.text("trace", ""));
@@ -273,22 +275,22 @@ class Workloads {
     return sequence;
   }
 
-  // beginnings: memory taken over live bytes, with this number of random beginnings.
+  // Parameter beginnings. Memory taken over live bytes, with this number of random beginnings.
   static Json beginnings(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return run_once(request, other, kWarmSteps).reserved_bytes;
     });
   }
 
-  // beginnings: the least budget over live bytes with which no request fails, with this number of
-  // random beginnings.
+  // Parameter beginnings. The least budget over live bytes with which no request fails, with this
+  // number of random beginnings.
   static Json least_budgets(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return least_budget(request, other);
     });
   }
 
-  // The result of `bytes_of` over live bytes, for each beginning: the mean and the maximum.
+  // Divides `bytes_of` by live bytes for each beginning. Returns the mean and the maximum.
   template <class BytesOf>
   static Json with_beginnings(const Request& request, const OperationSequence& sequence,
                               const BytesOf& bytes_of) {
@@ -303,8 +305,9 @@ class Workloads {
             {"most", *std::max_element(ratios.begin(), ratios.end())}};
   }
 
-  // Accurate to a page, or to a 500th of the peak of live bytes if that is more. No request failed
-  // with any larger budget that was tried; a smaller one may suffice by chance.
+  // Returns a budget with which no request fails, accurate to a page, or to a 500th of the peak of
+  // live bytes if that is more. No larger budget that was tried failed; a smaller one may suffice
+  // by chance.
   static std::uint64_t least_budget(const Request& request, const OperationSequence& sequence) {
     const std::uint64_t peak_pages = round_up(sequence.peak_live_bytes(), kPageBytes) / kPageBytes;
     const std::uint64_t step = std::max<std::uint64_t>(1, peak_pages / 500);
@@ -322,15 +325,15 @@ class Workloads {
     return enough * kPageBytes;
   }
 
-  // The same request with that part of the peak of live bytes as budget; 0: no budget.
+  // Returns the request with that part of the peak of live bytes as budget; 0: no budget.
   static Request sized(const Request& request, const OperationSequence& sequence,
                        std::uint64_t percent) {
     if (percent == 0) return request;
     return request.with("budget", sequence.peak_live_bytes() / 100 * percent);
   }
 
-  // Failed requests and overlapping blocks of one pass, with the budget of the timed passes if they
-  // have one.
+  // Returns the failed requests and overlapping blocks of one pass, with the budget of the timed
+  // passes if they have one.
   static Json check(const Request& request, const OperationSequence& sequence) {
     std::uint64_t percent = request.number("budget_percent", 0);
     const std::uint64_t most_percent = request.number("most_percent", percent);
@@ -346,7 +349,7 @@ class Workloads {
 
   struct SequenceRun {
     std::vector<double> step_ns;  // per operation, for each step after the warm-up
-    DriverCalls calls;            // of all
+    DriverCalls calls;            // of all steps
     DriverCalls steady_calls;     // of the steps after the warm-up
     std::size_t reserved_bytes = 0;
   };
@@ -446,7 +449,7 @@ class Workloads {
     }
   }
 
-  // size, pairs: runs exactly `pairs` pairs, for instruction counts from outside.
+  // Parameters size, pairs. Runs exactly `pairs` pairs, for instruction counts from outside.
   static Json count(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -455,8 +458,8 @@ class Workloads {
     return {{"pairs", pairs}};
   }
 
-  // size (default: 64 sizes from 512 B to 32 MiB), blocks, rounds: moves blocks of the host to the
-  // device and back, one after another. Prefetches per move, in each direction.
+  // Parameters size (default: 64 sizes from 512 B to 32 MiB), blocks, rounds. Moves blocks of the
+  // host to the device and back, one after another. Prefetches per move, in each direction.
   static Json moves(const Request& request) {
     if constexpr (!requires(Adapter & allocator, void* block) {
                     allocator.move_to_device(block);
@@ -494,7 +497,7 @@ class Workloads {
     return DriverCalls::so_far().since(before).prefetches;
   }
 
-  // The cost of stand-in calls that some allocators make in every pair and others never.
+  // Measures stand-in calls that some allocators make in every pair and others never.
   static Json calls(const Request& request) {
     int device = 0;
     cudaEvent_t event = nullptr;
@@ -516,8 +519,8 @@ class Workloads {
             {"cudaMalloc and cudaFree", allocate}};
   }
 
-  // size, live: growth of this process's private memory per live block. Run it once per process: it
-  // would reuse memory freed by an earlier workload and not count it.
+  // Parameters size, live. Growth of this process's private memory per live block. Run this once
+  // per process: memory that an earlier workload freed would be reused and not counted.
   static Json metadata(const Request& request) {
     if constexpr (!Adapter::kMeasuresMetadata) {
       throw std::invalid_argument("not separable from the machine's own memory");

@@ -1,5 +1,6 @@
 // cub::CachingDeviceAllocator with bins of powers of two from 512 B to 256 MiB, all cached without
-// a limit. So only larger blocks, in some traces, go to the driver each time. Owns the allocator.
+// a limit. Only larger blocks, which some traces have, go to the driver each time. Owns the
+// allocator.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// Device memory as the resource "DEVICE" of an Umpire that was built for the host, and the factory
-// for its registry. Stateless.
+// Device memory as the resource "DEVICE" of an Umpire that was built for the host, with the factory
+// for Umpire's registry. Stateless.
 #pragma once
 
 #include <cuda_runtime_api.h>

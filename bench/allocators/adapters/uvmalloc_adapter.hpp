@@ -1,6 +1,6 @@
 // Adapts CachingManagedAllocator for the workloads: its public calls, the device facade, frees by
-// pointer alone. Owns the allocator. An adapter has no virtual functions: workloads are templates
-// on it, so they measure only the allocator's own call.
+// pointer only. Owns the allocator. An adapter has no virtual functions, and workloads are
+// templates on it, so they measure only the allocator's own call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,9 @@ class UvmallocAdapter {
   static constexpr bool kMeasuresMetadata = true;
   static std::string version() { return "this tree"; }
 
-  // "runtime=reserving" selects a runtime that only hands out address space, so that measured
-  // memory and instructions are the allocator's alone. "budget" is the most bytes in use.
+  // "runtime=reserving" selects a runtime that only hands out address space, so that the
+  // measurement has only the allocator's memory and instructions. "budget" is the most bytes in
+  // use.
   explicit UvmallocAdapter(const Request& request)
       : allocator_(runtime(request), settings(request)) {}
 
@@ -41,8 +42,8 @@ class UvmallocAdapter {
   void move_to_device(void* block) { move(block, Place::host(), Place::device(0)); }
   void move_to_host(void* block) { move(block, Place::device(0), Place::host()); }
 
-  // The other allocators reserve memory of the device; managed memory is virtual until its 2 MiB
-  // pages are handed out.
+  // The other adapters report reserved device memory. Managed memory takes none until its 2 MiB
+  // pages are handed out, so this adapter reports touched bytes.
   std::size_t peak_reserved_bytes() const { return allocator_.statistics().touched_bytes.peak; }
 
  private:
