@@ -8,7 +8,5 @@ from uvmalloc._cli.environment import without_settings
 
 
 def clean_environment() -> dict[str, str]:
-    """Returns this process's environment without the developer's settings, which may favour
-    some.
-    """
+    """Returns the environment without a developer's settings, which could favour a program."""
     return without_settings(os.environ, "CUDA_", "LD_")

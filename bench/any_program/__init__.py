@@ -1,1 +1,1 @@
-"""CUDA programs without PyTorch, with libuvmalloc.so preloaded and without."""
+"""Measures CUDA programs without PyTorch, with libuvmalloc.so preloaded and without it."""

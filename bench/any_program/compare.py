@@ -1,8 +1,8 @@
-"""Measures CUDA programs without PyTorch, with libuvmalloc.so preloaded and without, in one run.
+"""Measures CUDA programs without PyTorch, with libuvmalloc.so preloaded and without it.
 
 `pair_ns` and `driver_allocations_per_step` come from a program of CUDA's runtime on the simulated
-device, `startup_ms` from programs that never use CUDA, and `fork_runs_failed` from a program that
-forks, starts other programs and exits at moments chosen by a seed.
+device, `startup_ms` from programs that never use CUDA. `fork_runs_failed` comes from a program that
+forks, starts other programs and exits at moments that a seed chooses.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_program(libraries: Libraries, what: str, environment: Mapping[str, str])
 
 
 def pair_ns(libraries: Libraries, rounds: int) -> dict[str, dict[str, float]]:
-    """Nanoseconds of cudaMalloc and cudaFree by size in bytes: the driver's own, and ours."""
+    """Returns nanoseconds of cudaMalloc and cudaFree by size in bytes: the driver's, and ours."""
     plain = on_device(libraries)
     ours = with_cuda_calls_served(plain, libraries.require_uvmalloc())
     samples: dict[str, dict[str, list[float]]] = {"driver": {}, "uvmalloc": {}}
@@ -76,7 +76,7 @@ def pair_ns(libraries: Libraries, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def driver_allocations_per_step(libraries: Libraries) -> dict[str, list[int]]:
-    """Allocations that reach the driver, by step."""
+    """Returns the number of allocations that reach the driver, by step."""
     plain = on_device(libraries)
     return {
         "driver": run_program(libraries, "steps", plain),
@@ -87,8 +87,8 @@ def driver_allocations_per_step(libraries: Libraries) -> dict[str, list[int]]:
 
 
 def startup_ms(libraries: Libraries, starts: int) -> dict[str, float]:
-    """Time that the preloaded library adds to the start of programs that do not use CUDA:
-    medians.
+    """Returns the median time that the preloaded library adds to the start of programs that do not
+    use CUDA.
     """
     plain = clean_environment()
     ours = with_cuda_calls_served(plain, libraries.require_uvmalloc())
@@ -113,7 +113,7 @@ def startup_ms(libraries: Libraries, starts: int) -> dict[str, float]:
 
 
 def fork_runs_failed(libraries: Libraries, runs: int) -> int:
-    """How many of `runs` runs hung, crashed or failed."""
+    """Returns how many of `runs` runs hung, crashed or failed."""
     environment = with_cuda_calls_served(on_device(libraries), libraries.require_uvmalloc())
     failed = 0
     for seed in range(runs):

@@ -1,4 +1,4 @@
-// A program of CUDA's runtime alone, with measured allocations. Prints one line of JSON:
+// A program that uses only CUDA's runtime, with measured allocations. Prints one line of JSON:
 //   cuda_program pairs   ns of a cudaMalloc and its cudaFree, by size, in steady state
 //   cuda_program steps   allocations that reached the driver in each of ten equal steps
 #include <cuda_runtime_api.h>
@@ -42,8 +42,8 @@ double pair_ns(std::size_t size_bytes) {
   return best;
 }
 
-// Like a training step: buffers of many sizes, stream-ordered, synchronous and pinned; some outlive
-// the step.
+// Allocates like a training step: buffers of many sizes, stream-ordered, synchronous and pinned.
+// Some outlive the step.
 void step(cudaStream_t stream, std::vector<void*>* kept) {
   for (void* block : *kept) check(cudaFree(block));
   kept->clear();

@@ -1,6 +1,6 @@
-"""Figures about HIP: passed conformance tests, and CUDA names left after translation.
+"""Measures HIP: passed conformance tests, and CUDA names left after translation.
 
-`python -m bench.any_program.hip` adds them to build/any_program.json: hip_conformance and
+`python -m bench.any_program.hip` adds the figures to build/any_program.json: hip_conformance and
 cuda_conformance (passed and total tests of the suite on the vendor's stand-in) and cuda_names_left
 (in translated files of the build). It needs a release build. The exit code is 1 if a test fails,
 the counts of the vendors differ, or a name is left.
@@ -44,7 +44,7 @@ def conformance(vendor: str, build: Path = BUILD) -> Conformance:
 
 
 def cuda_names_left(build: Path = BUILD) -> int:
-    """The number of CUDA names in the translated files of the build."""
+    """Returns the number of CUDA names in the translated files of the build."""
     files = [file for file in (build / "hip").rglob("*") if file.is_file()]
     if not files:
         raise FileNotFoundError(

@@ -1,7 +1,7 @@
-"""Forks, starts programs, frees and exits at moments chosen by a seed; uses the device between.
+"""Forks, starts programs, frees and exits at moments that a seed chooses; uses the device between.
 
-A child forked after the driver's first use cannot use the driver, so children only use host memory
-or start another program.
+A child that is forked after the driver's first use cannot use the driver. So children only use host
+memory or start another program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Device:
-    """The runtime's calls, loaded at the first use."""
+    """The runtime's calls. The library is loaded at the first use."""
 
     def __init__(self) -> None:
         self._runtime = ctypes.CDLL("libcudart.so.13")

@@ -1,1 +1,1 @@
-"""The simulated machine beside published measurements of real ones."""
+"""Compares the simulated machine with published measurements of real ones."""

@@ -1,4 +1,4 @@
-"""The simulated machine beside published figures, its rules beside their tests, and its speed."""
+"""Compares the simulated machine with published figures, counts its tested rules, and times it."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def _worst(compared: Sequence[Compared], group: str) -> float:
 
 
 def _equal_runs(runner: Runner, runs: int) -> int:
-    """Counts runs with the same result as the first; half of them run beside a process that keeps a
-    core busy.
+    """Returns how many runs have the same result as the first. Half of them run beside a process
+    that keeps a core busy.
     """
     first = runner.run("h100-pcie5", "mixed")
     equal = 0
@@ -111,7 +111,7 @@ def _equal_runs(runner: Runner, runs: int) -> int:
 
 
 def _cpu_touches(runner: Runner) -> dict[str, float]:
-    """The median of three runs with tracked touches, and of three without."""
+    """Returns the medians of three runs with tracked touches, and of three without."""
     seconds = {}
     for tracked in ("0", "1"):
         runs = [
@@ -119,7 +119,7 @@ def _cpu_touches(runner: Runner) -> dict[str, float]:
             for _ in range(3)
         ]
         seconds[tracked] = statistics.median(run["seconds"] for run in runs)
-    # If the kernel refused to report touches, the ratio would be 1.
+    # Without this check, a kernel that refuses to report touches would give a ratio of 1.
     if runs[-1]["migrated_bytes_to_host"] != _TOUCHED_BYTES:
         raise RuntimeError("touches by the CPU are not tracked here")
     return {
@@ -130,7 +130,7 @@ def _cpu_touches(runner: Runner) -> dict[str, float]:
 
 
 def _train(trace: Path | None) -> list[float]:
-    """Real seconds of the steps of a training program on the simulated device."""
+    """Returns the real seconds of the steps of a training program on the simulated device."""
     command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", "h100-pcie5"]
     if trace is not None:
         command += ["--trace", str(trace)]
@@ -147,7 +147,7 @@ def _train(trace: Path | None) -> list[float]:
 
 
 def _replays(libraries: Libraries) -> dict[str, float]:
-    """A step of a training program, run with PyTorch and replayed from its trace.
+    """Measures a step of a training program, run with PyTorch and replayed from its trace.
 
     The real time of a replay covers the whole recording, including the part before the first step.
     """
@@ -182,7 +182,7 @@ def compare(
 ) -> None:
     """Writes `output` (JSON) and, beside it, a chart of model against measurement.
 
-    `earlier` is a checkout whose training step is timed for comparison.
+    `earlier` is a checkout to compare with: its training step is timed too.
     """
     runner = Runner(libraries)
     compared = [

@@ -2,7 +2,7 @@
 
 A figure is `fitted` if a number of the machine's profile was chosen to reproduce it. Such a figure
 proves nothing and counts in no error. A figure with a reason under `unmodelled` is shown, but the
-model cannot reproduce it. The others are predictions.
+model cannot reproduce it. All other figures are predictions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ PASCAL = "pascal-um-benchmark: managed memory on a GTX 1080"
 
 GIB = 1 << 30
 # Chunks available to fir's managed memory: the 5,800 needed minus the evictions that the artifact
-# counts at 200 %. At other levels the artifact's program allocate.x takes more, so there are fewer.
+# counts at 200 %. At other levels the artifact's program allocate.x takes more memory, so fir has
+# fewer chunks.
 _AT_200 = 2843
 _OCCUPIED_MB = {200: 5857, 300: 7840, 400: 8832}
 
@@ -30,7 +31,7 @@ class Figure:
     scenario: str
     arguments: tuple[int, ...]
     fitted: bool = False
-    scale: float = 1.0  # from the result's unit to that of `measured`
+    scale: float = 1.0  # from the result's unit to the unit of `measured`
     group: str = "published"
     unmodelled: str = ""  # why the model cannot reproduce it
 
@@ -57,7 +58,7 @@ def _fir(machine: str, data: str, times: dict[int, tuple[float, float]]) -> list
 
 
 def _fir_traffic() -> list[Figure]:
-    """The evicted bytes, which both links share."""
+    """Returns figures of the evicted bytes, which are the same over both links."""
     evicted = {200: (5.78, 0.21), 300: (7.71, 2.15), 400: (8.68, 3.12)}
     chunks = {200: 2957, 300: 3948, 400: 4444}
     figures = []
@@ -82,7 +83,7 @@ def _fir_traffic() -> list[Figure]:
 
 
 def _streams() -> list[Figure]:
-    """The bytes are the benchmark's: a share of the 32109 MiB that cudaMemGetInfo reports."""
+    """The bytes are the benchmark's: a part of the 32109 MiB that cudaMemGetInfo reports."""
     machine, whole = "rtx5090-pcie5", 32109 << 20
     resident = GPU_EXT.format("rq1_results.csv")
     half = GPU_EXT.format("rq2_results.csv")
@@ -105,7 +106,7 @@ def _streams() -> list[Figure]:
 
 
 def _bandwidths() -> list[Figure]:
-    """Kernels that stream through device memory; the profiles assume 90 % of the data sheet."""
+    """Returns figures of streaming kernels. The profiles assume 90 % of the data sheet."""
     hopper = "Schieffer et al., ICPP 2024: STREAM on the GPU of a GH200, 3.4 TB/s"
     spark = "github.com/antirez/ds4/issues/773: a kernel that reads saturates at 231 to 234 GB/s"
     common = {"key": "gb_per_s", "scenario": "bandwidth", "arguments": (8 * GIB,)}

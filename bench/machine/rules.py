@@ -19,7 +19,7 @@ class Rule:
 
 
 def rules_of(document: str) -> list[Rule]:
-    """The rows of the table under the heading Rules. The tests are names in backquotes."""
+    """Returns the rows of the table under the heading Rules. The tests are names in backquotes."""
     section = _SECTION.search(document)
     if section is None:
         raise ValueError("docs/simulator.md has no section 'Rules'")
@@ -30,14 +30,14 @@ def rules_of(document: str) -> list[Rule]:
 
 
 def tests_of(folder: Path) -> Iterator[str]:
-    """The tests of the C++ sources in the folder, as GROUP.NAME."""
+    """Yields the tests of the C++ sources in the folder, as GROUP.NAME."""
     for source in sorted(folder.rglob("*.cpp")):
         for group, name in _TEST.findall(source.read_text()):
             yield f"{group}.{name}"
 
 
 def count_rules(root: Path) -> dict[str, object]:
-    """Rules with a test, all rules, rules without one, and named tests that do not exist."""
+    """Returns tested rules, all rules, untested rules, and named tests that do not exist."""
     known = set(tests_of(root / "tests" / "sim"))
     rules = rules_of((root / "docs" / "simulator.md").read_text())
     missing = sorted({test for rule in rules for test in rule.tests if test not in known})

@@ -24,10 +24,10 @@ def _timed(machine: SimulatedMachine, work: Callable[[], None]) -> Result:
 
 
 def fir(machine: SimulatedMachine, room_blocks: int, discards: int) -> Result:
-    """The program fir of the UVM Discard artifact: `./fir.x 1048576 1450 65536 DISCARD 0`.
+    """Runs the program fir of the UVM Discard artifact: `./fir.x 1048576 1450 65536 DISCARD 0`.
 
-    It filters 5,800 MB window by window (64 MB). While kernels work on a window, the next window
-    of the input and of the output is prefetched. The window before may be discarded.
+    It filters 5,800 MB window by window (64 MB). While kernels work on a window, the next window of
+    the input and of the output is prefetched. The previous window may be discarded.
     """
     block, blocks, window = 4 * _MB, 1450, 16
     machine.set_managed_room(room_blocks)
@@ -61,8 +61,8 @@ def fir(machine: SimulatedMachine, room_blocks: int, discards: int) -> Result:
 
 
 def stream(machine: SimulatedMachine, size_bytes: int, room_blocks: int) -> Result:
-    """The third pass of a kernel over two managed arrays, half of the bytes each: one read, one
-    written. As in `seq_stream` of gpu_ext's microbenchmarks.
+    """Runs the third pass of a kernel over two managed arrays, each half of the bytes. The kernel
+    reads one and writes the other, as in `seq_stream` of gpu_ext's microbenchmarks.
     """
     if room_blocks:
         machine.set_managed_room(room_blocks)
@@ -82,7 +82,7 @@ def stream(machine: SimulatedMachine, size_bytes: int, room_blocks: int) -> Resu
 
 
 def first_touch(machine: SimulatedMachine, size_bytes: int, prefetches: int) -> Result:
-    """The first device touch of two arrays that the host has written: a kernel adds one to the
+    """Runs the first device touch of two arrays that the host has written: a kernel adds one to the
     other. The time excludes the prefetch before it.
     """
     half = size_bytes // 2
@@ -100,7 +100,7 @@ def first_touch(machine: SimulatedMachine, size_bytes: int, prefetches: int) -> 
 
 
 def bandwidth(machine: SimulatedMachine, size_bytes: int) -> Result:
-    """A kernel over resident memory."""
+    """Runs a kernel over resident memory."""
     memory = machine.allocate(size_bytes)
     queue = machine.stream()
     machine.prefetch(memory, size_bytes, 0, queue)
@@ -109,7 +109,7 @@ def bandwidth(machine: SimulatedMachine, size_bytes: int) -> Result:
 
 
 def mixed(machine: SimulatedMachine) -> Result:
-    """A mix of all operations, with less device memory than needed if devices have their own
+    """Runs a mix of all operations, with too little device memory if devices have their own
     memory.
     """
     size = 256 * _MB
@@ -129,7 +129,7 @@ def mixed(machine: SimulatedMachine) -> Result:
 
 
 def cpu_touch(machine: SimulatedMachine, size_bytes: int) -> Result:
-    """Real seconds in which the host writes memory that a kernel has used before."""
+    """Measures the real seconds in which the host writes memory that a kernel has used before."""
     memory = machine.allocate(size_bytes)
     ctypes.memset(memory, 1, size_bytes)
     queue = machine.stream()
@@ -142,7 +142,7 @@ def cpu_touch(machine: SimulatedMachine, size_bytes: int) -> Result:
 
 
 def speed(machine: SimulatedMachine) -> Result:
-    """Block operations per second of real time: blocks of prefetches in both directions."""
+    """Measures the blocks prefetched per second of real time, in both directions."""
     blocks, rounds = 4096, 40
     memory = machine.allocate(blocks * BLOCK_BYTES)
     queue = machine.stream()

@@ -1,6 +1,6 @@
 """A simulated machine, driven through the runtime's and the simulator's own functions.
 
-One per process: UVMSIM_MACHINE and the other variables of the simulator are read once.
+A process has one machine: the simulator's variables, such as UVMSIM_MACHINE, are read once.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Recorded steps replayed with too little memory, under each policy and beside a bound."""
+"""Replays recorded steps with too little memory, under each policy, and compares with a bound."""

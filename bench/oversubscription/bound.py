@@ -1,11 +1,11 @@
 """The fewest bytes that a recorded step can move on a device with less memory than it needs.
 
-The model repeats the step for ever, with 2 MiB blocks: a kernel's blocks are on the device
-together, and each other block is either on the device too or away until its next use. An absent
-block costs its live bytes on the way back. It also costs them on the way out, but only once between
-two kernels that write it, because the host's copy stays valid. A page that is freed or allocated
-again before its next use is dead and costs nothing. The minimum of this linear program is a lower
-bound for every order of evictions. The code is independent of the planner.
+The model repeats the step for ever, with 2 MiB blocks. A kernel's blocks are on the device
+together. Each other block is either on the device too, or away until its next use. An absent block
+costs its live bytes on the way back. It also costs them on the way out, but only once between two
+kernels that write it, because the host's copy stays valid. A page that is freed or allocated again
+before its next use is dead and costs nothing. The minimum of this linear program is a lower bound
+for every order of evictions. The code is independent of the planner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITES = 2
 
 
 def _pieces(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The blocks of pages [first, last), each with a bit for each of its pages."""
+    """Yields the blocks of pages [first, last), each with a bit for each of its pages."""
     while first < last:
         block, offset = divmod(first, _PAGES_PER_BLOCK)
         count = min(_PAGES_PER_BLOCK - offset, last - first)
@@ -39,12 +39,12 @@ def _pieces(first: int, last: int) -> Iterator[tuple[int, int]]:
 class Kernel:
     pages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # bits, by block
     written: set[int] = field(default_factory=set)  # blocks
-    number: int = 0  # its index among the kernels and copies of the step
+    number: int = 0  # index among the kernels and copies of the step
 
 
 @dataclass
 class End:
-    """The begin or end of an allocation: its pages have no contents."""
+    """The begin or end of an allocation: from here on, its pages have no contents."""
 
     pages: dict[int, int]
 
@@ -69,8 +69,8 @@ class Gap:
 
 
 def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
-    """The kernels of the step and the ends of allocations, in order. An empty mark selects the last
-    whole step.
+    """Returns the kernels of the step and the ends of allocations, in order. An empty mark selects
+    the last whole step.
     """
     events = trace.events
     marks = [i for i in range(len(events)) if events["kind"][i] == MARK]
@@ -80,7 +80,7 @@ def step_of(trace: Trace, mark: str) -> list[Kernel | End]:
         raise SystemExit(f"no whole step begins at the mark '{mark}'")
     first, last = marks[steps[-1]], marks[steps[-1] + 1]
     sizes: dict[int, int] = {}  # of live allocations, by address
-    made: dict[int, int] = {}  # likewise: the allocating event
+    made: dict[int, int] = {}  # of live allocations, by address: the allocating event
     of_the_step_before: list[tuple[int, int, End]] = []  # frees: allocating event, and size
     addresses: list[int] = []
     open_kernels: dict[int, Kernel | None] = {}  # by thread
@@ -142,8 +142,8 @@ def _own_pages(address: int, size: int) -> dict[int, int]:
 def free_what_the_step_leaves(
     frees: list[tuple[int, int, End]], left: list[tuple[int, int, int]]
 ) -> None:
-    """A repeated step frees the blocks that its previous round left, instead of those that the step
-    before left: of the same size, in the order of their allocation.
+    """Makes a repeated step free the blocks that its previous round left, instead of those that the
+    step before it left. Matches them by size, in the order of their allocation.
     """
     by_size: dict[int, list[int]] = defaultdict(list)
     for _, size, address in sorted(left):
@@ -154,8 +154,8 @@ def free_what_the_step_leaves(
 
 
 def live_pages(step: list[Kernel | End]) -> list[dict[int, int]]:
-    """For each kernel, by block: bits of the pages that are live before it. Looks at two rounds,
-    because the next round finds the pages that one leaves.
+    """Returns, for each kernel and block, bits of the pages that are live before the kernel. Looks
+    at two rounds, because the next round finds the pages that one leaves.
     """
     held: dict[int, int] = defaultdict(int)
     before: list[dict[int, int]] = []
@@ -228,8 +228,8 @@ class Level:
 
 
 def levels_of(gaps: Sequence[Gap]) -> list[Level]:
-    """Between two writes a block is copied back once: the bytes of the largest gap in which it is
-    away.
+    """Returns the levels. Between two writes a block is copied back once: the bytes of the largest
+    gap in which it is away.
     """
     epochs: dict[int, list[int]] = defaultdict(list)
     for i, gap in enumerate(gaps):

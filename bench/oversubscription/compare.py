@@ -1,4 +1,4 @@
-"""Recorded training steps on machines with less memory than they need, under each policy.
+"""Replays recorded training steps on machines with less memory than they need, under each policy.
 
 Each workload is recorded once on the simulated device. uvmalloc_plan repeats its last whole step in
 virtual time, so a recording always gives the same figures.
@@ -65,7 +65,7 @@ class Point:
         return float(self.policies["planned"][name])
 
     def _copy_ns(self, to_device: float, to_host: float) -> float:
-        """The time of the busier lane."""
+        """Returns the time of the busier lane."""
         return max(to_device / self.to_device_bytes_per_ns, to_host / self.to_host_bytes_per_ns)
 
     @property
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def unlearnable_ratio(self) -> float | None:
-        """Time relative to the driver's, if no step has the order of the one before."""
+        """The time relative to the driver's, if no step has the order of the previous one."""
         steps = [self.shuffled.get(policy, {}).get("step_ns") for policy in (_LIVE, "driver")]
         return None if None in steps else float(steps[0]) / float(steps[1])
 
@@ -171,7 +171,7 @@ def record(workload: str, trace: Path) -> None:
 
 @dataclass(frozen=True)
 class ByHand:
-    """A method of explicit moves, and two policies with the memory that it needs."""
+    """A method of explicit moves, and two policies with the memory that the method needs."""
 
     workload: str
     machine: str
@@ -231,8 +231,8 @@ def _measure(
 
 @dataclass(frozen=True)
 class TwoPrograms:
-    """Two instances of a program on one device, of which each needs three quarters; times per
-    round.
+    """Two instances of a program on one device. Each needs three quarters of the memory. Times are
+    per round.
     """
 
     workload: str
@@ -258,7 +258,7 @@ def _two_programs(program: Path, workload: str, machine: str, trace: Path) -> Tw
 def _geometric_means(
     points: Sequence[Point], times: Sequence[float], policy: str = _LIVE
 ) -> Iterator[float]:
-    """The means of the workloads' speed-ups, for each machine and memory."""
+    """Yields the geometric mean of the workloads' speed-ups, for each machine and memory."""
     for machine in MACHINES:
         for each in times:
             speedups = [
@@ -276,7 +276,7 @@ def _worst(
 
 
 def keys_of(points: Sequence[Point], by_hand: Sequence[ByHand]) -> dict[str, float | int | None]:
-    """The worst value of each measure. None if no point has the measure."""
+    """Returns the worst value of each measure, or None if no point has the measure."""
     run = [point for point in points if point.runs]
     short = [point for point in run if point.times in _SHORT]
     return {
@@ -320,7 +320,7 @@ _BOUNDS = (
 
 
 def compare(libraries: Libraries, output: Path, console: Console) -> None:
-    """Writes `output` (JSON) and, beside it, the traces, in the folder `oversubscription`."""
+    """Writes `output` (JSON), and the traces into the folder `oversubscription` beside it."""
     libraries.require_stand_ins()
     program = libraries.folder.parent / "bin" / "uvmalloc_plan"
     traces = output.with_suffix("")

@@ -1,14 +1,15 @@
-"""Memory that kernels use on the host, where each byte is touched once. All runs are on the
-simulated device, and times are against those of the same program with memory enough.
+"""Measures memory that kernels use on the host, because they touch each byte once.
+
+All runs are on the simulated device. Times are relative to the same program with enough memory.
 
 * Frozen weights, on a device that holds two thirds of them. Products with up to 16 rows read the
-  other matrix once, so that pages of it that do not fit may stay on the host. With one row more
+  other matrix once, so pages of that matrix that do not fit may stay on the host. With one row more
   they are moved.
 * The state of AdamW, on a device that holds two thirds of the step. The fused optimizer goes
-  through it in one kernel, so that it may stay. The default one needs it in several, and it is
-  moved.
+  through the state in one kernel, so the state may stay. The default optimizer needs it in several
+  kernels, so it is moved.
 
-`python -m bench.oversubscription.in_place` prints the figures alone.
+`python -m bench.oversubscription.in_place` prints only these figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bench.environment import clean_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "h100-pcie5"
-# Of each program. It adds to `times` before a step, and to `sums` after it.
+# The begin of each program. A step adds to `times` before it runs, and to `sums` after it.
 _BEGIN = """
 import ctypes, json, sys, torch
 simulator = ctypes.CDLL("libuvmsim.so")
@@ -97,7 +98,7 @@ def _run(program: str, arguments: list[str], capacity: str) -> dict[str, Any]:
 
 
 def slowdown(enough: dict[str, Any], short: dict[str, Any]) -> float:
-    """Refuses runs with different results."""
+    """Returns the ratio of step times. Refuses runs with different results."""
     if enough["sums"] != short["sums"]:
         raise RuntimeError("the steps have other results with less memory")
     return float(short["step_ns"]) / float(enough["step_ns"])
@@ -108,7 +109,7 @@ def _slowdown_of(program: str, arguments: list[str], capacity: str) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """The part of oversubscription.json that is about memory that is used in place."""
+    """Returns the part of oversubscription.json about memory that is used in place."""
     weights, moved_weights = (
         _slowdown_of(PROGRAM, [str(rows), "20"], WEIGHTS_CAPACITY)
         for rows in (FEW_ROWS, FEW_ROWS + 1)

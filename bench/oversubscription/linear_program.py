@@ -30,8 +30,8 @@ class LinearProgram:
         self._limits.append(limit)
 
     def least(self, name: str, largest: float | None = None) -> float:
-        """The minimum. RuntimeError, with the bound's name, if there is none. `largest` bounds each
-        variable.
+        """Returns the minimum. Raises RuntimeError, with `name`, if there is no minimum. `largest`
+        bounds each variable.
         """
         if not self._limits:
             return 0.0

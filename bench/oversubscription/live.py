@@ -32,7 +32,7 @@ _OUTPUT = _ROOT / "build" / "bench" / "live.json"
 _MIB = 1 << 20
 WORKLOADS = ("gpt", "cnn", "recommender", "generation")
 TIMES = (1.25, 1.5, 2.0)  # of memory
-# The number of steps, by policy, until the last ones are alike: the first steps allocate, and
+# The number of steps, by policy, until the last steps are alike. The first steps allocate, and
 # `auto` and `planned` learn during some more.
 POLICIES = {"driver": 3, "lru": 3, "auto": 6, "planned": 6}
 _STEADY_STEPS = 2
@@ -53,7 +53,7 @@ class LiveRun:
     steps: list[dict[str, Any]]
 
     def of_a_step(self, counter: str) -> float:
-        """The mean of the last steps."""
+        """Returns the mean of the last steps."""
         last = int(self.steps[-1][counter]) - int(self.steps[-1 - _STEADY_STEPS][counter])
         return last / _STEADY_STEPS
 
@@ -109,8 +109,8 @@ def run(
 
 
 def capacity_for(needed_bytes: int, times: float) -> int:
-    """The capacity, in MiB, of a device with room for that part of the pages beside its context,
-    which takes a 64th.
+    """Returns the capacity, in MiB, of a device with room for needed_bytes / times of pages beside
+    its context, which takes a 64th.
     """
     room_bytes = math.ceil(needed_bytes / times / _CHUNK_BYTES) * _CHUNK_BYTES
     return math.ceil(room_bytes * 64 / 63 / _CHUNK_BYTES) * _CHUNK_BYTES // _MIB
@@ -154,7 +154,7 @@ class Case:
 
 
 def cases_of(measured: Sequence[LiveRun]) -> list[Case]:
-    """Cases by workload and memory. The runs of a workload follow its run with enough memory."""
+    """Returns cases by workload and memory. A workload's runs follow its run with enough memory."""
     cases: dict[tuple[str, float], Case] = {}
     enough = measured[0]
     for each in measured:
@@ -167,8 +167,8 @@ def cases_of(measured: Sequence[LiveRun]) -> list[Case]:
 
 
 def keys_of(cases: Sequence[Case], policy: str = "auto") -> dict[str, Any]:
-    """Speed-ups over the driver: the geometric mean over workloads for each memory, the least of
-    these means, and the least of all.
+    """Returns speed-ups over the driver: the geometric mean over workloads for each memory, the
+    least of these means, and the least speed-up.
     """
     means: dict[float, float] = {}
     for times in sorted({case.times for case in cases}):
@@ -183,7 +183,7 @@ def keys_of(cases: Sequence[Case], policy: str = "auto") -> dict[str, Any]:
 
 
 def compare(console: Console) -> dict[str, Any]:
-    """The part of oversubscription.json about running programs."""
+    """Returns the part of oversubscription.json about running programs."""
     return _report([each for workload in WORKLOADS for each in runs_of(workload)], console)
 
 

@@ -1,6 +1,6 @@
-// CPU time of one use event of the live planner: the log, the learner and the plan, without the
-// driver's calls. A step of 256 kernels, each with four blocks of 2 MiB, is repeated on a device
-// with room for three quarters of the blocks.
+// Measures the CPU time of one use event of the live planner: the log, the learner and the plan,
+// without the driver's calls. Repeats a step of 256 kernels, each with four blocks of 2 MiB, on a
+// device with room for three quarters of the blocks.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -30,7 +30,7 @@ class NoMoves final : public MoveSink {
   void wait_for(std::uintptr_t) override {}
 };
 
-// `short_of_memory`: a quarter of the blocks has no room; otherwise all fit.
+// With `short`, a quarter of the blocks has no room; otherwise all fit.
 void use_event(benchmark::State& state) {
   constexpr std::size_t kBlocks = 128;
   constexpr std::size_t kKernels = 256;
@@ -61,7 +61,7 @@ void use_event(benchmark::State& state) {
 }
 BENCHMARK(use_event)->ArgName("short")->Arg(0)->Arg(1);
 
-// The whole cost for a program while memory is not short.
+// Measures a program's whole cost while memory is not short.
 void not_watching(benchmark::State& state) {
   std::atomic<bool> watches{false};
   for (auto _ : state) benchmark::DoNotOptimize(watches.load(std::memory_order_relaxed));

@@ -1,9 +1,9 @@
-"""Programs whose pages may be evicted to another device, over a faster link than the host's.
+"""Measures evictions to another device over a link that is faster than the host's.
 
 The workloads of steps_here.py run as in live.py, on a machine with NVLink: once with one device,
-and once with two, of which they use the first. The second one has as much memory, all free.
+and once with two, but use only the first. The second device has as much memory, all free.
 
-`python -m bench.oversubscription.peers` prints the figures alone.
+`python -m bench.oversubscription.peers` prints only these figures.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _POLICY = "auto"
 
 
 def speedup(alone: live.LiveRun, beside: live.LiveRun) -> float:
-    """The speed-up of a step through the other device. Refuses runs with different results, or that
-    did not use it.
+    """Returns the speed-up of a step through the other device. Refuses runs with different results,
+    and runs that did not use the other device.
     """
     if alone.results != beside.results:
         raise RuntimeError(f"{alone.workload} has other results with a second device")
@@ -32,7 +32,7 @@ def speedup(alone: live.LiveRun, beside: live.LiveRun) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """The part of oversubscription.json about other devices."""
+    """Returns the part of oversubscription.json about other devices."""
     found = {}
     for workload in WORKLOADS:
         steps = live.POLICIES[_POLICY]

@@ -37,7 +37,7 @@ Step = Callable[[], str]
 
 
 def gpt() -> Step:
-    """The demo's GPT with layers of GPT-2 medium and PyTorch's default AdamW."""
+    """Trains the demo's GPT with layers of GPT-2 medium and PyTorch's default AdamW."""
     model = GPT(EMBEDDING, LAYERS, HEADS, CONTEXT).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -50,7 +50,7 @@ def gpt() -> Step:
 
 
 def cnn() -> Step:
-    """ResNet-18 for small images, with momentum."""
+    """Trains ResNet-18 for small images, with momentum."""
     model: nn.Sequential = resnet18().to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
 
@@ -67,7 +67,7 @@ def cnn() -> Step:
 
 
 class Recommender(nn.Module):
-    """Embedding tables, and dense layers before and after their products."""
+    """Embedding tables, with dense layers before and after their products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def _layers(*widths: int) -> nn.Sequential:
 
 
 def recommender() -> Step:
-    """Clicks, with dense gradients of the tables and plain SGD, one table after another."""
+    """Predicts clicks, with dense gradients of the tables and plain SGD, table after table."""
     model = Recommender().to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
 
@@ -114,7 +114,7 @@ def recommender() -> Step:
 
 
 def generation() -> Step:
-    """Prompts and the tokens that follow, with frozen weights and a cache that grows."""
+    """Generates the tokens after prompts, with frozen weights and a cache that grows."""
     model = GPT(EMBEDDING, 2 * LAYERS, HEADS, CONTEXT).to("cuda").requires_grad_(False)
 
     def step() -> str:

@@ -2,7 +2,7 @@
 
 The bound of bytes (bound.py) lets copies run at any time of the step. But a block can leave only
 after a use, and must be back at the next one. Memory is short only in parts of the step, so copies
-in one direction often fall into one half of it. This bound takes that into account: a linear
+in one direction often fall into one half of it. This bound takes that into account: it is a linear
 program over time slots, each with some kernels and a variable wait. In each slot a lane copies at
 most at its rate. At the kernel of each slot that needs most memory, enough blocks are away. Blocks
 may be away in parts, and a copy may use the whole slot in which it begins or ends, so no schedule
@@ -28,7 +28,7 @@ class Link:
 
 
 def slots_of(kernel_ns: Sequence[float], count: int = _SLOTS) -> list[int]:
-    """The slot of each kernel. Slots take about equal time."""
+    """Returns the slot of each kernel. Slots take about equal time."""
     total = sum(kernel_ns) or 1.0
     slots, so_far = [], 0.0
     for duration in kernel_ns:
@@ -89,14 +89,14 @@ class TimedBound:
         return sum(self._slot_ns) + program.least("of time") * 1e3
 
     def _path(self, gap: Gap) -> list[int]:
-        """The slots from one use to the next, in the order of time."""
+        """Returns the slots from one use to the next, in the order of time."""
         first, last = self._slot[gap.use], self._slot[gap.next_use]
         if gap.use < gap.next_use:
             return list(range(first, last + 1))
         return [*range(first, self._slots), *range(last + 1)]
 
     def _checked_kernels(self) -> list[int]:
-        """The kernel of each slot during which most blocks are needed or wait for a use."""
+        """Returns, for each slot, the kernel at which most blocks are needed or wait for a use."""
         change = [0] * (len(self._slot) + 1)
         for gap in self._bound.gaps:
             if gap.use < gap.next_use:
@@ -132,7 +132,9 @@ class TimedBound:
         self, program: LinearProgram, level: Level, leaving: dict[int, list[tuple[int, int]]],
         to_host: list[list[tuple[int, float]]],
     ) -> None:  # fmt: skip
-        """A part that is away in one of the gaps was copied out, at the latest when it left."""
+        """Requires that a part away in one of the gaps was copied out, at the latest when it
+        left.
+        """
         gaps = [self._bound.gaps[number] for number in level.gaps]
         copies: list[tuple[int, int]] = []  # slot and variable, in the order of time
         ends: list[int] = []  # by gap, how many of `copies` come before its end

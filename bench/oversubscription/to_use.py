@@ -1,11 +1,11 @@
-"""The time from a move to the end of the first kernel that uses it, against stock PyTorch's.
+"""Measures the time from a move to the end of the first kernel that uses the tensor.
 
 The program moves a tensor of 1 GiB, which the CPU has written, to the simulated device, and a
-kernel reads it. Stock PyTorch copies it at the full rate of the link; on a card, a copy from
-pageable memory is slower. uvmalloc prefetches the pages. Time is virtual; CPU touches are tracked,
-so that both copy the same bytes.
+kernel reads it. Stock PyTorch copies the tensor at the full rate of the link; on a card, a copy
+from pageable memory is slower. uvmalloc prefetches the pages. Time is virtual. CPU touches are
+tracked, so that both copy the same bytes.
 
-`python -m bench.oversubscription.to_use` prints the figure alone.
+`python -m bench.oversubscription.to_use` prints only this figure.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _run(native: bool) -> Rounds:
 
 
 def ratio_of(ours: Rounds, stock: Rounds, size_bytes: int) -> float:
-    """The largest ratio of the rounds. Refuses rounds that did not copy the tensor."""
+    """Returns the largest ratio of the rounds. Refuses rounds that did not copy the tensor."""
     for each in (*ours, *stock):
         if each["copied_bytes"] < size_bytes:
             raise RuntimeError(
@@ -62,7 +62,7 @@ def ratio_of(ours: Rounds, stock: Rounds, size_bytes: int) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """The part of oversubscription.json about a move and a use."""
+    """Returns the part of oversubscription.json about a move and a use."""
     ours, stock = _run(native=False), _run(native=True)
     return {
         "to_use_ratio": ratio_of(ours, stock, SIZE_BYTES),

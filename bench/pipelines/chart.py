@@ -25,7 +25,7 @@ NAMES = {"resnet18": "ResNet-18", "gpt2": "GPT-2", "llama": "Llama"}
 
 
 def draw_pipelines(results: dict[str, Any], file: Path) -> Path:
-    """On the left the memory of real models, on the right the packings of all problems."""
+    """Draws the memory of real models on the left, the packings of all problems on the right."""
     plt.rcParams["svg.hashsalt"] = "uvmalloc"  # equal figures give equal files
     details = results["details"]
     figure, (left, right) = plt.subplots(
@@ -66,7 +66,7 @@ def draw_pipelines(results: dict[str, Any], file: Path) -> Path:
 
 
 def figures_table(results: dict[str, Any]) -> str:
-    """The rows of the table of docs/pipelines.md."""
+    """Returns the rows of the table of docs/pipelines.md."""
     pipeline = results["details"]["native"]["pipeline"]
     ratios = results["export_peak_ratio"]
     rows = {

@@ -27,7 +27,7 @@ DEVICE_BYTES = 64 << 20
 def compare(
     libraries: Libraries, instances: Mapping[str, Path], file: Path, console: Console
 ) -> None:
-    """`instances` are further problems to pack: CSV files by name."""
+    """Measures and writes `file`. `instances` are further problems to pack: CSV files by name."""
     programs = libraries.folder.parent / "bin"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -102,7 +102,7 @@ def _targets(results: dict[str, Any]) -> list[Target]:
 def _here(
     libraries: Libraries, module: str, *arguments: object, capacity: int | None = None
 ) -> dict[str, Any]:
-    """A program on the simulated device with PyTorch's own allocator."""
+    """Runs a program on the simulated device with PyTorch's own allocator."""
     command = [sys.executable, "-m", f"bench.pipelines.{module}", *map(str, arguments)]
     return _simulated(libraries, command, capacity)
 

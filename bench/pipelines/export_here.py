@@ -21,7 +21,7 @@ SHAPES = 50
 
 
 def peak_bytes(run: object, inputs: torch.Tensor) -> dict[str, int]:
-    """The peak of three runs."""
+    """Returns the peak of three runs."""
     before = torch.cuda.memory_allocated()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

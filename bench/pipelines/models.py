@@ -1,4 +1,4 @@
-"""Three real models and their exported programs; weights are random, nothing is downloaded."""
+"""Three real models and their exported programs. Weights are random; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Logits(torch.nn.Module):
 
 
 def build(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
-    """The model, its largest input, and the dynamic shapes of its inputs."""
+    """Returns the model, its largest input, and the dynamic shapes of its inputs."""
     torch.manual_seed(0)
     batch = torch.export.Dim("batch", min=1, max=LARGEST_BATCH)
     length = torch.export.Dim("length", min=2, max=LONGEST)
@@ -58,7 +58,7 @@ def build(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
 
 
 def export(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
-    """The model, its largest input, and its exported program."""
+    """Returns the model, its largest input, and its exported program."""
     model, inputs, shapes = build(name, device)
     example = (inputs[:4] if name == "resnet18" else inputs[:4, :32]).contiguous()
     return (
@@ -74,7 +74,7 @@ def export(name: str, device: str) -> tuple[torch.nn.Module, torch.Tensor, Any]:
 
 
 def random_input(name: str, random: Random) -> torch.Tensor:
-    """An input of a random size within the bounds."""
+    """Returns an input of a random size within the bounds."""
     batch = random.randint(1, LARGEST_BATCH)
     if name == "resnet18":
         return torch.randn(batch, *IMAGE)

@@ -1,6 +1,6 @@
-// pipelines_bench [NAME=FILE.csv...]: figures of storage plans and credits, as JSON on standard
-// output. Packs the twenty packing problems made here, and that of each FILE. Times are processor
-// times of this thread.
+// pipelines_bench [NAME=FILE.csv...]: prints figures of storage plans and credits as JSON. Packs
+// the twenty packing problems made here, and the problem of each FILE. Times are processor times of
+// this thread.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -67,7 +67,7 @@ Json packings(int count, char** named_files) {
 
 // ---- a pipeline in virtual time: how many tensors per second the last stage computes
 
-// Milliseconds of load, preprocess, move, compute. They vary by up to a fifth.
+// Milliseconds of load, preprocess, move, compute. They vary by up to 20 %.
 constexpr double kStages[] = {3, 5, 4, 5};
 constexpr std::size_t kActors = std::size(kStages);
 constexpr int kTensors = 2000;
@@ -87,7 +87,7 @@ double tensors_per_ms(const std::vector<std::size_t>& quotas, std::size_t memory
   int computed = 0;
   double now = 0;
   while (computed < kTensors) {
-    // The last stages first, because they release memory.
+    // Try the last stages first, because they release memory.
     for (std::size_t actor = kActors; actor-- > 0;) {
       if (end[actor] >= 0 || started[actor] == kTensors || !credits.can_start(actor)) continue;
       credits.start(actor, {});
@@ -110,8 +110,8 @@ double tensors_per_ms(const std::vector<std::size_t>& quotas, std::size_t memory
 
 Json pipeline() {
   // A slot is in use from the start of the writing stage to the end of the reading stage. The
-  // slowest stage sets the bandwidth. Their product is the number of slots of a register in use at
-  // full speed. The memory is the sum of these quotas.
+  // slowest stage sets the bandwidth. The product of this time and the bandwidth is the number of
+  // slots of a register in use at full speed. The memory is the sum of these quotas.
   const double slowest = *std::max_element(std::begin(kStages), std::end(kStages));
   std::vector<std::size_t> quotas;
   for (std::size_t actor = 0; actor + 1 < kActors; ++actor) {
@@ -120,7 +120,7 @@ Json pipeline() {
   }
   const std::size_t slots = std::accumulate(quotas.begin(), quotas.end(), std::size_t{0});
   const double bounded = tensors_per_ms(quotas, slots);
-  // The same memory without a quota of each register: the fastest stage fills it.
+  // The same memory without a quota for each register: the fastest stage fills the memory.
   const double shared = tensors_per_ms(std::vector<std::size_t>(kActors - 1, slots), slots);
   const double unbounded =
       tensors_per_ms(std::vector<std::size_t>(kActors - 1, kTensors), Credits::kUnlimited);

@@ -1,5 +1,5 @@
-// resident_bench: bytes over the link of a simulated device while tensors live on it, as JSON on
-// standard output. The figures come from the machine's counters of copies. libcuda.so.1 must be the
+// resident_bench: prints as JSON the bytes over the link of a simulated device while tensors live
+// on it. The figures come from the machine's counters of copies. libcuda.so.1 must be the
 // simulator's.
 #include <cstdio>
 #include <map>
@@ -32,7 +32,7 @@ std::map<std::string, ResidentTensor*> bind(TensorBindings* bindings,
   return bound;
 }
 
-// The training loop of Glow's document: each batch goes in, the loss comes out, and each step
+// Runs the training loop of Glow's document: each batch goes in, the loss comes out, and each step
 // writes the weights. Returns the bytes over the link without those of batches and losses, in
 // multiples of the weights.
 double weight_crossings(const SimulatedDevices& devices, const SimulatedBackend& backend) {
@@ -73,8 +73,8 @@ double weight_crossings(const SimulatedDevices& devices, const SimulatedBackend&
   return (crossed - of_batches) / static_cast<double>(kVector.size_bytes());
 }
 
-// Two partitions on one device; the second reads the output of the first. Returns the number of
-// copies while the second one ran.
+// Runs two partitions on one device; the second reads the output of the first. Returns the number
+// of copies while the second ran.
 std::uint64_t colocated_transfers(const SimulatedDevices& devices,
                                   const SimulatedBackend& backend) {
   TensorBindings bindings;

@@ -54,7 +54,7 @@ class SimulatedDevices final : public DeviceTransfers {
     call<int(void*)>("cuMemFreeHost")(address);
   }
 
-  // A function of the driver or of the simulator.
+  // Returns a function of the driver or of the simulator.
   template <class Signature>
   Signature* call(const char* name) const {
     void* const found = dlsym(library_, name);
@@ -81,8 +81,7 @@ class SimulatedDevices final : public DeviceTransfers {
 };
 
 // Kernels of floats: "add" (a + b), "double" (2 a), "sum" (of all, one float), "descend" (w,
-// gradient -> w - gradient / 2). Each kernel declares the memory that it reads and writes to the
-// machine.
+// gradient -> w - gradient / 2). Each kernel tells the machine which memory it reads and writes.
 class SimulatedBackend final : public Backend {
  public:
   explicit SimulatedBackend(const SimulatedDevices& devices) : devices_(devices) {}

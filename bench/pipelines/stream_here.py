@@ -1,4 +1,4 @@
-"""stream_here FOLDER DEVICE_BYTES: streams a file of three times the device through it.
+"""stream_here FOLDER DEVICE_BYTES: streams a file of three times the device's size through it.
 
 Prints JSON: the most device memory allocated by PyTorch's allocator over the window, and the bytes
 of tensors read over the file's.

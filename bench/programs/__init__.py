@@ -1,1 +1,1 @@
-"""Moves, allocations and training steps of PyTorch programs, with uvmalloc and without."""
+"""Measures moves, allocations and training steps of PyTorch programs, with uvmalloc and without."""

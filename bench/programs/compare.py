@@ -1,4 +1,4 @@
-"""PyTorch programs with uvmalloc and with torch's native allocators, on the simulated device.
+"""Measures PyTorch programs with uvmalloc and torch's own allocators on the simulated device.
 
 Each round runs a process of each kind, one after the other, in alternating order. Each round gives
 a ratio, and the result is the median over rounds. Training steps differ so little that two
@@ -54,7 +54,7 @@ class Size:
     move_bytes: int
     layers: int  # of five parameters each
     repeats: int
-    step_programs: int  # pairs of them
+    step_programs: int  # pairs of programs
     step_pairs: int  # of processes by each program, an even number
     step_turns: int  # of both processes of a pair
     random_programs: int
@@ -135,7 +135,7 @@ def run_program(
 
 
 def measure(libraries: Libraries, size: Size, native: bool) -> dict[str, Any]:
-    """The figures of measure_here.py, and the bytes copied by large moves."""
+    """Returns the figures of measure_here.py, and the bytes copied by large moves."""
     options = [
         f"--{name.replace('_', '-')}={getattr(size, name)}"
         for name in ("move_bytes", "layers", "repeats")
@@ -162,7 +162,7 @@ class Trainer:
             sys.exit(f"bench: torch's allocator is {allocator}, native={self.native} was asked")
 
     def step_seconds(self) -> float:
-        """The median of a few steps."""
+        """Returns the median of a few steps."""
         return float(self._ask(str(STEPS_PER_TURN))["seconds"])
 
     def end_process(self) -> None:
@@ -193,7 +193,7 @@ def step_ratio(trainers: tuple[Trainer, Trainer], turns: int) -> tuple[float, di
 
 
 def step_ratios(libraries: Libraries, size: Size) -> tuple[list[float], dict[bool, list[float]]]:
-    """Does the same with many pairs of processes.
+    """Measures like `step_ratio` with many pairs of processes.
 
     Two processes of one kind differ by more than uvmalloc and native do, and the first one started
     is slower. So each ratio is the geometric mean of two pairs, one in each order.
@@ -217,9 +217,10 @@ def step_ratios(libraries: Libraries, size: Size) -> tuple[list[float], dict[boo
 
 
 def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """For each way of loading, by profile and allocator: the figures of load_here.py, and `ratio`,
-    peak memory over the model's bytes. With an integrated device it counts all memory, which device
-    and host share; otherwise that of the device or the host, whichever is more.
+    """Returns the figures of load_here.py, by way of loading, profile and allocator, with `ratio`:
+    peak memory over the model's bytes. With an integrated device the peak counts all memory, which
+    device and host share. Otherwise it counts the memory of the device or the host, whichever is
+    more.
     """
     peaks: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -237,8 +238,8 @@ def load_peaks(libraries: Libraries, load_bytes: int) -> dict[str, dict[str, dic
 
 
 def load_bytes_here(wanted_bytes: int) -> int:
-    """`wanted_bytes`, cut to what this machine can hold twice, plus its page cache, with half of
-    its memory free.
+    """Returns `wanted_bytes`, cut so that this machine can hold them twice, plus page cache, with
+    half of its memory free.
     """
     meminfo = Path("/proc/meminfo").read_text(encoding="ascii").split()
     available_bytes = int(meminfo[meminfo.index("MemAvailable:") + 1]) << 10
@@ -259,7 +260,7 @@ def load_table(peaks: dict[str, dict[str, dict[str, Any]]], load_bytes: int) -> 
 
 
 def upper_bound(ratios: list[float], percent: int = 95) -> float:
-    """An upper bound of the median of the distribution, by bootstrap; deterministic."""
+    """Returns an upper bound of the median of the distribution, by bootstrap; deterministic."""
     source = random.Random(0)
     medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(2000))
     return medians[len(medians) * percent // 100]

@@ -43,7 +43,7 @@ class Difference:
 
 
 def differences(libraries: Libraries, first_seed: int, programs: int) -> list[Difference]:
-    """The differing ones of the programs from `first_seed` on."""
+    """Returns the differences of the programs from `first_seed` on."""
     found = []
     for first in range(first_seed, first_seed + programs, _BATCH):
         count = min(_BATCH, first_seed + programs - first)
@@ -54,7 +54,7 @@ def differences(libraries: Libraries, first_seed: int, programs: int) -> list[Di
 def compare_batch(
     libraries: Libraries, first_seed: int, programs: int, environment: Mapping[str, str]
 ) -> tuple[list[Difference], dict[str, Any]]:
-    """Runs all of them in one process of each kind, in parallel. Also returns uvmalloc's report."""
+    """Runs the programs in one process of each kind, in parallel. Returns uvmalloc's report too."""
     simulated = on_simulated_device(environment, libraries, Machine(DEVICES), None)
     # Tensors of a megabyte gain nothing from more threads, and two processes run at once.
     simulated["OMP_NUM_THREADS"] = "1"

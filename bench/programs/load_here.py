@@ -34,7 +34,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Model(torch.nn.Module):
-    """An embedding of an eighth of the bytes, and layers of matrices and vectors."""
+    """An embedding with an eighth of the bytes, and layers of matrices and vectors."""
 
     def __init__(self, size_bytes: int, device: str) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ class Simulator:
 
 
 def pinned_peak_bytes() -> int:
-    """The peak of torch's pinned allocator, whose memory the sampler cannot distinguish from the
-    simulator's.
+    """Returns the peak of torch's pinned allocator. The sampler cannot distinguish this memory from
+    the simulator's.
     """
     if torch.cuda.get_allocator_backend() != "native":
         return 0

@@ -15,7 +15,7 @@ import torch
 
 
 def median_seconds(repeats: int, prepare, run) -> float:
-    """The median time of `run` on the result of `prepare`, which is called each time."""
+    """Returns the median time of `run` on the result of `prepare`, which is called each time."""
     samples = []
     for _ in range(repeats):
         prepared = prepare()
@@ -28,7 +28,7 @@ def median_seconds(repeats: int, prepare, run) -> float:
 
 
 def move_of(size_bytes: int, repeats: int, warm: bool) -> float:
-    """The caller's time in `x.to("cuda")`.
+    """Returns the seconds that the caller spends in `x.to("cuda")`.
 
     Filling `x` evicts everything else from the processor's caches. With `warm`, another move of 2
     MiB in between brings the code of a move back.
@@ -44,7 +44,7 @@ def move_of(size_bytes: int, repeats: int, warm: bool) -> float:
 
 
 def many_parameters(layers: int) -> torch.nn.Module:
-    """Five parameters per layer: a matrix of 1 MiB, a bias, and those of the norms."""
+    """Returns five parameters per layer: a matrix of 1 MiB, a bias, and those of the norms."""
 
     def layer() -> torch.nn.Module:
         return torch.nn.ModuleList(
@@ -55,7 +55,7 @@ def many_parameters(layers: int) -> torch.nn.Module:
 
 
 def empty_and_free(size: int, repeats: int) -> float:
-    """Seconds per `torch.empty` on the device and its free."""
+    """Returns the seconds of a `torch.empty` on the device and its free."""
     for _ in range(repeats // 10):
         torch.empty(size, device="cuda")
     start = time.perf_counter()

@@ -3,9 +3,9 @@
     python memory_sampler.py PID FILE
 
 It answers each line of input with a line of JSON. "begin" resets the peaks. "end" returns the peaks
-since then, in bytes: `host` for memory of malloc and managed memory, `all` including device memory,
-and `mapped` for mapped files; and the part of FILE in the page cache. Managed and device memory are
-the memfds of the simulated machine.
+since "begin", in bytes: `host` for memory of malloc and managed memory, `all` including device
+memory, and `mapped` for mapped files. It also returns the part of FILE in the page cache. Managed
+and device memory are the memfds of the simulated machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Memory:
                 self.arenas[kind] = entry
 
     def now(self) -> dict[str, int]:
-        """Current resident bytes."""
+        """Returns the current resident bytes."""
         text = self.status.read_text()
         anonymous, mapped = (_kib_of(text, name) << 10 for name in ("RssAnon:", "RssFile:"))
         managed, device = (
@@ -49,7 +49,7 @@ def _kib_of(text: str, name: str) -> int:
 
 
 def cached_bytes(file: Path) -> int:
-    """The bytes of the file in the page cache."""
+    """Returns the bytes of the file in the page cache."""
     size_bytes, page_bytes = file.stat().st_size, mmap.PAGESIZE
     pages = (ctypes.c_ubyte * -(-size_bytes // page_bytes))()
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, mmap.MAP_PRIVATE) as mapping:

@@ -1,4 +1,4 @@
-"""Random loops that make batches on the host, move them, and sometimes wait for the device.
+"""Runs random loops that make batches on the host, move them, and sometimes wait for the device.
 
     python random_loops.py FIRST LAST [STEPS]
 
@@ -6,7 +6,7 @@ Prints one line of JSON for each seed from FIRST to LAST - 1: the loop, and the 
 process's resident memory while it ran, in bytes. A page that is mapped twice counts once. STEPS is
 the number of batches; by default the seed chooses.
 
-Run it with MALLOC_MMAP_THRESHOLD_ set; otherwise glibc's heap fragments and grows, with any
+Run it with MALLOC_MMAP_THRESHOLD_ set. Otherwise glibc's heap fragments and grows, with any
 allocator.
 """
 
@@ -24,7 +24,9 @@ MIB = 1 << 20
 
 
 def resident_bytes() -> int:
-    """Private memory, the proportional part of shared memory, and mapped files."""
+    """Returns private memory, the proportional part of shared memory, and mapped files, in
+    bytes.
+    """
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
     own = sum(
         int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
@@ -41,7 +43,7 @@ class Loop:
     side_stream: bool
     non_blocking: bool
     wait: str  # waits for the device: never, in each step, every ten steps, through a scalar
-    kept: int  # batches and results batches and results of earlier steps that stay alive
+    kept: int  # batches and results of earlier steps that stay alive
     back: bool  # whether a result moves to the host
     writes: bool  # whether the loop writes to the moved batch
     copies: bool  # whether it copies into an existing tensor instead of moving

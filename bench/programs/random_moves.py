@@ -1,4 +1,4 @@
-"""Random programs of moves, views, writes and copies; prints the contents of every tensor after
+"""Runs random programs of moves, views, writes and copies. Prints every tensor's contents after
 each step.
 
 differential.py runs it with torch's own allocators and under uvmalloc; the outputs must be equal.
@@ -52,7 +52,7 @@ def devices() -> list[str]:
 
 
 def elsewhere(choose: random.Random, device: torch.device) -> str:
-    """Mostly the other side, sometimes another device."""
+    """Returns mostly the other side, sometimes another device."""
     others = [name for name in devices() if torch.device(name) != device]
     host = [name for name in others if name == "cpu"]
     return choose.choice(others if choose.random() < 0.5 or not host else host)
@@ -67,7 +67,7 @@ def in_threads(*work: Callable[[], None]) -> None:
 
 
 def total(tensor: torch.Tensor) -> int:
-    """The sum of all elements, exactly: rows are short enough for float32."""
+    """Returns the exact sum of all elements: rows are short enough for float32."""
     flat = tensor.detach().reshape(-1)
     whole = flat.numel() // ROW * ROW
     rows = flat[:whole].view(-1, ROW).sum(1)

@@ -158,7 +158,7 @@ class Borrows(nn.Module):
 
 
 def build(seed: int) -> nn.Module:
-    """The model of a seed; its values come from torch's default generator."""
+    """Returns the model of a seed. Its values come from torch's default generator."""
     source = random.Random(seed)
 
     def leaf() -> nn.Module:
@@ -202,7 +202,7 @@ def build(seed: int) -> nn.Module:
 
 
 def saved(model: nn.Module, source: random.Random) -> dict[str, torch.Tensor]:
-    """The model's tensors; shared memory appears once, under one of its names at random."""
+    """Returns the model's tensors. Shared memory appears once, under one of its names at random."""
     by_memory: dict[Any, list[str]] = {}
     state = model.state_dict()
     for name, tensor in state.items():
@@ -249,7 +249,7 @@ def require_same(found: torch.Tensor, wanted: torch.Tensor, *what: Any) -> None:
 
 
 def modes(source: random.Random, kind: str) -> Callable[[], Iterator[None]]:
-    """The caller's modes, entered on each call."""
+    """Returns the caller's modes, to be entered on each call."""
     mode = source.choice(("none", "no_grad", "inference", "autocast"))
     current, side = source.randrange(2), source.random() < 0.5
     stream = torch.cuda.Stream(current) if side else torch.cuda.default_stream(current)
@@ -372,7 +372,7 @@ def check_models(
 
 
 def result(module: nn.Module, x: torch.Tensor | str) -> torch.Tensor | str:
-    """The result, or the error's message: kernels do not support every mixture of types."""
+    """Returns the result, or the error's message: kernels do not support every mixture of types."""
     try:
         return x if isinstance(x, str) else module(x)
     except RuntimeError as error:

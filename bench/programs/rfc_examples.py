@@ -1,4 +1,4 @@
-"""The examples of RFC-0023, changed only to be valid Python; prints which failed.
+"""Runs the examples of RFC-0023, changed only to be valid Python. Prints the failed ones.
 
 Run it under uvmalloc; `scripts/bench --pytorch` runs it and counts failures. Each example runs for
 a small and a large tensor, with `enabled_uvm_move_on_copy` set.
@@ -17,7 +17,7 @@ SIZES = {"small": 16, "large": 1 << 20}
 
 
 def ordinary(size: int) -> torch.Tensor:
-    """An ordinary CPU tensor, the RFC's "original tensor"."""
+    """Returns an ordinary CPU tensor, the RFC's "original tensor"."""
     tensor = torch.arange(size, dtype=torch.float32).unmanage_memory()
     assert not tensor.is_managed()
     return tensor

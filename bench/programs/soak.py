@@ -52,7 +52,7 @@ WARM_UP_ROUNDS = 10  # of each process, before time and memory count
 FEWEST_ROUNDS = 20  # needed for a meaningful growth, even in a short time
 MOST_GROWTH = 0.01
 PROBLEMS = ("wrong values", "hangs", "ends")
-# Without it glibc's heap fragments and grows, with any allocator.
+# Without this threshold glibc's heap fragments and grows, with any allocator.
 FIXED_HEAP = {"MALLOC_MMAP_THRESHOLD_": "1000000", "OMP_NUM_THREADS": "1"}
 
 
@@ -65,7 +65,7 @@ class Hangs(Exception):
 
 
 class Rounds:
-    """A process that runs rounds, restarted after it has ended. For one thread."""
+    """A process that runs rounds. It is restarted after it has ended. For one thread."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
@@ -74,7 +74,7 @@ class Rounds:
         self.was_killed = False
 
     def start(self) -> None:
-        """Starts the process unless it runs. Raises Ended or Hangs."""
+        """Starts the process unless it is running. Raises Ended or Hangs."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -92,7 +92,7 @@ class Rounds:
         self._answer(self._process)
 
     def run(self, seed: int) -> dict[str, Any]:
-        """The process's answer for the round. Raises Ended or Hangs."""
+        """Returns the process's answer for the round. Raises Ended or Hangs."""
         self.start()
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(OSError):  # if it has ended, the missing answer shows that
@@ -101,7 +101,7 @@ class Rounds:
         return json.loads(self._answer(self._process))
 
     def kill(self) -> None:
-        """Any thread may call it."""
+        """Kills the process. Any thread may call this."""
         if (process := self._process) is not None:
             self.was_killed = True
             _kill(process)
@@ -152,7 +152,7 @@ class Expected:
         self.has_ended = False
 
     def wait_for_room(self, seed: int) -> bool:
-        """Waits until the reference may run that seed; False if the soak ends."""
+        """Waits until the reference may run that seed. Returns False if the soak ends."""
         with self._changed:
             self._changed.wait_for(lambda: self.has_ended or seed < min(self._next) + LEAD)
             return not self.has_ended
@@ -165,7 +165,7 @@ class Expected:
             self._changed.notify_all()
 
     def of(self, follower: int, seed: int) -> str | None:
-        """Waits for the digest; None if the soak ends."""
+        """Waits for the digest. Returns None if the soak ends."""
         with self._changed:
             self._next[follower] = seed
             self._changed.notify_all()
@@ -173,7 +173,7 @@ class Expected:
             return None if self.has_ended else self._digests[seed]
 
     def newest(self) -> tuple[int, str] | None:
-        """The latest seed and its digest; None if the soak ends."""
+        """Returns the latest seed and its digest, or None if the soak ends."""
         with self._changed:
             self._changed.wait_for(lambda: self.has_ended or self._digests)
             return None if self.has_ended else max(self._digests.items())
@@ -216,18 +216,18 @@ class Soak:
             thread.start()
 
     def end(self) -> None:
-        """Lets processes end their rounds, then stops them."""
+        """Lets processes finish their rounds, then stops them."""
         self._expected.end()
         for thread in self._threads:
             thread.join()
 
     @property
     def has_ended(self) -> bool:
-        """True if the reference has failed, too."""
+        """Whether the soak has ended. True also if the reference has failed."""
         return self._expected.has_ended
 
     def needs_rounds(self, number: int) -> bool:
-        """Whether a process has run fewer rounds; False after a failure."""
+        """Whether a process has run fewer than `number` rounds. False after a failure."""
         rounds = min(len(samples) for samples in self.resident.values())
         return rounds < number and not self.problems
 
@@ -303,7 +303,7 @@ class Soak:
 
 
 def growth(samples: list[tuple[float, int]]) -> float:
-    """The growth of memory in the last half of the time, by linear regression."""
+    """Returns the relative growth of memory in the last half of the time, by linear regression."""
     if len(samples) < FEWEST_ROUNDS:
         return 0.0  # another failure is reported instead
     middle = (samples[0][0] + samples[-1][0]) / 2

@@ -1,4 +1,4 @@
-"""Rounds of random work: threads, streams, moves, graphs, forks. soak.py drives this program.
+"""Runs rounds of random work: threads, streams, moves, graphs, forks. soak.py drives this program.
 
 Reads a seed per line, runs its round, and prints one line of JSON: the seed, a digest of all
 values, counts of the actions, and the process's resident memory. A seed gives the same digest with
@@ -72,7 +72,7 @@ class Lane:
             self.note(action, *totals)
 
     def batches(self) -> None:
-        """Moves and uses batches on another stream than that of their allocation."""
+        """Moves and uses batches on another stream than the stream of their allocation."""
         pinned = self.choose.random() < 0.5
         kept: list[torch.Tensor] = []
         for step in range(BATCHES):
@@ -131,7 +131,7 @@ class Lane:
 
 
 def run_round(seed: int) -> tuple[str, Counter[str]]:
-    """The digest of all values that the threads of the round have seen, and counts of their
+    """Returns the digest of all values that the threads of the round have seen, and counts of their
     actions.
     """
     lanes = [Lane(seed, number) for number in range(random.Random(seed).randint(1, LANES))]
@@ -166,7 +166,7 @@ def give_back() -> None:
 
 
 def turns() -> int:
-    """The number of turns of this process, over all devices."""
+    """Returns the number of turns of this process, over all devices."""
     return sum(device["turns"] for device in uvmalloc.stats().get("shared_devices", []))
 
 

@@ -2,9 +2,9 @@
 
 "start" forks a process, which answers with the name of torch's allocator. For a number N the
 process makes N steps and answers with their median seconds. "end" ends the process and is answered
-too; then another may be started. So many processes share one import of torch, and two programs, one
-with torch's own allocators and one under uvmalloc, can alternate. Answers are JSON, as
-bench.allocators.server reads them.
+too; then another process may be started. So many processes share one import of torch. Two such
+programs, one with torch's own allocators and one under uvmalloc, can alternate. Answers are JSON,
+as bench.allocators.server reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WARM_UP_STEPS = 5
 
 
 def trainer() -> Callable[[], float]:
-    """A function that makes a step and returns its seconds."""
+    """Returns a function that makes a step and returns its seconds."""
     torch.manual_seed(0)
     model = torch.nn.TransformerEncoder(
         torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2

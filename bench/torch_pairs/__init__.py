@@ -1,1 +1,1 @@
-"""Cache-hit pairs through PyTorch, with uvmalloc and with the native allocator."""
+"""Measures cache-hit pairs through PyTorch, with uvmalloc and with the native allocator."""

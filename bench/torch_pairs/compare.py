@@ -1,6 +1,6 @@
-"""Cache-hit pairs of uvmalloc and of PyTorch's native allocator on the simulated device.
+"""Measures cache-hit pairs of uvmalloc and of PyTorch's native allocator on the simulated device.
 
-Both run in separate processes, interleaved in one run. Absolute nanoseconds of a machine mean
+The two run in separate processes, interleaved in one run. Absolute nanoseconds of a machine mean
 little; the ratio within one run is meaningful.
 """
 
@@ -32,7 +32,7 @@ MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 
 
 def library(libraries: Libraries) -> Path:
-    """A build without torch lacks it."""
+    """Returns the path of the measuring module, which a build without torch lacks."""
     return libraries.folder / "libuvmalloc_bench_torch.so"
 
 

@@ -1,11 +1,12 @@
-// Cache-hit pairs through c10's CUDA allocator interface, with torch's allocator in this process.
+// Measures cache-hit pairs through c10's CUDA allocator interface, with torch's allocator in this
+// process.
 #include <chrono>
 #include <cstddef>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-// Mean nanoseconds of one raw_alloc and raw_delete of `size_bytes` on the current device and
-// stream, over `iterations` pairs after ten that fill the cache.
+// Returns the mean nanoseconds of one raw_alloc and raw_delete of `size_bytes` on the current
+// device and stream. Measures `iterations` pairs, after ten that fill the cache.
 extern "C" __attribute__((visibility("default"))) double uvmalloc_bench_torch_pair_ns(
     std::size_t size_bytes, int iterations) {
   c10::cuda::CUDACachingAllocator::CUDAAllocator* allocator =

@@ -1,4 +1,4 @@
-"""The traces of this folder, recorded by record.py, and their unpacking for benchmarks."""
+"""Lists the traces of this folder, recorded by record.py, and unpacks them for benchmarks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def committed_file(name: str) -> Path:
 
 
 def committed_traces() -> dict[str, Path]:
-    """The traces of this folder by name."""
+    """Returns the traces of this folder by name."""
     files = sorted(Path(__file__).resolve().parent.glob(f"*{_SUFFIX}"))
     return {file.name.removesuffix(_SUFFIX): file for file in files}
 
 
 def unpack(traces: Mapping[str, Path], folder: Path) -> dict[str, Path]:
-    """Uncompressed files of the same traces; writes unpacked ones to `folder`."""
+    """Returns uncompressed files of the same traces. Writes unpacked files to `folder`."""
     plain = {}
     for name, file in traces.items():
         plain[name] = file

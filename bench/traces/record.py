@@ -25,7 +25,7 @@ def record(name: str) -> None:
     """Traces a workload under uvmalloc on a simulated device, into a file beside this one."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "trace"
-        # Otherwise parameters that move to the device stay blocks of the host facade.
+        # Without `copy`, parameters that move to the device stay blocks of the host facade.
         variables = {"UVMALLOC_TRACE": str(file), "UVMALLOC_MOVE": "copy"}
         command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--capacity", "16GiB"]
         command += ["--", sys.executable, str(_WORKLOADS), name]
@@ -38,9 +38,9 @@ def record(name: str) -> None:
 
 
 def device_facade_only(content: bytes) -> bytes:
-    """The trace reduced to allocations and frees of the device facade, and marks.
+    """Returns the trace reduced to allocations and frees of the device facade, and marks.
 
-    Its chunks are not packed, because those compress better.
+    The chunks of the result are not packed, because such chunks compress better.
     """
     (at,) = struct.unpack_from("=I", content, _HEADER_BYTES_AT)
     layout = traces.event_layout("=")
@@ -77,7 +77,7 @@ def device_facade_only(content: bytes) -> bytes:
 
 
 def compress(trace: bytes) -> bytes:
-    """Compresses well because most bytes of an event equal those of the one before."""
+    """Compresses well, because most bytes of an event equal those of the previous event."""
     event_bytes = 48
     filters = [
         {"id": lzma.FILTER_DELTA, "dist": event_bytes},

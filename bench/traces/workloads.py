@@ -45,14 +45,14 @@ def transformer() -> None:
 
 
 def varying() -> None:
-    """Batches of varying length, like texts cut to the longest of each batch."""
+    """Trains on batches of varying length, like texts cut to the longest of each batch."""
     lengths = random.Random(0)
     model = GPT(EMBEDDING, 4, HEADS, CONTEXT)
     train_gpt(model, BATCH_SIZE, [lengths.randint(64, CONTEXT) for _ in range(24)])
 
 
 def gpt2() -> None:
-    """Layers, width and vocabulary of GPT-2's smallest model."""
+    """Trains a GPT with the layers, width and vocabulary of GPT-2's smallest model."""
     train_gpt(GPT(768, 12, 12, 256, vocabulary=50257), 2, [256] * 5)
 
 
@@ -71,7 +71,7 @@ class Cache:
 
 
 def next_logits(model: GPT, tokens: Tensor, caches: list[Cache], position: int) -> Tensor:
-    """Logits after the last of `tokens`, which follow those in the caches."""
+    """Returns the logits after the last of `tokens`, which follow the tokens in the caches."""
     x = model.tokens(tokens) + model.positions[position : position + tokens.size(1)]
     for block, cache in zip(model.blocks, caches, strict=True):
         query, key, value = (
@@ -87,7 +87,9 @@ def next_logits(model: GPT, tokens: Tensor, caches: list[Cache], position: int) 
 
 @torch.no_grad()
 def generation() -> None:
-    """A step is one batch of prompts, with its own size and length, and the generated tokens."""
+    """Makes one step per batch of prompts, with its own size and length, and the generated
+    tokens.
+    """
     numbers = random.Random(0)
     model = GPT(512, 8, HEADS, 1024, vocabulary=32000).to(DEVICE)
     for _ in marked(8):
@@ -146,7 +148,7 @@ class Residual(nn.Module):
 
 
 def resnet18() -> nn.Sequential:
-    """For small images: its first convolution keeps their size."""
+    """Builds ResNet-18 for small images: its first convolution keeps their size."""
     stages = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
     blocks = [
         block
