@@ -25,8 +25,7 @@ class PassChecker {
               const std::vector<Stream>& streams)
       : allocator_(allocator), sequence_(sequence), streams_(streams), held_(sequence.slots) {}
 
-  // Frees the blocks that the sequence does not free. Skips operations on a block whose request
-  // failed.
+  // Frees the blocks that the sequence does not free. Skips failed requests and their frees.
   CheckedPass run() {
     for (const Operation& operation : sequence_.operations) {
       if (operation.kind == OperationKind::kAllocate) {

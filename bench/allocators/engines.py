@@ -1,7 +1,6 @@
 """Finds the allocators that this build can measure, and starts their programs.
 
-To add an allocator, write an adapter and an `engine_NAME.cpp` beside this file, and add its name to
-DRIVEN.
+To add one, write an adapter and an `engine_NAME.cpp` beside this file, and name it in DRIVEN.
 """
 
 from __future__ import annotations

@@ -92,8 +92,7 @@ class Workloads {
     allocator.free(allocator.allocate(size_bytes, stream), size_bytes, stream);
   }
 
-  // Parameters size, milliseconds, samples. Nanoseconds of an allocation from the cache and its
-  // free.
+  // Parameters size, milliseconds, samples. Nanoseconds of a pair from the cache.
   static Json pair(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -248,8 +247,7 @@ class Workloads {
     return run_sequence(request, bench::churn(shape), 1);
   }
 
-  // Parameters allocations, most. Nanoseconds per operation of a random mix of allocations and
-  // frees.
+  // Parameters allocations, most. Nanoseconds per operation of a random mix.
   static Json grid(const Request& request) {
     constexpr std::uint64_t kLiveLimitBytes = std::uint64_t{64} << 30;
     return run_sequence(

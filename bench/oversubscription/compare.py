@@ -231,9 +231,7 @@ def _measure(
 
 @dataclass(frozen=True)
 class TwoPrograms:
-    """Two instances of a program on one device. Each needs three quarters of the memory. Times are
-    per round.
-    """
+    """Two instances of a program on a device. Each needs 3/4 of the memory. Times are per round."""
 
     workload: str
     machine: str

@@ -132,9 +132,7 @@ class TimedBound:
         self, program: LinearProgram, level: Level, leaving: dict[int, list[tuple[int, int]]],
         to_host: list[list[tuple[int, float]]],
     ) -> None:  # fmt: skip
-        """Requires that a part away in one of the gaps was copied out, at the latest when it
-        left.
-        """
+        """Requires that a part away in one of the gaps was copied out before or when it left."""
         gaps = [self._bound.gaps[number] for number in level.gaps]
         copies: list[tuple[int, int]] = []  # slot and variable, in the order of time
         ends: list[int] = []  # by gap, how many of `copies` come before its end

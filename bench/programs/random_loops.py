@@ -24,9 +24,7 @@ MIB = 1 << 20
 
 
 def resident_bytes() -> int:
-    """Returns private memory, the proportional part of shared memory, and mapped files, in
-    bytes.
-    """
+    """Returns bytes: private memory, the proportional part of shared memory, and mapped files."""
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
     own = sum(
         int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:"))

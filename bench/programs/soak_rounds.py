@@ -131,9 +131,7 @@ class Lane:
 
 
 def run_round(seed: int) -> tuple[str, Counter[str]]:
-    """Returns the digest of all values that the threads of the round have seen, and counts of their
-    actions.
-    """
+    """Returns the digest of all values that the round's threads have seen, and action counts."""
     lanes = [Lane(seed, number) for number in range(random.Random(seed).randint(1, LANES))]
     failed: list[BaseException] = []
 

@@ -1,5 +1,4 @@
-// Measures cache-hit pairs through c10's CUDA allocator interface, with torch's allocator in this
-// process.
+// Measures cache-hit pairs of torch's allocator in this process, through c10's interface.
 #include <chrono>
 #include <cstddef>
 

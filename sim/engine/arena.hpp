@@ -62,8 +62,8 @@ class Arena {
   // Whether the range overlaps one of the views, free addresses included.
   bool meets(std::uintptr_t address, std::size_t bytes) const;
 
-  // Closes the memfd. For a forked child, which has no views: so the pages do not outlive the
-  // parent.
+  // Closes the memfd. A forked child, which has no views, calls this, so that the pages do not
+  // outlive the parent.
   void abandon();
 
  private:

@@ -80,8 +80,7 @@ class Captures {
   Status admit_wait(const Event& event);
   Status admit_device_wait(int device);
 
-  // Writes the stream's state. Returns kCaptureImplicit if a capture makes a legacy default stream
-  // unusable.
+  // Writes the state. Returns kCaptureImplicit if a capture makes a legacy default stream unusable.
   Status state(const Stream& stream, CaptureState* out) const;
 
   // The stream must be capturing.

@@ -97,8 +97,7 @@ Machine::Machine(const Settings& settings)
   write_report_at_exit();
 }
 
-// Called after instance() is set, because the thread that serves faults may have to serve one at
-// once.
+// Called after instance() is set, because the new thread may have to serve a fault at once.
 void Machine::track_host_touches() {
   if (!settings_.cpu_touches || managed_.size() == 0) return;
   host_touches_ = HostTouches::start(

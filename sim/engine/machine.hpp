@@ -72,7 +72,7 @@ class UVMSIM_EXPORT Machine {
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
   Status allocate_device(int device, std::size_t bytes, void** out);
-  // Allocates device memory for `rows` rows of `width_bytes` each; every row starts at an aligned
+  // Allocates device memory for `rows` rows of `width_bytes`. Each row starts at an aligned
   // address.
   Status allocate_rows(int device, std::size_t width_bytes, std::size_t rows,
                        std::size_t* out_pitch_bytes, void** out);

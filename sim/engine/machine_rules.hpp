@@ -9,8 +9,7 @@
 
 namespace uvmsim {
 
-// Service of device faults (uvm_perf_prefetch.c and uvm_gpu_replayable_faults.c of the modelled
-// driver).
+// Service of device faults (nvidia-uvm: uvm_perf_prefetch.c, uvm_gpu_replayable_faults.c).
 struct FaultRules {
   // Pages in the aligned group that a faulted page brings: 16 for 64 KiB.
   std::size_t granularity_pages = 1;

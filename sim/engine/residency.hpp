@@ -90,8 +90,7 @@ class Residency {
   // Evicts until `bytes` are free on the device. Returns false if that is impossible.
   bool make_room(int device, std::size_t bytes) { return mover_.make_room(device, bytes); }
 
-  // Returns the number of blocks in the range that had a resident page since their memory was
-  // allocated.
+  // Returns the number of blocks in the range that had a resident page since the allocation.
   std::uint64_t populated_blocks(PageRange pages) const;
 
   // The number of pages of the range at `location`.

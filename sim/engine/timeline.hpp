@@ -20,8 +20,7 @@
 
 namespace uvmsim {
 
-// The program's handle of an event. A stream's handle is an address too; default streams have small
-// numbers.
+// The program's handle of an event. A stream's handle is an address too, or a small number.
 using EventHandle = void*;
 
 struct Stream {
@@ -94,8 +93,7 @@ class UVMSIM_EXPORT Timeline {
   // The time at which work that is put on the stream now would start.
   std::uint64_t earliest_start_ns(const Stream& stream) const;
 
-  // Moves the host's clock forward to `time_ns`. Does nothing if the clock is already past
-  // `time_ns`.
+  // Moves the host's clock forward to `time_ns`. Does nothing if `time_ns` has passed.
   void wait_until(std::uint64_t time_ns);
 
   // Returns whether `time_ns` has passed. If it has not, the query itself takes `query_ns_`.

@@ -296,8 +296,7 @@ class Run final : public Hints {
     step_kernel_ns_ = 0;
   }
 
-  // A step ends when the program's work is complete. Moves of a policy may overlap with the next
-  // step.
+  // A step ends when the program's work is complete. A policy's moves may run into the next step.
   void end_step() {
     for (std::size_t i = 0; i < recording_.streams.size(); ++i)
       timeline_.wait_until(timeline_.completion_ns(*streams_[i]));

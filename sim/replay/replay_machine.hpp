@@ -54,8 +54,7 @@ struct RunOptions {
   std::size_t sample_every = 0;  // events; 0: no samples
 };
 
-// Each device has the profile's capacity. Throws std::invalid_argument for a recording with invalid
-// numbers.
+// Each device has the profile's capacity. Throws std::invalid_argument for an invalid recording.
 Outcome run(const Recording& recording, const MachineProfile& profile, HintPolicy& policy,
             const RunOptions& options = {});
 

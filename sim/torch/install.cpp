@@ -1,6 +1,5 @@
 // Puts the kernels on the dispatch keys CUDA and NestedTensorCUDA, once per process and for its
-// lifetime. Calls nothing of torch's CUDA runtime: the caller may be in the middle of initialising
-// it.
+// lifetime. Calls nothing of torch's CUDA runtime, which the caller may be initialising.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/PyInterpreterHooks.h>
 #include <c10/util/Exception.h>

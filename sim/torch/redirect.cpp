@@ -84,8 +84,7 @@ class RedirectedCall {
  private:
   bool is_written(std::size_t i) const { return plan_.accesses[i] & UVMSIM_WRITE; }
 
-  // The host counts the positions that a mask selects, unless the value is a single number on the
-  // host.
+  // The host counts the positions that a mask selects, unless the value is one number on the host.
   bool is_indexed_by_mask() const {
     if (!plan_.masks) return false;
     bool masked = false;

@@ -1,6 +1,5 @@
 // cub::CachingDeviceAllocator with bins of powers of two from 512 B to 256 MiB, all cached without
-// a limit. Only larger blocks, which some traces have, go to the driver each time. Owns the
-// allocator.
+// a limit. Only larger blocks, in some traces, go to the driver each time. Owns the allocator.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,8 +34,7 @@ class CubAdapter {
     return block;
   }
   void free(void* block, std::size_t size_bytes, cudaStream_t) {
-    // Only blocks larger than all bins go back to the driver, so the peak is just before such a
-    // free.
+    // Only blocks larger than all bins go back to the driver, so the peak comes before such a free.
     if (size_bytes > kLargestBinBytes) peak_bytes_ = peak_reserved_bytes();
     allocator_.DeviceFree(block);
   }

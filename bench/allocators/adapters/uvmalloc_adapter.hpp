@@ -25,9 +25,8 @@ class UvmallocAdapter {
   static constexpr bool kMeasuresMetadata = true;
   static std::string version() { return "this tree"; }
 
-  // "runtime=reserving" selects a runtime that only hands out address space, so that the
-  // measurement has only the allocator's memory and instructions. "budget" is the most bytes in
-  // use.
+  // "runtime=reserving" selects a runtime that only hands out address space: measured memory and
+  // instructions are then only the allocator's. "budget" is the most bytes in use.
   explicit UvmallocAdapter(const Request& request)
       : allocator_(runtime(request), settings(request)) {}
 

@@ -5,8 +5,7 @@
 
 namespace uvmsim::cuda {
 
-// Returns the folder of the library that contains this function, without a slash at its end; empty
-// if unknown.
+// Returns the folder of the library that contains this function, without a final slash, or "".
 std::string library_folder();
 
 }  // namespace uvmsim::cuda

@@ -54,8 +54,7 @@ bool existed(std::string_view name, int version) {
 // From this version on, cuGraphInstantiate means cuGraphInstantiateWithFlags.
 constexpr int kNewGraphInstantiate = 12000;
 
-// Returns the newest form that existed in `version` and is implemented, else the newest that
-// existed.
+// Returns the newest implemented form that existed in `version`, else the newest that existed.
 const EntryPoint* resolve(const std::string& name, int version) {
   if (name == "cuGraphInstantiate" && version >= kNewGraphInstantiate)
     return find("cuGraphInstantiateWithFlags");

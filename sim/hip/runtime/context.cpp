@@ -1,6 +1,5 @@
-// Contexts, which HIP keeps for old programs. A context is a device. The calls copy an oddity of
-// the modelled ones: pushing and setting a context change the thread's device, and popping does not
-// restore it.
+// Contexts, which HIP keeps for old programs. A context is a device. As in HIP, pushing and setting
+// a context change the thread's device, and popping does not restore it.
 #include <array>
 #include <cstddef>
 
