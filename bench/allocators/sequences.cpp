@@ -219,8 +219,7 @@ OperationSequence with_random_beginning(const OperationSequence& sequence, std::
   RandomSource random(seed);
   const std::size_t first_step =
       sequence.step_begins.size() > 1 ? sequence.step_begins[1] : sequence.operations.size();
-  std::multimap<std::size_t, std::uint64_t> more;  // sizes, by the operation before which they are
-                                                   // allocated
+  std::multimap<std::size_t, std::uint64_t> more;  // operation -> sizes allocated before it
   for (std::uint64_t blocks = 1 + random.below(kMostBlocks); blocks != 0; --blocks) {
     const std::size_t place = random.below(3) == 0 ? random.below(first_step) : 0;
     more.emplace(place, random.log_uniform(kLeastBytes, kMostBytes));

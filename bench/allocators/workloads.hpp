@@ -92,15 +92,15 @@ class Workloads {
     allocator.free(allocator.allocate(size_bytes, stream), size_bytes, stream);
   }
 
-  // Parameters size, milliseconds, samples. Nanoseconds of a pair from the cache.
+  // Parameters: size, milliseconds, samples. Measures nanoseconds of a pair from the cache.
   static Json pair(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
     return {{"ns", time_rounds(request, [&] { one_pair(allocator, size_bytes, nullptr); })}};
   }
 
-  // Parameters free=lifo|fifo|random, blocks. Allocates all blocks, then frees them in that order.
-  // Nanoseconds per pair.
+  // Parameters: free=lifo|fifo|random, blocks. Allocates all blocks, then frees them in that order.
+  // Measures nanoseconds per pair.
   static Json order(const Request& request) {
     Adapter allocator(request);
     const std::size_t blocks = request.number("blocks", 64);
@@ -136,10 +136,11 @@ class Workloads {
     double delayed = 0;  // upper bound of the part of the time in which a thread had no processor
   };
 
-  // Parameters size, samples. Throughput of two threads with a stream each over that of one thread.
-  // Threads disturb each other only while both run. So the workload measures many windows, short
-  // enough to fit between other programs' time slices, and counts those in which every thread had a
-  // processor most of the time. "delayed_percent" is the time that threads waited for a processor.
+  // Parameters: size, samples. Measures the throughput of two threads with a stream each over that
+  // of one thread. Threads disturb each other only while both run. So the workload measures many
+  // windows, short enough to fit between other programs' time slices, and counts those in which
+  // every thread had a processor most of the time. "delayed_percent" is the time that threads
+  // waited for a processor.
   static Json threads(const Request& request) {
     constexpr std::size_t kCandidates = 64;
     Adapter allocator(request);
@@ -224,7 +225,8 @@ class Workloads {
     return all;
   }
 
-  // Parameters size, live. Nanoseconds per pair beside `live` other live blocks of that size.
+  // Parameters: size, live. Measures nanoseconds per pair beside `live` other live blocks of that
+  // size.
   static Json live(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -235,7 +237,7 @@ class Workloads {
     return {{"ns", ns}};
   }
 
-  // Parameters live, replacements, most. Nanoseconds per operation of a random churn.
+  // Parameters: live, replacements, most. Measures nanoseconds per operation of a random churn.
   static Json churn_blocks(const Request& request) {
     ChurnShape shape;
     shape.live = static_cast<std::uint32_t>(request.number("live"));
@@ -247,7 +249,7 @@ class Workloads {
     return run_sequence(request, bench::churn(shape), 1);
   }
 
-  // Parameters allocations, most. Nanoseconds per operation of a random mix.
+  // Parameters: allocations, most. Measures nanoseconds per operation of a random mix.
   static Json grid(const Request& request) {
     constexpr std::uint64_t kLiveLimitBytes = std::uint64_t{64} << 30;
     return run_sequence(
@@ -259,9 +261,9 @@ class Workloads {
 
   static constexpr std::size_t kWarmSteps = 2;  // of a replay
 
-  // Parameters trace=FILE, more_steps. A traced program's steps, repeated for at least `more_steps`
-  // more. "replay" (runs, budget_percent, most_percent) measures nanoseconds per operation, "check"
-  // (budget_percent, most_percent) checks the allocator's blocks.
+  // Parameters: trace=FILE, more_steps. Returns a traced program's steps, repeated for at least
+  // `more_steps` more. "replay" (runs, budget_percent, most_percent) measures nanoseconds per
+  // operation, "check" (budget_percent, most_percent) checks the allocator's blocks.
   static OperationSequence replayed(const Request& request) {
     OperationSequence sequence = traced_steps(request.text("trace", ""));
     const std::size_t more_steps = request.number("more_steps", 0);
@@ -273,15 +275,16 @@ class Workloads {
     return sequence;
   }
 
-  // Parameter beginnings. Memory taken over live bytes, with this number of random beginnings.
+  // Parameter: beginnings. Measures memory taken over live bytes, with this number of random
+  // beginnings.
   static Json beginnings(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return run_once(request, other, kWarmSteps).reserved_bytes;
     });
   }
 
-  // Parameter beginnings. The least budget over live bytes with which no request fails, with this
-  // number of random beginnings.
+  // Parameter: beginnings. Measures the least budget over live bytes with which no request fails,
+  // with this number of random beginnings.
   static Json least_budgets(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return least_budget(request, other);
@@ -447,7 +450,7 @@ class Workloads {
     }
   }
 
-  // Parameters size, pairs. Runs exactly `pairs` pairs, for instruction counts from outside.
+  // Parameters: size, pairs. Runs exactly `pairs` pairs, for instruction counts from outside.
   static Json count(const Request& request) {
     Adapter allocator(request);
     const std::size_t size_bytes = request.number("size");
@@ -456,8 +459,8 @@ class Workloads {
     return {{"pairs", pairs}};
   }
 
-  // Parameters size (default: 64 sizes from 512 B to 32 MiB), blocks, rounds. Moves blocks of the
-  // host to the device and back, one after another. Prefetches per move, in each direction.
+  // Parameters: size (default: 64 sizes from 512 B to 32 MiB), blocks, rounds. Moves blocks of the
+  // host to the device and back, one after another. Counts prefetches per move, in each direction.
   static Json moves(const Request& request) {
     if constexpr (!requires(Adapter & allocator, void* block) {
                     allocator.move_to_device(block);
@@ -517,8 +520,9 @@ class Workloads {
             {"cudaMalloc and cudaFree", allocate}};
   }
 
-  // Parameters size, live. Growth of this process's private memory per live block. Run this once
-  // per process: memory that an earlier workload freed would be reused and not counted.
+  // Parameters: size, live. Measures the growth of this process's private memory per live block.
+  // Run this once per process: memory that an earlier workload freed would be reused and not
+  // counted.
   static Json metadata(const Request& request) {
     if constexpr (!Adapter::kMeasuresMetadata) {
       throw std::invalid_argument("not separable from the machine's own memory");

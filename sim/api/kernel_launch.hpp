@@ -45,7 +45,7 @@ std::optional<std::vector<Parameter>> parameters_of(const void* function);
 Status parameter_of(const void* function, std::size_t index, std::size_t* offset_bytes,
                     std::size_t* size_bytes);
 
-// Launches a kernel whose arguments are in one buffer, laid out as in parameters_of().
+// Launches a kernel with its arguments in one buffer, laid out as in parameters_of().
 LaunchResult launch_from_buffer(KernelLaunch launch, std::byte* buffer, std::size_t size_bytes);
 
 }  // namespace uvmsim::api

@@ -38,7 +38,7 @@ struct Allocation {
   }
 };
 
-// The advice in force and the last requested prefetch, by page, for memory whose pages move.
+// The advice in force and the last requested prefetch, by page, for memory that can move.
 struct Placement {
   explicit Placement(std::size_t pages) : policy(pages), last_prefetch(pages) {}
 
@@ -60,7 +60,7 @@ class AllocationTable {
   AllocationRecord& add(AllocationRecord record);
   void remove(std::uintptr_t address) { records_.erase(address); }
 
-  // The record whose memory holds `address`, or null.
+  // Returns the record of the memory that holds `address`, or null.
   AllocationRecord* find(std::uintptr_t address);
   const AllocationRecord* find(std::uintptr_t address) const;
 

@@ -1,5 +1,5 @@
-// All blocks of memory whose pages move, by number: those of the managed arena, then those of
-// ordinary memory. Blocks are created at first use. Guarded by the machine's mutex.
+// All blocks of memory that can move, by number: first the blocks of the managed arena, then the
+// blocks of ordinary memory. Blocks are created at first use. Guarded by the machine's mutex.
 #pragma once
 
 #include <algorithm>

@@ -52,7 +52,7 @@ class DeviceMemory {
   // Sets the charge for the block on this device to `bytes`: ordinary memory takes single pages.
   void charge_held(Block& block, std::size_t bytes);
 
-  // The block whose chunk is evicted next, or null if no managed block holds one.
+  // Returns the block that loses its chunk next, or null if no managed block holds a chunk.
   Block* victim() const;
 
   // Returns the charge of an allocation: `bytes` rounded up to 64 KiB below 1 MiB, and to 2 MiB

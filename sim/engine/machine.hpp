@@ -351,7 +351,7 @@ class UVMSIM_EXPORT Machine {
   Captures captures_;
   std::unordered_map<GraphHandle, std::shared_ptr<Graph>> graphs_;
   std::unordered_map<GraphExecHandle, std::shared_ptr<GraphExec>> graph_execs_;
-  std::set<std::pair<int, int>> peers_;  // (device, peer whose memory it may use)
+  std::set<std::pair<int, int>> peers_;  // (device, peer): the device may use the peer's memory
   Pools pools_;
   VirtualMemory virtual_;
   std::vector<std::uintptr_t> known_mappings_;  // records of mappings that devices may use

@@ -17,9 +17,8 @@ struct FaultRules {
   // resident or faulted becomes resident. 0: none.
   unsigned density_percent = 0;
   bool first_touch_fills_block = false;  // only at the preferred location
-  std::size_t faults_at_once = 0;  // pending faults of a kernel in one block; 0: one for each of
-                                   // its pages
-  std::size_t batch_faults = 256;  // faults that are serviced together
+  std::size_t faults_at_once = 0;        // pending faults of a kernel in one block; 0: all
+  std::size_t batch_faults = 256;        // faults that are serviced together
 };
 
 // If processors take pages from each other again and again, the pages are throttled, then pinned

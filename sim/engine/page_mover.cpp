@@ -163,8 +163,8 @@ bool PageMover::hold_pages(int device, Block& block, const PageMask& arriving) {
 }
 
 // In a fresh chunk, all pages are zeroed except those copied into it. In a held chunk, arriving
-// discarded pages are zeroed so that they show no old contents, unless the block was once wholly
-// resident there.
+// discarded pages are zeroed so that they show no old contents, unless the whole block was once
+// resident in this chunk.
 void PageMover::zero_chunk(int device, Block& block, const PageMask& arriving) {
   const BlockPages& pages = *block.by_page;
   Block::Chunk& chunk = block.chunk(device);

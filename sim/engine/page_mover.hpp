@@ -46,8 +46,8 @@ class PageMover {
   // the last to be evicted. Returns kOutOfMemory if no chunk or no host memory is left.
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
 
-  // Moves a whole block whose pages are all at one place, or all nowhere, without looking at each
-  // page. Returns false, and moves nothing, if the block is not like that or memory is short.
+  // Moves a whole block with all pages at one place, or all nowhere, without looking at each page.
+  // Returns false, and moves nothing, for other blocks, or if memory is short.
   bool move_whole(int location, Block& block);
 
   void drop_elsewhere(int location, Block& block, const PageMask& pages);

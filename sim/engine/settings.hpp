@@ -18,8 +18,7 @@ struct Settings {
   // parts of it. If the machine cannot be read there are no devices, because another machine would
   // give wrong results.
   MachineProfile machine;
-  bool cpu_touches = false;  // UVMSIM_CPU_TOUCHES, 0 or 1: whether the host's own touches are
-                             // tracked
+  bool cpu_touches = false;  // UVMSIM_CPU_TOUCHES, 0 or 1: tracks the touches by the host
 
   static Settings from_environment();
 };

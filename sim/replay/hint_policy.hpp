@@ -34,7 +34,7 @@ class Hints {
   virtual void host_wait_for(std::uint32_t recorded) = 0;
 
   virtual std::size_t resident_pages(PageRange pages, int location) const = 0;
-  // The bytes of the device that managed memory can use, and those that are free now.
+  // Return the bytes of the device that managed memory can use, and the bytes that are free now.
   virtual std::size_t usable_bytes(int device) const = 0;
   virtual std::size_t free_bytes(int device) const = 0;
   virtual std::uint64_t now_ns() const = 0;
@@ -51,7 +51,7 @@ class HintPolicy {
   virtual void before(std::size_t /*event*/, Hints& /*hints*/) {}
 };
 
-// Sends no hints: the driver alone decides.
+// Sends no hints: only the driver decides.
 class NoHints final : public HintPolicy {};
 
 // Sends the recorded hints.

@@ -27,8 +27,8 @@ enum class EventKind : std::uint8_t {
   kSignal,          // `signal` stands for the work on the stream so far
   kStreamWait,      // the stream waits for `signal`
   kHostWait,        // the host waits for `signal`
-  kHostWaitStream,  // ... for the stream
-  kHostWaitDevice,  // ... for all streams of the device
+  kHostWaitStream,  // the host waits for the stream
+  kHostWaitDevice,  // the host waits for all streams of the device
   kMark,            // a step begins; see Recording::marks
 };
 

@@ -48,7 +48,8 @@ class Launch {
   // AcceleratorError if the device cannot reach the bytes.
   void* view(const void* address) const;
 
-  // Blocks the caller until the stream has finished, for operators whose results the host reads.
+  // Blocks the caller until the stream has finished, for operators with results that the host
+  // reads.
   void synchronize() const;
 
   // For a launch that touches memory which its device cannot reach.

@@ -1,4 +1,4 @@
-// RMM's pool_memory_resource over its cuda_memory_resource, from an initial size of 0: it doubles
+// RMM's pool_memory_resource over its cuda_memory_resource. The pool starts with size 0 and doubles
 // when it grows. Frees with size and stream, as its interface requires. Owns both resources.
 #pragma once
 
