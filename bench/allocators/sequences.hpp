@@ -20,8 +20,8 @@ struct ChurnShape {
   std::size_t timed_steps = 5;
   std::uint64_t seed = 1;
 };
-// Allocates `live` blocks of log-uniform sizes. Then, each time, frees a random block and allocates
-// another.
+// Allocates `live` blocks of log-uniform sizes. Each replacement then frees a random block and
+// allocates another.
 OperationSequence churn(const ChurnShape& shape);
 
 // Follows RMM's random_allocations benchmark. With an even chance, allocates (1 byte to

@@ -356,8 +356,8 @@ class Workloads {
   };
 
   // Runs a sequence `runs` times, each with a fresh allocator. Measures the time of the steps after
-  // the first `warm_steps`; memory and driver calls are the last run's. The allocator's budget is
-  // "budget_percent" of the peak of live bytes, or the first larger percentage, up to
+  // the first `warm_steps`; returns memory and driver calls of the last run. The allocator's budget
+  // is "budget_percent" of the peak of live bytes, or the first larger percentage, up to
   // "most_percent", with which the whole sequence succeeds.
   static Json run_sequence(const Request& request, const OperationSequence& sequence,
                            std::size_t warm_steps) {

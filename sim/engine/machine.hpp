@@ -127,13 +127,12 @@ class UVMSIM_EXPORT Machine {
   std::optional<Allocation> find(const void* address);
   void* device_view(const void* address);
 
-  // ---- placement
-  // The range is rounded out to whole pages. kInvalidValue unless all of it is managed memory, or
-  // mapped ordinary memory that devices reach.
+  // ---- placement The range is rounded outward to whole pages. kInvalidValue unless all of it is
+  // managed memory, or mapped ordinary memory that devices reach.
   Status advise(MemoryRange range, Advice advice, int location);
   Status prefetch(int device, StreamHandle stream, MemoryRange range, int location);
-  // The range is rounded in to whole pages. Like the modelled driver, does nothing and returns kOk
-  // for a range without a whole page, or of ordinary memory.
+  // The range is rounded inward to whole pages. Like the modelled driver, does nothing and returns
+  // kOk for a range without a whole page, or of ordinary memory.
   Status discard(int device, StreamHandle stream, MemoryRange range);
   Status placement(MemoryRange range, RangePlacement* out);
   // Whether the calls above accept the range.

@@ -115,7 +115,7 @@ class Residency {
     const Policy& policy;
     Access access;
   };
-  // Where the pages go that a device touches and does not have.
+  // The destinations of pages that a device touches but does not have.
   struct Destinations {
     PageMask here;
     PageMask at_preferred;  // move there, and are used from there

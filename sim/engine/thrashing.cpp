@@ -11,7 +11,7 @@ void each_page(const PageMask& pages, Visit visit) {
 
 }  // namespace
 
-// Drops the record of a block without migrations for an epoch, at most `most_resets` times.
+// If a block had no migration for an epoch, drops its record, at most `most_resets` times.
 void Thrashing::reset_if_quiet(Record& record, std::uint64_t now_ns) const {
   if (record.pages == nullptr || record.resets >= rules_.most_resets) return;
   if (now_ns < record.last_ns + rules_.epoch_lapses * rules_.lapse_ns) return;
