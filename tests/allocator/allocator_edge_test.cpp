@@ -1,5 +1,5 @@
-// States that are rare in programs: small blocks behind fences, pages whose advice has changed,
-// figures that outlive their thread, an allocator that goes while its threads end.
+// Rare states: small blocks behind fences, pages whose advice has changed, statistics that outlive
+// their thread, an allocator that is destroyed while its threads end.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,7 +96,7 @@ TEST_F(EdgeTest, AThreadMayEndWhileTheAllocatorGoes) {
     while (!over) std::this_thread::yield();
   });
   while (!cached) std::this_thread::yield();
-  // The last thing an allocator does.
+  // Runs during the last step of the allocator's destructor.
   machine->before_free = [&] {
     over = true;
     late.join();
@@ -151,7 +151,7 @@ TEST_F(EdgeTest, ASecondFreeIsOneAlsoAfterTheBlockWasJoinedWithTheOneBefore) {
   EXPECT_EQ(allocator->free(second), FreeResult::kDouble);
 }
 
-// One thread looks whether fences are over while another is out of memory.
+// One thread queries fences while another thread is out of memory.
 TEST_F(EdgeTest, BlocksWhoseFencesAnotherThreadLooksAtAreNotMissedUnderPressure) {
   Configuration configuration = without_thread_caches();
   configuration.budget_bytes = 8 * kMiB;
@@ -190,7 +190,7 @@ TEST_F(EdgeTest, AForkedChildCanReadTheFiguresWhateverOtherThreadsDid) {
   busy.join();
 }
 
-// In a shared page, and a page of small objects.
+// Tests a small object and a block of two pages.
 TEST_F(EdgeTest, APageOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
   for (std::size_t size_bytes : {std::size_t{512}, 4 * kMiB}) {
     SCOPED_TRACE(size_bytes);
@@ -210,7 +210,7 @@ TEST_F(EdgeTest, APageOnAnotherDevicesSpanWaitsForTheDeviceThatUsedIt) {
 TEST_F(EdgeTest, ABlockOfAForgottenStreamIsNotKeptForAnotherStreamOfTheSameHandle) {
   char* block = nullptr;
   std::thread([&] { block = device(8192, stream(1)); }).join();
-  machine->failures["is_capturing"] = 1;  // its last work is not known
+  machine->failures["is_capturing"] = 1;  // the stream's last work is unknown
   allocator->streams().forget(0, stream(1));
   allocator->free(block);
   EXPECT_NE(device(8192, stream(1)), block);
@@ -323,7 +323,7 @@ TEST_F(EdgeTest, WhatDecayLeavesBehindFencesStaysBehindThem) {
   allocator->free(device(512 * 1024, stream(2)));
   machine->busy = {stream(1)};
   for (char* block : blocks) allocator->free(block);
-  // Later than the calls that allocations make.
+  // Later than the decay calls that allocations make.
   const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
   allocator->limits().decay(begin);
   allocator->limits().decay(begin + std::chrono::seconds(4));
@@ -395,7 +395,7 @@ TEST_F(EdgeTest, APrefetchOfWhatIsNotOneLiveBlockIsRefused) {
   EXPECT_TRUE(machine->hints.empty());
 }
 
-// ---- per-thread default streams: one handle, of another stream in every thread
+// ---- per-thread default streams: one handle names a different stream in each thread
 
 TEST_F(EdgeTest, AThreadsDefaultStreamIsItsOwn) {
   char* mine = device(4 * kMiB, kPerThreadStream);
@@ -460,7 +460,7 @@ TEST_F(EdgeTest, AUseByAnotherThreadsDefaultStreamIsWaitedForWithItsDevice) {
   EXPECT_NE(device(4 * kMiB, stream(1)), block);
 }
 
-// ---- streams that are gone while blocks still name them
+// ---- forgotten streams that blocks still name
 
 TEST_F(EdgeTest, ForAUseByAForgottenStreamItsDeviceIsWaitedForWhoeverHasItsHandle) {
   char* block = device(4 * kMiB, stream(1));
@@ -502,7 +502,7 @@ TEST_F(EdgeTest, AFencePutOffByACaptureNobodyToldOfIsRecordedBeforeItsStreamGoes
 
 class GoneStreamTest : public EdgeTest {
  protected:
-  // Of 4 MiB of the host.
+  // `block` is a host block of 4 MiB that was moved for the stream `gone`.
   void expect_home_when_forgotten(char* block, StreamHandle gone) {
     allocator->streams().forget(0, gone);
     machine->waits.clear();
@@ -556,7 +556,7 @@ TEST_F(EdgeTest, AUseByAllStreamsCountsOneThatIsGoneUntilItsDeviceWasWaitedFor) 
   EXPECT_EQ(machine->waits.size(), 1u) << "once is enough";
 }
 
-// ---- captures that nobody has told of
+// ---- captures that the allocator was not notified of
 
 TEST_F(EdgeTest, AStreamThatIsCapturedIsMadeToWaitForNothing) {
   machine->capturing = {stream(1)};
@@ -573,7 +573,7 @@ TEST_F(EdgeTest, AStreamThatIsCapturedIsMadeToWaitForNothing) {
   allocator->streams().wait_for_uses(block);
 }
 
-// ---- what is believed and counted
+// ---- where pages are believed to be, and what is counted
 
 TEST_F(EdgeTest, APrefetchThatFailedIsNotBelieved) {
   char* block = host(4 * kMiB);
@@ -593,7 +593,7 @@ TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
   machine->failures["prefetch"] = 1;
   EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
   EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
-  device(4096);  // the span stays
+  device(4096);  // keeps the span
   allocator->free(last);
   machine->failures["discard"] = 1;
   allocator->release_cached();

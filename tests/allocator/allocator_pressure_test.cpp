@@ -1,4 +1,4 @@
-// The order of things when memory runs out.
+// The order of steps when memory runs out.
 #include <future>
 #include <regex>
 #include <string>
@@ -55,7 +55,7 @@ TEST_F(PressureTest, PagesAreSparedOnceHalfOfTheBudgetIsTouched) {
     return device(2 * kMiB) - odd;
   };
   EXPECT_EQ(beside_one_mib(), kMiB) << "no gap while there are pages to spare";
-  device(3 * kMiB);  // the rest of those six
+  device(3 * kMiB);  // fills the rest of the 6 MiB
   device(28 * kMiB);
   ASSERT_EQ(allocator->statistics().touched_bytes.current, 34 * kMiB);
   EXPECT_EQ(beside_one_mib(), 2 * kMiB) << "a page of its own";
@@ -95,7 +95,7 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
 }
 
 TEST_F(PressureTest, ScatteredFreePagesOfOtherFacadesAreUsedBeforeGivingUp) {
-  // A live page in each span keeps every span: only runs inside them are free.
+  // A live page keeps each span, so only runs of pages inside the spans are free.
   char* keep = host(2 * kMiB);
   char* scrap = host(30 * kMiB);
   allocator->free(scrap);
@@ -134,8 +134,7 @@ TEST_F(PressureTest, ABlockTakenFromAnotherStreamWaitsForItsUserBeforeItGoesHome
   EXPECT_TRUE(machine->busy.empty()) << "taken only after stream 2 was through";
 }
 
-// Another thread frees a block, and its stream still works on it, just after the device was waited
-// for.
+// Just after the device was waited for, another thread frees a block that its stream still uses.
 TEST_F(PressureTest, ABlockFreedAfterTheWaitIsNotStolenWithItsWorkPending) {
   char* early = device(8 * kMiB, stream(3));
   char* late = device(20 * kMiB, stream(1));
@@ -205,7 +204,7 @@ TEST_F(PressureTest, ADriverThatFailsForAnotherReasonSaysSoAndNothingIsGivenBack
   EXPECT_NE(device(40 * kMiB), nullptr);
 }
 
-// A capture that nobody has told of makes waiting for the device fail.
+// Waiting for the device fails during a capture that the allocator was not notified of.
 TEST_F(PressureTest, WhatCannotBeWaitedForIsNeitherStolenNorGivenBack) {
   char* block = device(40 * kMiB, stream(1));
   machine->busy = {stream(1)};
@@ -258,7 +257,7 @@ TEST_F(PressureTest, GuestsCountWithinTheDevicesLimit) {
   EXPECT_NE(device(8 * kMiB), nullptr);
 }
 
-// A hole of pages that went back to their span, with a free MiB of the pool on either side of it.
+// A hole of pages that went back to their span, with a free MiB of the pool on each side.
 class HoleTest : public PressureTest {
  protected:
   void SetUp() override {
@@ -314,7 +313,7 @@ TEST_F(PressureTest, AfterPressureBlocksOfWholePagesLeaveWholePages) {
   allocator->free(device(20 * kMiB));
   allocator->free(device(60 * kMiB - 8 * kMiB));
   ASSERT_EQ(allocator->statistics().pressure_rounds, 1u);
-  device(kMiB);  // what was left of a page
+  device(kMiB);  // fills a partly used page
   EXPECT_EQ(place_in_page(), 0u);
 }
 
@@ -372,7 +371,7 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
   allocator->private_pools().begin(
       0, 7, [](StreamHandle of) { return of == stream(3); }, true);
   device(6 * kMiB, stream(3));
-  allocator->free(fenced);  // waits for the capture's end
+  allocator->free(fenced);  // its fence waits for the end of the capture
   const std::string text = std::regex_replace(refusal(40 * kMiB, stream(1)), std::regex(" +"), " ");
   for (const char* part :
        {"device, device 0 34 MiB", "device, device 1 10 MiB", "4 MiB 38 MiB",
@@ -467,20 +466,20 @@ class PressureOrderTest : public testing::AllocatorTest {
       return false;
     });
   }
-  // Some 50 MiB of blocks that threads keep. With `pins_pages` a live block lies in each page, so
-  // that no other stream can take one.
+  // Leaves about 50 MiB of free blocks in this thread's cache. With `pins_pages`, each page keeps a
+  // live block, so no other stream can take a page.
   void fill_thread_cache(bool pins_pages = false) {
     std::vector<char*> blocks;
     for (std::size_t size_bytes = 32 << 10; size_bytes < 64 << 10; size_bytes += 512) {
       for (int i = 0; i < 16; ++i) blocks.push_back(device(size_bytes));
     }
-    if (pins_pages) device(kMiB);  // in what is left of the last pages
+    if (pins_pages) device(kMiB);  // fills the rest of the last pages
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (!pins_pages || i % 16 != 0) allocator->free(blocks[i]);
     }
     EXPECT_GT(allocator->statistics().thread_cached_bytes, 40 * kMiB);
   }
-  std::vector<std::size_t> cached_bytes;  // in threads, at each callback
+  std::vector<std::size_t> cached_bytes;  // in thread caches, one entry for each callback
 };
 
 TEST_F(PressureOrderTest, ThreadsKeepNothingWhenASmallRequestMakesCallbacksRun) {
@@ -504,7 +503,7 @@ TEST_F(PressureOrderTest, WhatHasIdledLongGoesBeforeCallbacksRun) {
     begin(1);
     allocator->free(host(wanted == 512 ? 62 * kMiB : 40 * kMiB));
     if (wanted == 512) device(2 * kMiB);
-    // Free since then.
+    // Decay sees this memory as free for an hour.
     allocator->limits().decay(std::chrono::steady_clock::now() - std::chrono::hours(1));
     EXPECT_NE(device(wanted), nullptr);
     EXPECT_TRUE(cached_bytes.empty()) << wanted;
@@ -655,7 +654,7 @@ class SmallDeviceTest : public testing::AllocatorTest {
     configuration.reserve_bytes = testing::FakeMachine{}.total_bytes - 16 * kMiB;
     start(configuration);
   }
-  // Freed, and a stream that never ends still works on it.
+  // Frees a block while stream 2 still works on it.
   char* leave_behind_fence(std::size_t size_bytes) {
     char* block = device(size_bytes);
     machine->busy = {stream(2)};
@@ -688,7 +687,7 @@ TEST_F(SmallDeviceTest, WithoutFencesTheHostsMemoryServesAtOnce) {
   EXPECT_FALSE(machine->busy.empty()) << "nothing was waited for";
 }
 
-// The driver takes it for used.
+// The driver reports discarded memory as used.
 TEST_F(PressureTest, DiscardedMemoryOfADeviceIsFree) {
   device(2 * kMiB);
   char* freed = device(28 * kMiB);

@@ -1,6 +1,6 @@
-// Random sequences of calls against the model (support/allocator_model.hpp): live blocks never
-// overlap and keep their bytes, freed memory is not handed out before its streams are through,
-// every figure equals the model's, everything comes back. Invariants are checked after every call.
+// Random sequences of calls against the model (support/allocator_model.hpp). Live blocks never
+// overlap and keep their bytes, and no freed memory is reused before its streams are done. Every
+// figure equals the model's, and all memory comes back. Invariants are checked after every call.
 #include "tests/support/call_sequence.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Rules that hold on ways that programs seldom take: several devices, captures, pools of ended
-// threads, drivers that refuse, and what is said and counted there.
+// Rules for rare cases: several devices, captures, pools of ended threads, and drivers that refuse
+// a call. Also tests which messages and counters result.
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class TightTest : public RulesTest {
     configuration.budget_bytes = budget_bytes;
     start(configuration, devices);
   }
-  // Small objects in all of a page.
+  // Fills one page with small objects.
   std::vector<char*> fill_page() {
     std::vector<char*> blocks;
     for (int i = 0; i < 512; ++i) blocks.push_back(device(4096));
@@ -66,7 +66,7 @@ class TightTest : public RulesTest {
   }
 };
 
-// ---- the end, and what is said at the start
+// ---- destruction and logged messages
 
 TEST_F(RulesTest, AnAllocatorGoesWhenItsDevicesAreThrough) {
   device(4 * kMiB, stream(1));
@@ -160,7 +160,7 @@ TEST_F(RulesTest, AMarkOfASmallObjectGoesWithIt) {
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(allocator->find(device(512))->exported);
 }
 
-// ---- the order under pressure
+// ---- the order of steps under memory pressure
 
 TEST_F(TightTest, ABlockOfAnotherDevicesStreamIsUsedWhenThatDeviceIsThrough) {
   start_with(64 * kMiB, 2);
@@ -526,7 +526,7 @@ TEST_F(RulesTest, AStreamIsForgottenTwiceWithoutAWait) {
   EXPECT_TRUE(machine->waits.empty());
 }
 
-// ---- threads' own streams
+// ---- per-thread default streams
 
 TEST_F(RulesTest, AThreadThatFreedAnothersBlockLeavesThatThreadItsPools) {
   char* mine = device(8 * kMiB, kPerThreadStream);
@@ -628,7 +628,7 @@ TEST_F(RulesTest, MemoryOfPoolsInUseMakesNothingElseDecayFaster) {
   EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
 }
 
-// ---- what is believed and counted
+// ---- where pages are believed to be, and what is counted
 
 TEST_F(RulesTest, TheMarkOfACaptureGoesWithItsBlock) {
   char* block = host(20 << 10);

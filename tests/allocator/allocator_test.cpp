@@ -73,7 +73,7 @@ TEST_F(AllocatorTest, ADeviceBlockBeginsWhereItIsToAndWhatIsInFrontOfItIsFree) {
 TEST_F(AllocatorTest, AlignedDeviceBlocksOfAllSizesAreApartAndGiveAllBack) {
   std::mt19937 random(1);
   auto below = [&](std::size_t bound) { return std::size_t{random()} % bound; };
-  std::map<char*, std::size_t> live;  // by start: bytes
+  std::map<char*, std::size_t> live;  // size in bytes, by start address
   for (int i = 0; i < 3000; ++i) {
     if (live.size() < 40 && below(2) == 0) {
       const std::size_t size_bytes = 1 + below(std::size_t{1} << below(23));
@@ -391,7 +391,7 @@ TEST_F(AllocatorTest, AMoveOfAPartPrefetchesThatPartAndLeavesTheRestWhereItIs) {
   move.stream = stream(1);
   move.size_bytes = 3 * kMiB;
   ASSERT_NE(allocator->move(block + 2 * kMiB, move), nullptr);
-  // One whole page of 2 MiB; the fourth and fifth MiB are neighbours'.
+  // Only one whole page (2 MiB) moves: the last MiB of the part shares its page with other bytes.
   EXPECT_EQ(
       machine->hints,
       (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::device(0), block + 2 * kMiB, 2 * kMiB}}));
@@ -586,7 +586,7 @@ TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
 
 TEST_F(AllocatorTest, AKeptBlockServesRequestsThatAreSmallerByLessThanABlock) {
   auto kept = [&] { return allocator->statistics().thread_cached_bytes; };
-  // The last size and those around the boundaries of words of bits among them.
+  // Includes the last size that threads keep, and sizes around the boundaries of 64-bit words.
   for (std::size_t granules : {20u, 63u, 64u, 65u, 72u, 127u}) {
     start();
     const std::size_t size_bytes = granules * 512;
@@ -651,7 +651,7 @@ TEST_F(AllocatorTest, SmallerBlocksThatAreASmallPartOfWhatIsInUseStayKept) {
   auto large_requests = [&] {
     for (int i = 0; i < 16; ++i) allocator->free(device(kMiB));
   };
-  device(32 * kMiB);  // a 512th of it is 64 KiB
+  device(32 * kMiB);  // 1/512 of it is 64 KiB
   std::vector<char*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(device(8192));
   char* more = device(4608);
@@ -710,7 +710,7 @@ TEST_F(AllocatorTest, LargeBlocksThatStandInTheWayAreKeptNoMore) {
 TEST_F(AllocatorTest, ALargeRequestThatFindsNoneKeptIsMetFromAllThatIsFree) {
   char* low = device(4 * kMiB);
   char* between = device(4 * kMiB);
-  allocator->free(device(8 * kMiB));  // free, behind the others
+  allocator->free(device(8 * kMiB));  // free, at the highest address
   allocator->free(low);
   for (int i = 0; i < 8192; ++i) allocator->free(device(4 * kMiB));
   ASSERT_EQ(allocator->statistics().thread_cached_bytes, 4 * kMiB);
@@ -744,7 +744,7 @@ TEST_F(AllocatorTest, LargeBlocksAreStillKeptWhereHardlyAnyRequestFindsNone) {
   }
 }
 
-// A training loop goes on for days: what its second step needs must do for all.
+// A training loop runs for days, so it must not need more pages after its first steps.
 TEST_F(AllocatorTest, AStepThatRepeatsTakesNoMorePagesInTheLongRun) {
   constexpr std::size_t kBlocks = 120;
   constexpr std::size_t kLongest = 40;  // in allocations
@@ -944,7 +944,7 @@ TEST(AllocatorStart, ADeviceWhosePagesDoNotMigrateIsRefused) {
       std::runtime_error);
 }
 
-// What lies in two spans is never joined.
+// Blocks in two spans are never joined, so one span must hold the whole budget.
 TEST_F(AllocatorTest, FreeBlocksAreJoinedThroughoutTheBudgetWhereMemoryIsVirtual) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes.reset();
@@ -959,8 +959,7 @@ TEST_F(AllocatorTest, FreeBlocksAreJoinedThroughoutTheBudgetWhereMemoryIsVirtual
   allocator->free(all);
 }
 
-// There memory can be given back by whole spans only, of which a program must not get too large
-// ones either.
+// Without discard, memory goes back only by whole spans, so spans must not be too large.
 TEST_F(AllocatorTest, WhereNothingCanBeDiscardedASpanHasRoomForSomeRequestsLikeTheFirst) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes.reset();
@@ -970,7 +969,7 @@ TEST_F(AllocatorTest, WhereNothingCanBeDiscardedASpanHasRoomForSomeRequestsLikeT
   start(configuration, 1, without_discard);
   device(2 * kMiB);
   EXPECT_EQ(allocator->statistics().span_bytes.current, 32 * kMiB);
-  // Each a little larger than the one before, as batches of texts are.
+  // Each request is a little larger than the one before, like batches of texts.
   for (std::size_t size = 100; size <= 150; ++size) allocator->free(device(size * kMiB));
   EXPECT_EQ(allocator->statistics().span_bytes.current, 832 * kMiB);
   EXPECT_EQ(allocator->statistics().touched_bytes.peak, 152 * kMiB);
@@ -1003,7 +1002,7 @@ TEST_F(AllocatorTest, FreeHostSpansOfOtherSizesAreHeldToAQuarterOfWhatIsInUse) {
   configuration.budget_bytes = 8192 * kMiB;
   start(configuration);
   host(1024 * kMiB);
-  // Each larger than the one before, as batches of texts are.
+  // Each request is larger than the one before, like batches of texts.
   for (std::size_t size = 100; size <= 150; size += 2) allocator->free(host(size * kMiB));
   EXPECT_EQ(allocator->statistics().touched_bytes.peak, (1024 + 124 + 126 + 128) * kMiB);
 }

@@ -1,6 +1,6 @@
-// Several threads at once: blocks go from hand to hand, threads die and are replaced, figures are
-// asked for in between. What can be stated exactly is; of a peak, the limits within which it lies
-// whatever the order of calls in progress.
+// Several threads at once: blocks pass between threads, threads end and are replaced, statistics
+// are read meanwhile. Figures are checked exactly. A peak is checked against the limits that hold
+// for every order of the calls in progress.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -58,12 +58,13 @@ TEST_F(AllocatorThreads, WhereTheySoonKeepLargeBlocksToo) {
   }
 }
 
-// Streams come and go in every thread, some of their blocks are freed elsewhere, and the handles
-// come again: no block is in two hands, and as many pools are left as there were streams at once.
+// Streams begin and end in every thread, other threads free some of their blocks, and stream
+// handles are reused. No block has two owners, and no more pools remain than streams existed at
+// once.
 TEST_F(AllocatorThreads, StreamsThatComeAndGoInManyThreadsShareTheirPools) {
   constexpr std::uintptr_t kThreads = 4;
   std::mutex mutex;
-  std::vector<std::pair<char*, char>> handed_on;  // a block, and what is in it
+  std::vector<std::pair<char*, char>> handed_on;  // a block and its fill byte
   auto put = [&](char* block, char mark) {
     std::memset(block, mark, 512);
     std::lock_guard lock(mutex);
@@ -101,8 +102,8 @@ TEST_F(AllocatorThreads, StreamsThatComeAndGoInManyThreadsShareTheirPools) {
   EXPECT_LE(now.streams.size(), kThreads);
 }
 
-// A thread remembers the records of blocks it was given; others free such blocks, and their records
-// and pages become other blocks'.
+// A thread remembers the records of its blocks. Other threads free these blocks, and new blocks
+// reuse the records and the pages.
 TEST_F(AllocatorThreads, AnAddressThatHasHadAnotherBlockSinceIsFreedAsTheBlockItIsNow) {
   auto elsewhere = [](auto work) { std::thread(work).join(); };
   char* keeps_the_span = device(2 * kMiB, stream(1));
@@ -116,7 +117,7 @@ TEST_F(AllocatorThreads, AnAddressThatHasHadAnotherBlockSinceIsFreedAsTheBlockIt
       second = device(5 * kMiB);
     });
     ASSERT_EQ(second, first);
-    // By the first one's record, if that is to be had.
+    // This request may reuse the record of `first`.
     elsewhere([&] { third = device(size_bytes); });
     EXPECT_EQ(allocator->free(second), FreeResult::kFreed);
     EXPECT_EQ(allocator->statistics().live_bytes.current,
@@ -156,8 +157,8 @@ TEST_F(AllocatorThreads, AllocatorsMayGoBeforeTheirThreadsInAnyOrder) {
   EXPECT_EQ(machine->allocated_bytes, 0u);
 }
 
-// A process-wide allocator is never destroyed, and static objects free into it after main() and
-// after the first thread's cache is gone.
+// A process-wide allocator is never destroyed. Static objects free into the allocator after main()
+// and after the first thread's cache is gone.
 TEST(AllocatorExit, StaticObjectsFreeIntoAnAllocatorThatIsNeverDestroyed) {
   EXPECT_EXIT(
       {

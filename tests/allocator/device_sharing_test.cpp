@@ -25,7 +25,7 @@ using testing::FakeRuntime;
 using testing::kMiB;
 using testing::stream;
 
-// A device of 64 MiB. Another program, a forked child, says that it holds as much of it as asked.
+// A device of 64 MiB. A forked child is the other program; it reports how much memory it holds.
 class DeviceSharingTest : public AllocatorTest {
  protected:
   void SetUp() override {
@@ -52,7 +52,7 @@ class DeviceSharingTest : public AllocatorTest {
                                                           configuration);
   }
 
-  // Goes on launching kernels until it is stopped.
+  // Starts the other program, which launches kernels until stop_other().
   void start_other(std::size_t held_bytes) {
     other = fork();
     if (other != 0) return;
@@ -98,7 +98,8 @@ TEST_F(DeviceSharingTest, AProgramAloneAndTwoThatFitPlanNothing) {
   start_other(20 * kMiB);
   ASSERT_TRUE(
       soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 22 * kMiB; }));
-  // The watching thread publishes before it decides, so the second change shows the first decision.
+  // The watching thread publishes held bytes before it decides about turns, so the second published
+  // change proves that the first decision was made.
   for (const std::size_t held_bytes : {24 * kMiB, 26 * kMiB}) {
     device(2 * kMiB, stream(1));
     ASSERT_TRUE(soon(
@@ -151,7 +152,7 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
   ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
-  kernel(block);  // when the other's turn is over
+  kernel(block);  // runs after the other program's turn
   EXPECT_GT(*kernels_of_other, 0);
   const int before = *kernels_of_other;
   const std::uint64_t evicted = allocator->inspection().live_figures().evicted_pages;

@@ -1,6 +1,6 @@
-// Every public function of the allocator and of the C interface while the host has no memory for
-// the allocator's own records: each of the allocations that a call makes fails once, in turn. The
-// call then throws std::bad_alloc or does without, and nothing is broken, lost or leaked.
+// Calls every public function of the allocator and of the C interface while the host has no memory
+// for the allocator's records: each allocation that a call makes fails once, in turn. The call then
+// throws std::bad_alloc or works without that memory. Nothing is broken, lost or leaked.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ namespace {
 std::atomic<int> started_threads = 0;
 }
 
-// Counts the threads of the process.
+// Counts the threads that this process starts.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*body)(void*), void* argument) {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
@@ -79,7 +79,7 @@ struct World {
     in_private = make(Facade::kDevice, 5 * kMiB, stream(9));
     other_private = make(Facade::kDevice, 100000, stream(9));
     allocator->private_pools().end(0, kPrivate);
-    // Free in pools, a displaced block, in the thread's cache, and behind fences.
+    // Free blocks: in pools, displaced, in the thread's cache, and behind fences.
     void* displaced = make(Facade::kHost, 8 * kMiB);
     allocator->move(displaced, {Place::host(), Place::device(0), 0, stream(3), true});
     void* fenced = make(Facade::kDevice, 300000, stream(1));
@@ -102,7 +102,7 @@ struct World {
     std::erase(live, block);
     EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
   }
-  // Gives up all that there is, and says whether it could be.
+  // Frees everything and checks that nothing is lost.
   void end() {
     allocator->inspection().check_invariants();
     for (void* block : live) EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
@@ -144,7 +144,7 @@ struct World {
 
 struct Call {
   const char* name;
-  // What is not part of the call; may be empty.
+  // Sets the world up before the call; may be empty.
   std::function<void(World&)> prepare;
   std::function<void(World&)> run;
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
@@ -154,7 +154,7 @@ Call call(const char* name, std::function<void(World&)> run) {
   return {name, {}, std::move(run)};
 }
 
-// Of a block that it must give back, whether or not there is memory.
+// A free of `block`, which must succeed even without memory.
 Call free_of(const char* name, void* World::*block) {
   return {name, {}, [block](World& world) { world.free(world.*block); }};
 }
@@ -173,7 +173,7 @@ std::string trace_file() {
   return ::testing::TempDir() + "uvmalloc-fault-injection.trace";
 }
 
-// What an allocator has left behind, as if its process had been killed.
+// Returns the path of the figures that an allocator left, as if its process had been killed.
 std::string figures_file() {
   static const std::string kFile = [] {
     std::string file = ::testing::TempDir() + "uvmalloc-fault-injection.figures";
@@ -189,7 +189,7 @@ std::string figures_file() {
   return kFile;
 }
 
-// The length of a text, or -1, which says that there was no memory for it.
+// A text has a length; the length is -1 if there was no memory for the text.
 void expect_text_or_no_memory(std::int64_t length_bytes) {
   EXPECT_TRUE(length_bytes > 100 || length_bytes == -1) << length_bytes;
   EXPECT_TRUE(length_bytes > 0 || failing == 0);
@@ -199,7 +199,7 @@ uvmalloc_allocator* handle(World& world) {
   return reinterpret_cast<uvmalloc_allocator*>(world.allocator.get());
 }
 
-// A C function says what happened, and throws nothing.
+// A C function reports errors by its status and throws nothing.
 void expect_ok_or_no_memory(uvmalloc_status status) {
   EXPECT_TRUE(status == UVMALLOC_OK || status == UVMALLOC_ERROR_OUT_OF_MEMORY) << status;
   if (failing == 0 && status == UVMALLOC_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
@@ -394,7 +394,7 @@ std::vector<Call> calls() {
   all.push_back(call("private_blocks",
                      [](World& world) { world.allocator->private_pools().blocks(0, kPrivate); }));
   all.push_back(call("restore_private_pool", [](World& world) {
-    // The one goes, and comes again.
+    // Removes all blocks of the pool, then restores the blocks.
     const long left = std::exchange(failing, 0);
     const auto before = world.allocator->private_pools().blocks(0, kPrivate);
     failing = left;
@@ -567,13 +567,13 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
     set_log_level(LogLevel::kWarning);
   }
 
-  // Calls that put long texts together make thousands of allocations alike. Under a sanitizer,
-  // which is slow, some of those are left out.
+  // Calls that build long texts make thousands of similar allocations. Sanitized builds are slow,
+  // so they skip some of these allocations.
   static constexpr long kLeastInTurn = 100;
   static constexpr long kStep = testing::kIsSanitized ? 23 : 1;
 
-  // Runs the call once with that allocation failing, on this thread, which has used the allocator,
-  // or on one that has not. Returns whether the call made as many allocations.
+  // Runs the call once with allocation `number` failing, on this thread, which has used the
+  // allocator, or on a new thread. Returns whether the call made that many allocations.
   static bool run_failing(bool on_new_thread, long number) {
     World world(configuration());
     if (GetParam().prepare) GetParam().prepare(world);
@@ -583,7 +583,7 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
       try {
         GetParam().run(world);
       } catch (const std::bad_alloc&) {
-        // As it should be: OutOfMemoryError is one.
+        // Expected. OutOfMemoryError is a std::bad_alloc, too.
       }
       has_failed = std::exchange(failing, 0) == 0;
     };
@@ -592,7 +592,7 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
     } else {
       run();
     }
-    // No lock of this thread is left taken.
+    // The call left no lock taken.
     std::thread([&] { world.allocator->inspection().check_invariants(); }).join();
     world.end();
     return has_failed;
@@ -600,14 +600,14 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
 
   static void run_with_each_failing(bool on_new_thread) {
     SCOPED_TRACE(on_new_thread ? "on a new thread" : "on a thread with a cache");
-    run_failing(on_new_thread, 0);  // what is made once and stays
+    run_failing(on_new_thread, 0);  // makes what is made once and stays
     bool has_failed = true;
     for (long number = 1; has_failed; number += number < kLeastInTurn ? 1 : kStep) {
       SCOPED_TRACE("allocation " + std::to_string(number));
       const std::int64_t before = testing::live_allocations();
       has_failed = run_failing(on_new_thread, number);
       if (const std::int64_t after = testing::live_allocations(); after != before) {
-        // What is said once is remembered once.
+        // A message that is logged once adds one record. Only a leak grows again.
         run_failing(on_new_thread, number);
         EXPECT_EQ(testing::live_allocations(), after) << "a leak";
       }
@@ -636,8 +636,8 @@ INSTANTIATE_TEST_SUITE_P(Calls, FaultInjection, ::testing::ValuesIn(calls()),
                            return name;
                          });
 
-// Two devices of 64 MiB over a fast link, of which the first has too little memory: moves are
-// planned, and pages are on the second device.
+// Two devices of 64 MiB with a fast link. The first device has too little memory, so moves are
+// planned, and some of its pages are on the second device.
 struct PlannedWorld {
   PlannedWorld() : machine(std::make_shared<testing::FakeMachine>(2)) {
     machine->total_bytes = 64 * kMiB;
@@ -656,7 +656,7 @@ struct PlannedWorld {
   void step(std::uint8_t access) {
     for (void* each : pages) allocator->kernel_uses().note(each, kPageBytes, stream(1), access);
   }
-  // One allocation fails, and the step goes on.
+  // Allocation `number` fails, and the step continues.
   void run(long number) {
     failing = number;
     try {
@@ -700,8 +700,8 @@ TEST(FaultInjectionInPlans, AProgramWhoseMovesArePlannedGoesOnWithoutMemory) {
   set_log_level(LogLevel::kWarning);
 }
 
-// The thread that shares a device uses all parts of an allocator, so it begins when nothing can
-// fail any more.
+// The sharing thread uses all parts of an allocator, so the constructor starts this thread only
+// when nothing can fail any more.
 TEST(FaultInjectionInSharing, AnAllocatorThatCannotBeMadeHasStartedNoThread) {
   set_log_level(LogLevel::kOff);
   const testing::TemporaryFolder folder;

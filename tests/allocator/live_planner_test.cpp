@@ -124,7 +124,7 @@ TEST_F(LivePlannerTest, ARepeatedStepIsServedAheadByAutoAndPlanned) {
     step(blocks.size());
     const live::LiveFigures now = allocator->inspection().live_figures();
     EXPECT_EQ(now.missing_pages, before.missing_pages);
-    // Ten pages are too many, on the way there and on the way back.
+    // Ten pages do not fit, on the forward pass and on the backward pass.
     EXPECT_EQ(now.brought_pages - before.brought_pages, 20u);
     EXPECT_EQ(now.evicted_pages - before.evicted_pages, 20u);
     EXPECT_EQ(count_hints(HintKind::kPrefetch), 40u);
@@ -189,7 +189,7 @@ TEST_F(LivePlannerTest, AProgramThatLowersItsLimitWhileItRunsHasFewerPagesOnTheD
 }
 
 TEST_F(LivePlannerTest, MemoryThatAnotherProgramHasIsNotPlannedWith) {
-  constexpr std::size_t kRoom = 20;  // pages that the other program leaves
+  constexpr std::size_t kRoom = 20;  // pages that the other program leaves free
   for (std::size_t pages = 1; pages <= kRoom; ++pages) {
     machine->free_bytes[0] = (kRoom - pages) * kPageBytes;
     allocate_pages(1);
@@ -205,7 +205,7 @@ TEST_F(LivePlannerTest, MemoryThatAnotherProgramHasIsNotPlannedWith) {
   EXPECT_EQ(allocator->inspection().live_figures().evicted_pages - before, 2 * kRoom);
 }
 
-// Two devices with room for 31 pages each beside their reserve, over a fast link.
+// Two devices with a fast link. Each has room for 31 pages beside its reserve.
 class PeerPlannerTest : public LivePlannerTest {
  protected:
   void SetUp() override {
@@ -298,7 +298,7 @@ TEST_F(PeerPlannerTest, TheDriverIsAskedForAPeersMemoryOnceInAThousandKernels) {
 
 TEST_F(PeerPlannerTest, NoPageStaysOnAPeerWhenThePlanEnds) {
   run_short(10);
-  // Of pages that fit no page has to leave. The driver brings those that are not there.
+  // These pages fit, so none has to leave. The driver brings missing pages.
   constexpr std::size_t kFew = 16;
   const auto use_few = [&] {
     for (std::size_t i = 0; i < kFew; ++i) kernel(i);
@@ -406,7 +406,7 @@ TEST_F(LivePlannerTest, AStepIsServedAsBeforeAfterALongPhaseThatFits) {
   }
 }
 
-// Two devices, of which each has a plan.
+// Two devices, each with a plan.
 class TwoPlansTest : public LivePlannerTest {
  protected:
   void SetUp() override {
@@ -438,12 +438,12 @@ TEST_F(TwoPlansTest, ThePlanOfOneDeviceEndsWithoutTheOther) {
   EXPECT_EQ(allocator->inspection().live_figures().kernels, kernels) << "nothing is planned there";
 }
 
-// Programs whose steps are of ten pages too many. Those come and leave on each way: 80 MiB, which
-// take 7 ms by the estimate.
+// The steps of these programs use ten pages more than fit. Ten pages arrive and leave on each of
+// the two passes: 80 MiB, which take 7 ms by the estimate.
 class ThrashingTest : public LivePlannerTest {
  protected:
-  static constexpr std::chrono::milliseconds kFast{20};  // 1.5 times as long as with memory enough
-  static constexpr std::chrono::milliseconds kSlow{10};  // 3.3 times
+  static constexpr std::chrono::milliseconds kFast{20};  // 1.5 times the time with enough memory
+  static constexpr std::chrono::milliseconds kSlow{10};  // 3.3 times that time
 
   void begin(Configuration settings) {
     start_small(Policy::kPlanned, settings);
@@ -462,7 +462,7 @@ class ThrashingTest : public LivePlannerTest {
       allocator->free(device(kMiB, stream(1)));
     }
   }
-  // Whether a request gets an error within so many steps.
+  // Returns whether a request fails within `count` steps.
   bool fails_within(int count, std::chrono::nanoseconds each) {
     try {
       steps(count, each);
@@ -472,7 +472,7 @@ class ThrashingTest : public LivePlannerTest {
     }
     return false;
   }
-  // A search: the largest request grows.
+  // Acts like a search: the largest request grows.
   void grow_requests() {
     for (std::size_t size_bytes = kMiB; size_bytes <= 40 * kMiB; size_bytes *= 2)
       allocator->free(device(size_bytes, stream(1)));
@@ -556,7 +556,7 @@ TEST_F(LivePlannerTest, InAKnownSearchAndAtAnUnitLimitNothingSpills) {
     } catch (const OutOfMemoryError& error) {
       EXPECT_NE(std::string(error.what()).find("most_slowdown"), std::string::npos) << error.what();
     }
-    allocator->free(device(512, stream(1)));  // a scalar can be read
+    allocator->free(device(512, stream(1)));  // a scalar can still be read
     for (void* page : taken) allocator->free(page);
     return taken.size();
   };
@@ -585,7 +585,7 @@ TEST_F(LivePlannerTest, AChildReadsFiguresWhileAThreadOfItsParentPlans) {
   while (!is_inside) std::this_thread::yield();
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // it hangs
+    alarm(60);  // ends the child if it hangs
     allocator->kernel_uses().set_listener({});
     _exit(allocator->inspection().live_figures().evicted_pages >= before.evicted_pages ? 0 : 1);
   }

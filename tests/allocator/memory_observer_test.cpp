@@ -1,4 +1,4 @@
-// What an observer hears, limits of a device, and what serving took.
+// Calls to a memory observer, limits of a device, and statistics of service.
 #include <string>
 #include <vector>
 

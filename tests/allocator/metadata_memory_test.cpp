@@ -1,5 +1,5 @@
-// Requests while the host has no memory for the allocator's own records: each fails as a whole or
-// succeeds, and afterwards everything is there.
+// Requests while the host has no memory for the allocator's own records. Each request succeeds or
+// fails as a whole, and nothing is lost.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,8 +39,8 @@ using testing::stream;
 
 class MetadataMemoryTest : public testing::AllocatorTest {
  protected:
-  // Runs `program` on a fresh allocator with the first, the second and every further allocation of
-  // records failing, until it needs no more.
+  // Runs `program` on a fresh allocator, with the first allocation of records failing, then the
+  // second, and so on until no allocation fails.
   void with_each_failing(const std::function<void(std::vector<void*>*)>& program) {
     bool has_failed = true;
     for (long number = 1; has_failed; ++number) {
@@ -52,10 +52,10 @@ class MetadataMemoryTest : public testing::AllocatorTest {
       try {
         program(&live);
       } catch (const std::bad_alloc&) {
-        // As it should be: OutOfMemoryError is one.
+        // Expected. OutOfMemoryError is a std::bad_alloc, too.
       }
       has_failed = std::exchange(failing, 0) == 0;
-      // No lock of this thread is left taken.
+      // The program left no lock taken.
       std::thread([&] { allocator->inspection().check_invariants(); }).join();
       program(&live);
       allocator->inspection().check_invariants();
@@ -95,7 +95,7 @@ TEST_F(MetadataMemoryTest, WholePagesAndAlignedBlocks) {
   });
 }
 
-// Nothing is handed to the host while a stream works on it, whichever step of giving back fails.
+// The host gets no block while a stream works on that block, whichever step of the release fails.
 TEST_F(MetadataMemoryTest, GivingBackWhatMovedAndWhatWasSmall) {
   void* moved = nullptr;
   with_each_failing([&](std::vector<void*>* live) {
@@ -137,8 +137,8 @@ TEST_F(MetadataMemoryTest, StreamsThatComeAndGo) {
   });
 }
 
-// With the first, the second and every further allocation of a move failing: either nothing has
-// changed, or the block has moved and the caller has the record.
+// Each allocation of a move fails in turn. Either nothing has changed, or the block has moved and
+// the caller has the record.
 TEST_F(MetadataMemoryTest, AMoveIsAllOrNothing) {
   const std::vector<std::pair<Place, Place>> moves = {{Place::host(), Place::device(0)},
                                                       {Place::host(), Place::device(1)},
@@ -205,7 +205,7 @@ TEST_F(MetadataMemoryTest, UsesOfAllStreamsAreRecordedAllOrNone) {
   }
 }
 
-// The ledger says that a page is where a prefetch was sent last.
+// The ledger places a page where the last prefetch sent that page.
 TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
   bool has_failed = true;
   for (long number = 1; has_failed; ++number) {
@@ -221,7 +221,7 @@ TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
     try {
       block = device(31 * kMiB + 100000);
     } catch (const std::bad_alloc&) {
-      // Whatever was planned until then was sent or forgotten.
+      // Each hint planned until then was sent or forgotten.
     }
     has_failed = std::exchange(failing, 0) == 0;
     if (block == nullptr) block = device(31 * kMiB + 100000);
@@ -242,8 +242,8 @@ TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
   }
 }
 
-// What is cached for a stream that is gone is the next stream's, also if the first request there
-// finds no memory.
+// The next stream gets the blocks cached for a forgotten stream, even if the first request of that
+// next stream finds no memory.
 TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
   bool has_failed = true;
   for (long number = 1; has_failed; ++number) {
@@ -257,7 +257,7 @@ TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
     try {
       block = device(4 * kMiB, stream(2));
     } catch (const std::bad_alloc&) {
-      // The next one finds it.
+      // The next request finds the block.
     }
     has_failed = std::exchange(failing, 0) == 0;
     if (block == nullptr) block = device(4 * kMiB, stream(2));
@@ -266,7 +266,7 @@ TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
   }
 }
 
-// A thread past its thread-local storage has no cache. There a request that fails leaves no block.
+// A thread past its thread-local storage has no cache. If its request fails, no block is left.
 TEST_F(MetadataMemoryTest, AThreadWithoutACacheAllocatesAllOrNothing) {
   for (const std::size_t size_bytes : {std::size_t{300}, std::size_t{100000}}) {
     static std::function<void()> last_word;
@@ -287,10 +287,10 @@ TEST_F(MetadataMemoryTest, AThreadWithoutACacheAllocatesAllOrNothing) {
         }
         has_failed = std::exchange(failing, 0) == 0;
       };
-      // The second stream is one that no ended thread has used.
+      // No ended thread has used the second stream.
       for (std::uintptr_t of : {1, 2}) allocator->free(device(size_bytes, stream(of)));
       std::thread([&] {
-        // The last of its thread to go, after the cache.
+        // Destroyed last in its thread, after the cache.
         static thread_local LastWord last;
         static_cast<void>(&last);
         allocator->free(device(size_bytes, stream(1)));
@@ -309,7 +309,7 @@ TEST_F(MetadataMemoryTest, AThreadWithoutACacheAllocatesAllOrNothing) {
   }
 }
 
-// A free that needs memory for a fence may lose its block, and nothing else.
+// A free that needs memory for a fence may lose its own block, and nothing else.
 TEST_F(MetadataMemoryTest, BlocksBehindFencesAreLostOneAtATime) {
   for (long number = 1; number < 60; ++number) {
     SCOPED_TRACE("allocation " + std::to_string(number));
@@ -371,7 +371,7 @@ TEST_F(MetadataMemoryTest, SmallObjectsThatNoMemoryListsStayInTheirBin) {
     for (char* block : blocks) {
       failing = number;
       EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
-      // No lock of this thread is left taken.
+      // The free left no lock taken.
       if (std::exchange(failing, 0) == 0) {
         std::thread([&] { allocator->inspection().check_invariants(); }).join();
       }
@@ -381,7 +381,7 @@ TEST_F(MetadataMemoryTest, SmallObjectsThatNoMemoryListsStayInTheirBin) {
   }
 }
 
-// A free is noexcept, and may be the first that a thread does.
+// A free is noexcept, and may be a thread's first call.
 TEST_F(MetadataMemoryTest, AThreadThatGetsNoCacheCanFree) {
   for (long number = 1; number < 20; ++number) {
     SCOPED_TRACE("allocation " + std::to_string(number));
@@ -404,7 +404,7 @@ TEST_F(MetadataMemoryTest, WhatAThreadLeavesIsThereWhetherOrNotItCanBeListedWhen
   for (long number = 1; has_failed; ++number) {
     SCOPED_TRACE("allocation " + std::to_string(number));
     start();
-    // The last of its thread to go, after what the thread leaves behind.
+    // Destroyed last in its thread, after the thread's blocks were handed back.
     static std::atomic<bool> failed;
     struct LastWord {
       ~LastWord() { failed = std::exchange(failing, 0) == 0; }
@@ -441,7 +441,7 @@ TEST_F(MetadataMemoryTest, WhatAThreadWantsOfPlacementOutlivesARequestThatFails)
   });
 }
 
-// Pages that cannot be added leave those behind them alone.
+// If a pool cannot take pages, the pages at higher addresses stay unchanged.
 TEST(MetadataMemory, PagesThatAPoolCannotTakeLeaveTheirNeighboursAlone) {
   Span span;
   char* const base = reinterpret_cast<char*>(64 * kPageBytes);
@@ -451,7 +451,7 @@ TEST(MetadataMemory, PagesThatAPoolCannotTakeLeaveTheirNeighboursAlone) {
   BlockPools pools(0);
   Pool& pool = pools.at(pools.table().open({Facade::kDevice, 0, stream(1)}));
   bool has_failed = false;
-  // Pages before others, each two at a time, so that records run out between the two.
+  // Adds pages in descending order, two at a time, so that memory for records can end between two.
   for (std::size_t number = 100; number >= 20; number -= 2) {
     for (bool done = false; !done;) {
       for (long allocation = 1; !done; ++allocation) {
@@ -487,7 +487,7 @@ TEST(MetadataMemory, ABlockThatCannotBeMadeTakesNoRecord) {
     ++pages;
   };
   add();
-  // Up to where the records of pages need memory.
+  // Adds pages until the records of pages need new memory.
   failing = 1;
   while (failing != 0) {
     try {
@@ -596,8 +596,8 @@ TEST(MetadataMemory, ATraceThatCannotBeStartedLeavesNoFileOpen) {
   std::filesystem::remove(file);
 }
 
-// In processes of their own, with the first, the second and every further allocation failing until
-// `body` needs no more; it returns whether all is well.
+// Runs `body` in child processes, with the first allocation failing, then the second, and so on
+// until no allocation fails. `body` returns whether all is well.
 void in_processes_with_each_failing(const std::function<bool(long number)>& body) {
   enum Outcome { kGood = 0, kBad = 1, kNoneFailed = 2 };
   for (long number = 1;; ++number) {

@@ -1,4 +1,4 @@
-// What debug and sanitized builds say about mistakes.
+// What debug and sanitized builds report about misuse.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ TEST_F(MisuseTest, MemoryThatIsUsedAgainMayBeTouched) {
 }
 #endif
 
-// The line about a second free waits for whoever reads the lines, and nobody else waits for it.
+// Only the thread that reports the second free waits for the stalled reader of the log.
 TEST_F(MisuseTest, AReaderOfLinesThatStallsStallsNoOtherThread) {
   char* block = host(3 * kMiB);
   allocator->free(block);
@@ -71,7 +71,7 @@ TEST_F(MisuseTest, AReaderOfLinesThatStallsStallsNoOtherThread) {
     allocator->statistics();
   });
   EXPECT_EQ(others.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-  // Somebody reads on.
+  // The reader continues.
   dup2(before, STDERR_FILENO);
   close(before);
   close(ends[1]);
