@@ -1,4 +1,4 @@
-// Mutual exclusion of both kinds, by counters that only the lock protects.
+// Mutual exclusion of both kinds of lock, checked with counters that only the lock protects.
 #include "allocator/base/asymmetric_lock.hpp"
 
 #include <gtest/gtest.h>
@@ -60,8 +60,8 @@ TEST_P(AsymmetricLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   Guarded guarded;
   std::atomic<bool> over = false;
   std::uint64_t entered = 0;
-  // Stores to lines that the other side has just written stay in the processor's buffer for long,
-  // and with them the lock's own, unless something orders them.
+  // Stores to lines that the other side has just written stay in the processor's store buffer for
+  // long. The lock's own stores stay there, too, unless something orders the stores.
   struct alignas(64) Line {
     std::atomic<std::uint64_t> value = 0;
   };
@@ -95,7 +95,7 @@ TEST_P(AsymmetricLockTest, ATakerOfAllHasThemAllAtOnce) {
   constexpr std::size_t kThreads = 4;
   constexpr std::uint64_t kRounds = 50'000;
   std::array<Guarded, kThreads> guarded;
-  std::mutex takers;  // others exclude each other outside
+  std::mutex takers;  // takers exclude each other with this mutex
   auto own = [&](std::size_t mine) {
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       guarded[mine].lock.lock_owner();
@@ -108,7 +108,7 @@ TEST_P(AsymmetricLockTest, ATakerOfAllHasThemAllAtOnce) {
         if (other != mine) others.push_back(&guarded[other].lock);
       }
       AsymmetricLock::lock_all(others);
-      for (Guarded& one : guarded) one.count();  // its own too: it is not inside
+      for (Guarded& one : guarded) one.count();  // its own too: this thread owns that lock
       AsymmetricLock::unlock_all(others);
     }
   };
@@ -144,13 +144,13 @@ TEST_P(AsymmetricLockTest, NoLocksAreTakenAtOnce) {
   AsymmetricLock::unlock_all({});
 }
 
-// As a filter of system calls does that a program puts in place after its first allocation.
+// Acts like a system call filter that a program installs after its first allocation.
 bool refuse_membarrier(bool all) {
   const auto expedited = static_cast<std::uint32_t>(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
   constexpr std::uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS;
   constexpr std::uint16_t kEqual = BPF_JMP | BPF_JEQ | BPF_K;
   constexpr std::uint16_t kReturn = BPF_RET | BPF_K;
-  const std::uint8_t other_command = all ? 0 : 1;  // instructions to leap
+  const std::uint8_t other_command = all ? 0 : 1;  // instructions to skip
   sock_filter filter[] = {
       {kLoad, 0, 0, offsetof(seccomp_data, nr)},      {kEqual, 0, 3, SYS_membarrier},
       {kLoad, 0, 0, offsetof(seccomp_data, args[0])}, {kEqual, 0, other_command, expedited},

@@ -1,4 +1,4 @@
-// A mutex that becomes one thread's after some turns, and is taken from it again.
+// A mutex becomes biased to one thread after some turns, and loses that bias to another thread.
 #include "allocator/base/biased_mutex.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(BiasedMutex, ThreadsThatTakeTurnsAreNeverInsideTogether) {
 TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
   AsymmetricLock::prepare();
   Guarded guarded;
-  for (int i = 0; i < 1000; ++i) guarded.count();  // this thread's from some turn on
+  for (int i = 0; i < 1000; ++i) guarded.count();  // biases the mutex to this thread
   guarded.mutex.lock_for_fork();
   testing::WaitingThread other([&] { guarded.count(); });
   ASSERT_TRUE(other.waits());
@@ -68,7 +68,8 @@ TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
   EXPECT_EQ(guarded.first, 1002u);
 }
 
-// Signals stop the threads anywhere for longer than another needs to make the mutex its own.
+// Signals stop the threads anywhere, for longer than another thread needs to bias the mutex to
+// itself.
 TEST(BiasedMutex, AThreadThatIsStoppedAnywhereDisturbsNobody) {
   AsymmetricLock::prepare();
   struct sigaction stop {};

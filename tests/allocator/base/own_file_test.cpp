@@ -24,7 +24,7 @@ class OwnFileTest : public ::testing::Test {
     std::filesystem::create_directory(shared);
     chmod(shared.c_str(), 01777);
   }
-  // As another user has put it there, if this one may give files away.
+  // Makes a link. If this process is root, the link belongs to another user.
   void link(const std::string& target, const std::string& name) {
     std::filesystem::create_symlink(target, name);
     if (geteuid() == 0) {
@@ -84,7 +84,7 @@ TEST_F(OwnFileTest, AFileThatCannotTakeItsPlaceLeavesNothing) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(shared), {}), 1);
 }
 
-// Not only as the last name.
+// Such a link may be any part of the path, not only the last.
 TEST_F(OwnFileTest, ALinkOfAnotherUserInASharedFolderIsNotFollowed) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a link of another user";
   link(folder, shared + "/way");

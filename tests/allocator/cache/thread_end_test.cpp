@@ -1,6 +1,6 @@
-// What a thread may still do while it ends: destructors of thread-local objects and of
-// thread-specific data (pthread_key_create) run before and after our own and jemalloc's, in up to
-// four rounds, and may use the allocator in each.
+// What a thread may still do while it ends. Destructors of thread-local objects and of
+// thread-specific data (pthread_key_create) run before and after those of the allocator and
+// jemalloc, in up to four rounds. Each destructor may use the allocator in each round.
 #include <pthread.h>
 
 #include <filesystem>
@@ -20,7 +20,7 @@ using testing::stream;
 
 class ThreadEndTest : public testing::AllocatorTest {
  protected:
-  // Keys on both sides of those that the allocator and jemalloc make.
+  // Makes keys before and after the keys of the allocator and jemalloc.
   void SetUp() override {
     for (pthread_key_t& key : keys_) ASSERT_EQ(pthread_key_create(&key, end), 0);
     AllocatorTest::SetUp();
@@ -45,7 +45,7 @@ class ThreadEndTest : public testing::AllocatorTest {
     if (--last->rounds != 0) pthread_setspecific(last->key, last);
   }
 
-  // In threads of which each runs `first`, and `body` once in each round of its end by each key.
+  // Starts threads that each run `first`. While a thread ends, each key runs `body` once a round.
   void run_in_ending_threads(const std::function<void()>& first, const std::function<void()>& body,
                              int rounds) {
     for (int i = 0; i < kThreads; ++i) {
@@ -64,7 +64,7 @@ class ThreadEndTest : public testing::AllocatorTest {
     EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
   }
 
-  // Everything there is, of small objects, packed and page-granular blocks.
+  // Uses all functions with small objects, packed blocks and page-granular blocks.
   void use_all() {
     for (Facade facade : {Facade::kHost, Facade::kPinned, Facade::kDevice}) {
       for (std::size_t size_bytes :
@@ -119,7 +119,8 @@ TEST_F(ThreadEndTest, ThreadLocalObjectsMayUseTheAllocatorInTheirDestructors) {
   for (const bool is_first : {true, false}) {
     for (int i = 0; i < kThreads; ++i) {
       std::thread([&] {
-        // Destroyed after what the allocator keeps for the thread, or before.
+        // If `is_first`, `local` is destroyed after the allocator's objects of the thread; else
+        // before.
         if (!is_first) use_all();
         static thread_local Local local;
         local.body = &body;

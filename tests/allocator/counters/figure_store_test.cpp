@@ -1,4 +1,4 @@
-// Figures in a file: what is there after the process has gone, and what is not.
+// Figures in a file: which of them remain after the process has ended, and which do not.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -49,7 +49,8 @@ class FiguresInAFile : public testing::ForkTest {
                                                           small_configuration(), file);
   }
 
-  // What a process left that made an allocator, ran `body` and ended by `signal_number`.
+  // Returns the figures that a process left after it made an allocator, ran `body` and ended by
+  // `signal_number`.
   template <class Body>
   std::optional<Figures> left_by(int signal_number, Body body) {
     const pid_t pid = fork();

@@ -1,4 +1,4 @@
-// Peaks of sums, each part of which somebody else counts: exact, whoever allocates and frees.
+// Peaks of sums over threads are exact, whichever thread allocates and frees.
 #include "allocator/counters/peak_tracker.hpp"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace uvm {
 namespace {
 
-// Threads that count by themselves and say so when they have used up their room.
+// Each thread counts on its own, and aggregates all counts when its headroom is used up.
 struct Threads {
   explicit Threads(std::size_t count) : thread_counts(count) {}
 
@@ -92,8 +92,8 @@ TEST(PeakTracker, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
   EXPECT_EQ(threads.book.peak(0, ThreadCounters::kAll).bytes, 8192);
 }
 
-// As a step does: one thread allocates what another one frees, and then it stands still while the
-// other allocates.
+// As in a training step, one thread allocates what another thread frees. Then the first thread
+// stands still while the other thread allocates.
 TEST(PeakTracker, AThreadThatStandsStillLeavesAllRoomToTheOther) {
   Threads threads(2);
   constexpr int kBlocks = 1000;

@@ -1,4 +1,4 @@
-// How a request that finds nothing gets its memory, and with how much work.
+// How a request that finds no free block gets its memory, and at what cost.
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -17,17 +17,17 @@ using testing::stream;
 
 class EscalationTest : public testing::AllocatorTest {
  protected:
-  // How often the work takes the state lock.
+  // Returns how often `work` takes the state lock.
   template <class Work>
   std::uint64_t lock_cycles(Work work) {
     const auto count = [this] { return HeapGuard(allocator->engine().state)->lock_cycles; };
     const std::uint64_t before = count();
     work();
-    return count() - before - 1;  // one for the second count
+    return count() - before - 1;  // minus the cycle of the second count
   }
 };
 
-// One page of the budget is left, and another stream has it free.
+// Only one page of the budget is free, and this page is in another stream's pool.
 TEST_F(EscalationTest, ASmallObjectTakesAPageOfAnotherStreamBeforeAnythingIsReleased) {
   Configuration configuration = without_thread_caches();
   configuration.budget_bytes = 4 * kMiB;
@@ -74,7 +74,7 @@ TEST_F(EscalationTest, AMissOfThreeMebibytesSearchesAtMostTwoPools) {
   while (machine->allocated_bytes < 2 * 32 * kMiB) {
     work_counters = {};
     device(3 * kMiB, stream(1));
-    // The second pool has new pages that were joined with a free end.
+    // The second pool that is searched has new pages, which were joined with a free end.
     EXPECT_LE(work_counters.pool_searches, 2u);
   }
 }

@@ -37,7 +37,7 @@ using testing::stream;
 
 using ForkTest = testing::ForkTest;
 
-// How many files of copies a process has open.
+// Returns how many files with copies for forks a process has open.
 std::ptrdiff_t snapshots_of(pid_t pid) {
   auto is_snapshot = [](const auto& entry) {
     std::error_code error;
@@ -83,7 +83,7 @@ TEST_F(ForkTest, ChildrenForkedOneAfterAnotherShareOneCopy) {
   EXPECT_EQ(forks().copied_bytes, 8 * kMiB);
   EXPECT_EQ(forks().shared_bytes, 8 * kMiB);
   EXPECT_EQ(join(first), 0);
-  // Its copy, which is the first one's too, outlives that.
+  // The copy that the children share outlives the first child.
   const Waiting third = fork_and_wait(body);
   EXPECT_EQ(forks().copied_bytes, 8 * kMiB);
   EXPECT_EQ(join(second), 0);
@@ -99,7 +99,7 @@ TEST_F(ForkTest, WhatChangedSinceTheLastForkIsCopiedForTheNewChildAlone) {
   const Waiting second =
       fork_and_wait([&] { return block[5 * kMiB] == 6 && block[7 * kMiB] == 5 ? 0 : 1; });
   EXPECT_EQ(forks().copied_bytes, 10 * kMiB) << "one page of 2 MiB more";
-  // What the third sees is in two files.
+  // The third child reads pages from two files.
   const Waiting third =
       fork_and_wait([&] { return block[5 * kMiB] == 6 && block[7 * kMiB] == 5 ? 0 : 1; });
   EXPECT_EQ(forks().copied_bytes, 10 * kMiB);
@@ -264,8 +264,8 @@ TEST_F(ForkTest, ASecondAllocatorIsMadeReadyForAForkToo) {
   EXPECT_TRUE(other.find(mine)->live);
 }
 
-// A thread waits for the device in the middle of a release, and another looks at fences: both hold
-// locks that no fork waits for, and that stay taken in the child.
+// One thread waits for the device in the middle of a release, and another thread queries fences.
+// Both threads hold locks that no fork waits for, and that stay locked in the child.
 TEST_F(ForkTest, InAChildNoFunctionWaitsForWhatAThreadOfTheParentHad) {
   std::promise<void> go;
   const std::shared_future<void> may_go = go.get_future().share();
@@ -383,12 +383,12 @@ TEST_F(ForkTest, PagesThatHoldFreeBlocksTooAreCopied) {
   EXPECT_EQ(fork_and_run([&] { return kept[99999] == 4 ? 0 : 1; }), 0);
 }
 
-// The thread that forks has had the lock to itself, and another asks for it while the process is
-// copied.
+// The lock is biased to the forking thread, and another thread asks for the lock while the process
+// is copied.
 TEST_F(ForkTest, AChildIsWholeThoughAThreadHadJustAskedForTheLock) {
   char* block = host(64 * kMiB);
   for (int round = 0; round < 3; ++round) {
-    std::memset(block, round + 1, 64 * kMiB);  // to be copied again
+    std::memset(block, round + 1, 64 * kMiB);  // changed, so copied again
     for (int i = 0; i < 300; ++i) allocator->find(block);
     std::atomic<bool> over = false;
     std::thread other([&] {
@@ -479,8 +479,7 @@ TEST_F(ForkTest, AChildDoesNotKeepTheFileOfItsParentsTrace) {
   std::filesystem::remove(file);
 }
 
-// An allocator that uvmalloc_create() made has no handlers for forks, and a child may exit all the
-// same.
+// An allocator from uvmalloc_create() has no fork handlers, but its child may exit all the same.
 TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
   FigureStore figures(1);
   struct TakesNothing final : ReturnsBlocks {
@@ -504,8 +503,8 @@ TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(10);
-    // exit() runs it after what the thread leaves behind has been seen to, and before anything of
-    // the test program.
+    // exit() runs this handler after the thread's own cleanup and before any handler of the test
+    // program.
     std::atexit([] { _exit(0); });
     std::exit(1);
   }

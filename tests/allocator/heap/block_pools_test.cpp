@@ -1,4 +1,5 @@
-// Where blocks come to lie: every address is stated. Records only: no memory is behind them.
+// Where the pools place blocks, with every address stated. The pools hold records only: no memory
+// is behind the addresses.
 #include "allocator/heap/block_pools.hpp"
 #include <uvmalloc/configuration.hpp>
 
@@ -28,14 +29,14 @@ class BlockPoolsTest : public ::testing::Test {
   Pool& pool(PoolClass of) { return pools.at(first + static_cast<PoolIndex>(of)); }
   char* page(std::size_t number) const { return base + number * kPageBytes; }
 
-  // Pages of the span become free blocks of the pool.
+  // Adds pages of the span to the pool as free blocks.
   void add(PoolClass of, std::size_t number, std::size_t count,
            const SegmentPlacement& placement = {}) {
     pools.put(
         pools.add_pages({spans[0].get(), page(number), count * kPageBytes, placement}, pool(of)),
         pool(of));
   }
-  // What a request gets, live; nullptr: nothing fits.
+  // Returns a live block for a request, or nullptr if nothing fits.
   PageBlock* take(PoolClass of, std::size_t size_bytes) {
     PageBlock* block = pools.take(pool(of), size_bytes);
     if (block == nullptr) return nullptr;
@@ -247,7 +248,7 @@ TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
       *spans[0], [&](const Block& block) { seen.push_back(&block); },
       [&](const PageBlock& of_arena) { seen.push_back(&of_arena); });
   ASSERT_EQ(seen.size(), 6u);
-  seen.pop_back();  // what is free
+  seen.pop_back();  // the free block
   EXPECT_EQ(seen, (std::vector<const Block*>{low, run, first_object, last_object, high}));
   pools.check_invariants(spans);
   pools.directory().remove_small(first_object);
@@ -280,7 +281,7 @@ TEST_F(BlockPoolsTest, APageWithPartsOfArenasIsSharedAgainWhenTheLastIsBack) {
     give_back(pools.directory().end_small_run(run->address()));
   give_back(reaching);
   EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), 2 * kPageBytes).base, base);
-  // Their tables serve others.
+  // Other runs reuse the tables of these runs.
   add(PoolClass::kPacked, 4, 1);
   pools.directory().begin_small_run(pools.take_aligned(pool(PoolClass::kPacked), kQuarter));
   EXPECT_LE(pools.metadata_bytes() - before, 3 * tables_of_one);

@@ -1,4 +1,4 @@
-// Starts in a page, against a plain array.
+// Starts of blocks in a page, compared with a plain array.
 #include "allocator/heap/block_start_map.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace uvm {
 namespace {
 
-// Which block starts at each step; 0: none. A block starts once.
+// The block that starts at each step, or 0 for none. Each block starts at one step.
 class Starts {
  public:
   struct StepOfBlock {
@@ -70,7 +70,7 @@ class Starts {
   std::size_t table_bytes_ = 0;
 };
 
-// `most`: how many starts there are at most; `first_block`: the number of the first block.
+// `most` is the largest number of starts; `first_block` is the number of the first block.
 void run(std::uint32_t seed, std::size_t most, std::uint32_t first_block) {
   std::mt19937 random(seed);
   Starts starts;

@@ -1,4 +1,4 @@
-// The index of free blocks against a plain ordered set, and the store of their records.
+// The index of free blocks, compared with a plain ordered set, and the store of block records.
 #include "allocator/heap/free_index.hpp"
 
 #include <gtest/gtest.h>
@@ -29,8 +29,8 @@ struct BySizeThenAddress {
 };
 using Model = std::set<PageBlock*, BySizeThenAddress>;
 
-// The first size of the bin that is `more` bins above that of `size_bytes`: eighths of powers of
-// two, single granules up to 16.
+// Returns the first size of the bin that is `more` bins above the bin of `size_bytes`. Bins are
+// eighths of powers of two; up to 16 granules, each granule is a bin.
 std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
   std::uint64_t granules = size_bytes / kGranule;
   for (;; --more) {
@@ -41,9 +41,9 @@ std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
   }
 }
 
-// The rule, said once more: best fit in the bin of the size; else the lowest of the four bins
-// above, or, for small requests, of all below kPageGranularBytes; else the lowest of all that are
-// larger.
+// States the rule again. First, the best fit in the bin of the size. Else the lowest address in the
+// next four bins; for small requests, in all bins below kPageGranularBytes. Else the lowest address
+// of all larger blocks.
 PageBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   const std::size_t next = bin_begin(size_bytes, 1);
   auto lowest = [&](std::size_t end) {
@@ -66,7 +66,7 @@ class FreeIndexProperty : public ::testing::TestWithParam<unsigned> {};
 
 TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
   std::mt19937_64 random(GetParam());
-  // Neighbouring sizes around every step of the bins.
+  // Sizes just below, at and just above every step of the bins.
   auto any_size = [&] {
     std::uint64_t base = std::uint64_t{1} << random() % 32;
     std::uint64_t eighths = base / 8 * (random() % 8);
@@ -79,13 +79,14 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
   PageBlock* latest = nullptr;
   for (std::uintptr_t step = 1; step < 3000; ++step) {
     if (model.empty() || random() % 5 < 3) {
-      // Each place once, in no order.
+      // Each address comes once, in random order.
       latest = block(blocks, any_size(), step * 2654435761u % 4294967296u + 1);
       index.insert(latest);
       model.insert(latest);
       bytes += latest->size_bytes();
     } else {
-      // A block that came just now is kept apart: one in four times it goes first.
+      // The index keeps the latest block apart, so one time in four the latest block is removed
+      // first.
       auto chosen =
           latest != nullptr && random() % 4 == 0
               ? model.find(latest)
@@ -95,7 +96,7 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
       index.erase(*chosen);
       model.erase(chosen);
     }
-    // Now and then what fits the latest block exactly, or is a little smaller.
+    // Sometimes asks for the exact size of the latest block, or for one granule less.
     const std::size_t granules = latest != nullptr && random() % 4 == 0
                                      ? latest->size_bytes() / kGranule - random() % 2
                                      : any_size();
@@ -214,10 +215,10 @@ TEST(PageBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHapp
   EXPECT_EQ(store.make(0)->id, 3u);
 }
 
-// Two blocks of one stream may share a line of the cache, of two streams they may not.
+// Records of one stream may share a cache line; records of two streams may not.
 TEST(PageBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
   PageBlockStore store;
-  std::map<std::uintptr_t, PoolIndex> owner;  // of each pair of lines, the stream's first pool
+  std::map<std::uintptr_t, PoolIndex> owner;  // by pair of lines: the stream's first pool
   std::mt19937 random(1);
   std::vector<PageBlock*> made;
   for (int step = 0; step < 5000; ++step) {

@@ -1,4 +1,4 @@
-// How requests are rounded and which class of pools serves them, by facade and size.
+// How requests are rounded and which class of pools serves them, by memory kind and size.
 #include "allocator/policy/facade_traits.hpp"
 #include "allocator/heap/pool.hpp"
 

@@ -1,4 +1,4 @@
-// Idle memory goes back by half in every half-life; time is told.
+// Half of the idle memory goes back in every half-life. The tests state the time.
 #include "allocator/reclaim/decay.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
@@ -74,7 +74,7 @@ TEST_F(DecayTest, IdlePagesAreDiscardedAndTheSpanGoesWhenAllOfItIsFree) {
   allocator->free(kept);
 }
 
-// A host block that moved and was freed lies behind the fences of who had it.
+// A host block that moved and was freed waits behind the fences of its last users.
 TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   start_decaying();
   char* block = host(16 * kMiB);
@@ -90,10 +90,10 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   allocator->inspection().check_invariants();
 }
 
-// The page becomes one of packed blocks too.
+// The page also joins the pages of packed blocks.
 TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
   start_decaying();
-  host(4 * kMiB);  // the span stays
+  host(4 * kMiB);  // keeps the span
   char* block = host(4 * kMiB);
   to_device(block, testing::stream(1));
   allocator->free(block);
@@ -109,7 +109,7 @@ TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
 
 TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackForItsNextUser) {
   start_decaying();
-  host(4 * kMiB);  // the span stays
+  host(4 * kMiB);  // keeps the span
   char* block = host(4 * kMiB);
   to_device(block, testing::stream(1));
   allocator->free(block);
@@ -148,10 +148,10 @@ TEST_F(DecayTest, HostSpansDecayOneAfterTheOther) {
   std::vector<char*> blocks;
   for (int i = 0; i < 64; ++i) blocks.push_back(host(8 * kMiB));
   for (char* block : blocks) allocator->free(block);
-  // Three beside the small object, four in each of the other 15 spans, and one alone.
+  // Three blocks share the small object's span, 15 spans have four blocks each, one block is alone.
   EXPECT_EQ(allocator->statistics().touched_bytes.current, (2 + 512) * kMiB);
   std::vector<std::size_t> touched_mib;
-  // Requests have looked at the clock, before anything was free.
+  // Later than the decay calls of the requests, which ran before anything was free.
   const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
   for (int period = 0; period <= 32; ++period) {
     allocator->limits().decay(begin + std::chrono::hours(period));
@@ -175,7 +175,7 @@ TEST_F(DecayTest, ALargeSpanGoesAfterAHalfLife) {
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
 }
 
-// What cannot go back is not counted as idle: it would make the rest go faster.
+// Memory that cannot go back does not count as idle, because other memory would go back faster.
 TEST_F(DecayTest, APartlyUsedHostSpanKeepsItsFreeBlocks) {
   start_decaying();
   host(2 * kMiB);

@@ -1,4 +1,4 @@
-// How the callbacks of programs are called when memory runs out, for large and for small requests.
+// How the allocator calls a program's callbacks when memory runs out, for large and small requests.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@ class PressureCallbacksTest : public testing::AllocatorTest {
     configuration.span_bytes = 64 * kMiB;
     start(configuration);
   }
-  // Blocks that the program can do without. Each call of a callback frees the newest.
+  // Allocates blocks that the program can do without. Each callback frees the newest block.
   void cache(Facade facade, std::size_t count, std::size_t size_bytes = 2 * kMiB) {
     for (std::size_t i = 0; i < count; ++i) {
       cached.push_back(static_cast<char*>(allocator->allocate(facade, 0, size_bytes)));

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::size_t kSegmentBytes = SmallArena::kSegmentBytes;
 
-// Adjacent segments, lowest first, of address space that nobody may touch: whoever does, crashes.
-// Without locks, so that a fork finds none held.
+// Adjacent segments of address space, lowest first; any access to a segment crashes. Has no locks,
+// so a fork finds none held.
 class ForbiddenSegments : public ExtentSource {
  public:
   explicit ForbiddenSegments(std::size_t segments) : limit_(segments), taken_(segments) {
@@ -56,7 +56,7 @@ class ForbiddenSegments : public ExtentSource {
     return address_of(address) - base_ < taken_.size() * kSegmentBytes;
   }
 
-  // Only the first `segments` can be taken from now on.
+  // From now on, only the first `segments` segments can be taken.
   void limit(std::size_t segments) { limit_ = segments; }
   std::set<std::size_t> taken() const {
     std::set<std::size_t> all;
@@ -188,7 +188,7 @@ TEST(SmallArena, ASegmentThatEmptiesBetweenPurgesGoesWithTheLaterOne) {
   ForbiddenSegments segments(4);
   SmallArena arena(segments);
   std::vector<void*> blocks = allocated(arena, 2048, kSegmentBytes / 2048);
-  // Each purge hands some pages over; none of them sees the whole segment.
+  // Each purge hands over some pages, and no purge sees the whole segment free.
   while (!blocks.empty()) {
     EXPECT_EQ(segments.taken(), std::set<std::size_t>{0});
     std::size_t count = std::min<std::size_t>(100, blocks.size());
@@ -230,8 +230,8 @@ TEST(SmallArena, ADestroyedArenaMakesRoomForAnother) {
   }
 }
 
-// A slab of 64 KiB has 128 blocks and one record. Where pages have 64 KiB, jemalloc's record has a
-// bit for each of 8192 blocks that a page may hold, 1 KiB.
+// A slab of 64 KiB has 128 blocks and one record. If pages have 64 KiB, jemalloc's record takes 1
+// KiB: one bit for each of the 8192 blocks that a page may hold.
 #if defined(__aarch64__)
 constexpr std::size_t kRecordBytesPerBlock = 10;
 #else

@@ -1,5 +1,5 @@
-// What the host facade's spans are made of, where devices reach ordinary memory and where they do
-// not. The fake machine knows of managed memory alone, so what it does not know is ordinary.
+// Which memory backs host spans, with devices that reach ordinary memory and with devices that do
+// not. The fake machine knows managed memory only, so any other memory is ordinary.
 #include "allocator/spans/host_backing.hpp"
 #include "allocator/reclaim/decay.hpp"
 #include "runtime/log.hpp"
@@ -89,7 +89,7 @@ class HostBackingTest : public testing::ForkTest {
   std::size_t touched_bytes() const { return allocator->statistics().touched_bytes.current; }
 };
 
-// Apart, for runs that do without forks.
+// Separate, so that a run can leave out the tests that fork.
 class HostBackingForkTest : public HostBackingTest {};
 
 TEST_F(HostBackingTest, OnlyTheHostFacadeIsInOrdinaryMemory) {

@@ -26,7 +26,7 @@ TEST(MachineBudget, OnAnIntegratedMachineTheHostsMemoryIsAll) {
   EXPECT_TRUE(budget.devices[0].coherent);
 }
 
-// The kernel counts it in what the host has available.
+// The kernel counts such memory as available memory of the host.
 TEST(MachineBudget, DeviceMemoryThatIsANodeOfTheHostIsCountedOnce) {
   DeviceDescription node = device(16 * kGiB);
   node.capabilities.memory_is_host_node = true;

@@ -112,7 +112,7 @@ TEST(SpanStore, ARunIsFoundAtItsPlaceOnlyWhereItIsFreeAndWhole) {
   EXPECT_EQ(store.find_at(only, base + 8 * kPageBytes, kPageBytes).span, nullptr) << "behind it";
 }
 
-// A span may lie where the record of one that is gone has been, with other pages.
+// A new span with other pages may reuse the record of a removed span.
 TEST(SpanStore, ARunThatStartsBeforeItsSpanIsNotFound) {
   SpanStore store;
   Span* only = store.add(span(100, 8));

@@ -1,4 +1,4 @@
-// No wait for a device falls into a capture, whichever thread begins it.
+// No wait for a device falls into a capture, whichever thread begins the capture.
 #include "runtime/capture_guard.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
@@ -23,7 +23,7 @@ TEST_F(CaptureWaits, ACaptureBeginsAfterTheWaitOfARelease) {
   machine->after_device_wait = [&] {
     other = std::make_unique<WaitingThread>(
         [] { CaptureGuard::Beginning(CaptureGuard::of_process()).begun(); });
-    // The wait goes on, as far as the driver's caller knows.
+    // For the caller of the driver, the wait for the device is still in progress.
     EXPECT_TRUE(other->waits());
     EXPECT_FALSE(CaptureGuard::of_process().any());
   };

@@ -1,4 +1,4 @@
-// Blocks behind fences, against a list of all fences.
+// Blocks behind fences, compared with a list of all fences.
 #include "allocator/state/fence_queues.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace uvm {
 namespace {
 
-// Handles are compared only.
+// Handles are only compared, never used.
 template <class Handle>
 Handle handle(std::uintptr_t number) {
   return reinterpret_cast<Handle>(number * 16);

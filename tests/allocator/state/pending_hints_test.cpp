@@ -1,5 +1,5 @@
-// What is planned is sent: the ledger and the driver agree, whoever took a page, whatever is
-// captured and whichever hint fails.
+// Planned hints are sent, and the ledger agrees with the driver, whichever request took a page,
+// whatever is captured, and whichever hint fails.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -32,7 +32,7 @@ class PendingHintsTest : public testing::AllocatorTest {
   static Hint prefetch(char* page, int index) {
     return {HintKind::kPrefetch, {}, Place::device(index), page, kPageBytes};
   }
-  // Those that were asked for, by the device in whose context.
+  // Returns the requested prefetches, each with the device of the calling context.
   std::vector<std::pair<int, Hint>> prefetches() const {
     std::vector<std::pair<int, Hint>> found;
     std::copy_if(machine->calls_for_hints.begin(), machine->calls_for_hints.end(),

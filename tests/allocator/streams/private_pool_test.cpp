@@ -1,4 +1,4 @@
-// Pools of their own for graphs and users, captures, and streams that go.
+// Private pools for graphs and users, captures, and streams that are destroyed.
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -131,7 +131,7 @@ TEST_F(PrivatePoolTest, OutOfMemoryDuringACaptureWaitsForNothing) {
 }
 
 TEST_F(PrivatePoolTest, OfSeveralThatAreOpenTheInnermostServes) {
-  allocator->private_pools().retain(0, 7);  // the older pool is opened inside the newer one
+  allocator->private_pools().retain(0, 7);  // pool 7 is older and is opened inside pool 8
   begin(8, stream(1));
   begin(7, stream(1));
   EXPECT_EQ(allocator->find(device(kMiB, stream(1)))->private_pool, 7u);
@@ -203,7 +203,7 @@ TEST_F(PrivatePoolTest, UnderPressureItGetsPagesOfItsOwnNotAnotherPoolsBlock) {
   EXPECT_EQ(allocator->private_pools().blocks(0, 7).size(), 1u);
   EXPECT_TRUE(allocator->private_pools().end(0, 7));
   allocator->free(inside);
-  // The other pool fills what is left, and gets nothing of the page that holds the private block.
+  // The other pool takes all remaining memory, but nothing of the private block's page.
   std::vector<char*> outside;
   for (int i = 0; i < 6; ++i) outside.push_back(device(kMiB - 4096, stream(1)));
   EXPECT_THROW(device(kMiB - 4096, stream(1)), OutOfMemoryError);
@@ -263,7 +263,7 @@ TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackUnasked) {
     EXPECT_TRUE(allocator->private_pools().end(0, id));
     EXPECT_TRUE(allocator->private_pools().release(0, id));
   }
-  // At most eight hold memory, one requests it, and one is the stream's own.
+  // At most eight pools hold memory, one pool requests memory, and one is the stream's own.
   EXPECT_LE(allocator->statistics().streams.size(), 10u);
 }
 
@@ -332,7 +332,7 @@ TEST_F(PrivatePoolTest, AStreamWithAHandleThatWasUsedBeforeGetsMemoryOfItsOwn) {
   char* small = device(512, stream(1));
   allocator->free(cached);
   allocator->free(small);
-  machine->failures["is_capturing"] = 1;  // its last work is not known
+  machine->failures["is_capturing"] = 1;  // the stream's last work is unknown
   allocator->streams().forget(0, stream(1));
   EXPECT_NE(device(8192, stream(1)), cached) << "the old stream's work may not be over";
   EXPECT_NE(device(512, stream(1)), small);

@@ -1,5 +1,5 @@
-// What a recorder writes is what a reader reads, in an order that replays; whatever happens to the
-// file, the program and the reader survive.
+// A reader reads what a recorder wrote, in an order that replays. Whatever happens to the file, the
+// program and the reader survive.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -49,7 +49,7 @@ TraceBlock block(std::uint64_t address, std::size_t requested_bytes = 100) {
   return {Facade::kDevice, 1, at(address), requested_bytes, 512, numbered_stream(7)};
 }
 
-// Fails where an address is allocated twice or freed when it is not live.
+// Fails if an address is allocated twice, or is freed while not live.
 void expect_replayable(const Trace& trace) {
   std::map<std::uint64_t, std::uint64_t> live;
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
@@ -267,7 +267,7 @@ TEST_F(TraceTest, OffItRecordsNothing) {
   EXPECT_TRUE(stop_and_read().events.empty());
 }
 
-// Blocks that come again and others, at equal times, after pauses of any length and out of order.
+// Repeated and new blocks, at equal times, after pauses of any length, and out of order.
 TEST_F(TraceTest, WhatIsReadIsWhatWasRecorded) {
   TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
   for (int seed = 1; seed <= testing::steps(20, 6); ++seed) {
@@ -317,11 +317,12 @@ TEST_F(TraceTest, TheFirstVersionIsReadToo) {
       recorder.start(file, kDevices, [](const auto& sink, const auto&) { sink(block(4096)); }), "");
   recorder.stop();
   std::string content = bytes();
-  content[8] = 1;  // the version; without events of threads the rest is the same
+  content[8] = 1;  // the version; without events of threads, nothing else differs
   EXPECT_EQ(read_trace(write(content)).events.size(), 1u);
 }
 
-// The clock counts 3 ticks a nanosecond; where the machine says otherwise is not asked.
+// The clock of the file counts 3 ticks per nanosecond. The reader ignores the rate of this
+// machine's clock.
 TEST_F(TraceTest, TicksAreConvertedByTheMomentsThatTheFileHasInBothClocks) {
   TraceFileHeader header;
   header.header_bytes = sizeof(header);
@@ -395,7 +396,8 @@ TEST_F(TraceTest, TimesInAQuickLoopRiseAndAreBetweenThoseBeforeAndAfter) {
   }
 }
 
-// A block comes back to its first thread, which was quick: its free there is the second.
+// The first thread records events in quick succession. Its free of the block comes after the other
+// thread's free and allocation of that block.
 TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
   for (int round = 0; round < 50; ++round) {
     start();
@@ -409,7 +411,7 @@ TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
       recorder.freed(recorder.now(), block(4096));
       recorder.allocated(recorder.now(), block(4096));
     }).join();
-    // Whether an allocation comes first or not.
+    // Runs with and without an allocation before the free.
     if (round % 2 == 0) recorder.allocated(recorder.now(), block(12288));
     recorder.freed(recorder.now(), block(4096));
     const Trace trace = stop_and_read();
@@ -419,7 +421,7 @@ TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
   }
 }
 
-// Threads pass addresses on through a locked pool, as those of an allocator do.
+// Threads pass on addresses through a locked pool, like the threads of an allocator.
 class SharedAddresses {
  public:
   SharedAddresses(TraceRecorder* recorder, std::uint64_t count) : recorder_(*recorder) {
@@ -469,7 +471,7 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
     threads.emplace_back([&, number] {
       std::mt19937_64 random(number);
       std::vector<TraceBlock> mine;
-      // Whoever the scheduler favours afterwards may leave the others nothing.
+      // Later, the threads that the scheduler favours may take all addresses.
       while (mine.empty()) addresses.allocate(&random, &mine);
       std::size_t events = 1;
       together.arrive_and_wait();
@@ -482,7 +484,7 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
         }
         events += mine.size() != before;
       }
-      // What a thread keeps, the others could never get.
+      // The other threads could never get an address that this thread kept.
       for (; !mine.empty(); ++events) addresses.free(&random, &mine);
       recorded += events;
     });
@@ -516,7 +518,7 @@ TEST_F(TraceTest, TwoBlocksWhoseAddressesShareASetTakeAWordAnEvent) {
   const Trace trace = stop_and_read();
   EXPECT_EQ(trace.events.size(), 4 * kTimes);
   expect_replayable(trace);
-  // And some words for pauses, chunks and the two blocks themselves.
+  // The limit leaves room for pauses, chunks and the two blocks themselves.
   EXPECT_LT(bytes().size(), 5 * kTimes * sizeof(PackedTraceEvent));
 }
 
@@ -545,7 +547,7 @@ TEST_F(TraceTest, WhatAThreadThatEndedHadRecordedIsInTheFileAtOnce) {
                                "(truncated)");
 }
 
-// The caller lists them under locks that every thread takes.
+// The caller lists the live blocks under locks that every thread takes.
 TEST_F(TraceTest, NothingIsWrittenWhileTheLiveBlocksAreListed) {
   std::uintmax_t before = 0;
   std::uintmax_t after = 0;
@@ -593,7 +595,7 @@ TEST_F(TraceTest, ItCanBeStartedAgainAndEachTraceHasItsOwnEvents) {
   recorder.stop();
   const std::string second = folder / "second.trace";
   ASSERT_EQ(recorder.start(second, kDevices), "");
-  recorder.allocated(early, block(0x1000));  // decided upon while the first trace ran
+  recorder.allocated(early, block(0x1000));  // its time is in the first trace
   recorder.mark("second");
   recorder.stop();
   Trace trace = read_trace(second);
@@ -624,7 +626,7 @@ TEST_F(TraceTest, ALongMarkIsCutAtTheEndOfACharacter) {
       {std::string(4093, 'x') + character, 4093},
       {std::string(4095, 'x') + character, 4095},
       {std::string(4096, 'x') + character, 4096},
-      {std::string(5000, '\x80'), 4096},  // no UTF-8
+      {std::string(5000, '\x80'), 4096},  // not UTF-8
   };
   start();
   for (const Case& each : cases) recorder.mark(each.written);
@@ -650,7 +652,7 @@ TEST_F(TraceTest, AnImpossibleFileIsRefusedInOneLine) {
   EXPECT_FALSE(recorder.enabled());
 }
 
-// Writing to it could wait for ever or raise SIGPIPE, opening it too.
+// Writing to a pipe could wait forever or raise SIGPIPE, and opening a pipe could wait forever.
 TEST_F(TraceTest, APipeIsRefusedWhetherOrNotSomebodyReadsIt) {
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -756,7 +758,7 @@ TEST_F(TraceTest, StoppingWhileThreadsRecordLosesNothingThatWasBefore) {
 TEST_F(TraceTest, WhereTheFileCannotGrowEventsAreCountedAndOneLineSaysSo) {
   constexpr std::size_t kChunkBytes = sizeof(TraceChunkHeader) + sizeof(TraceEvent) +
                                       kPackedWordsPerChunk * sizeof(PackedTraceEvent);
-  // In a process of its own, which may write two chunks and a half.
+  // In a child process that may write two and a half chunks.
   ::testing::internal::CaptureStderr();
   const pid_t child = fork();
   if (child == 0) {
@@ -862,8 +864,8 @@ TEST_F(TraceTest, AForkedChildLeavesTheParentsFileAlone) {
   }
 }
 
-// Ends the process in the second round of a thread's destructors, after the recorder's, without the
-// handlers of exit.
+// Ends the process without exit handlers, in the second round of a thread's destructors, which
+// comes after the recorder's destructor.
 pthread_key_t last_key;
 void end_in_second_round(void* value) {
   static bool again = false;
@@ -952,7 +954,8 @@ TEST_F(TraceTest, ARefusalNamesWhatIsWrong) {
 TEST_F(TraceTest, SimultaneousEventsOfThreadsComeInAnOrderThatReplays) {
   start();
   std::vector<TraceTime> now{recorder.now()};
-  // Thread 1 allocates what thread 2 frees in the same tick; thread 2 had it from thread 3.
+  // All in one tick: thread 2 frees the block of thread 1, thread 3 allocates that address again
+  // and frees the block of thread 2.
   std::thread([&] { recorder.allocated(now[0], block(4096)); }).join();
   std::thread([&] {
     recorder.freed(now[0], block(4096));
@@ -967,7 +970,7 @@ TEST_F(TraceTest, SimultaneousEventsOfThreadsComeInAnOrderThatReplays) {
   expect_replayable(trace);
 }
 
-// What the order is, said without care for time.
+// Computes the expected order in a plain, slow way.
 std::vector<ThreadEvent> in_plain_order(std::vector<ThreadEvent> events) {
   std::set<std::uint64_t> live;
   for (std::size_t done = 0; done < events.size(); ++done) {
@@ -993,7 +996,7 @@ std::vector<ThreadEvent> in_plain_order(std::vector<ThreadEvent> events) {
   return events;
 }
 
-// A file of events of one time, each a chunk of its thread.
+// Returns a file of events at one time; each event has its own chunk.
 std::string simultaneous(const std::vector<ThreadEvent>& events) {
   std::string bytes;
   auto add = [&](const auto& part) {
@@ -1046,8 +1049,9 @@ TEST_F(TraceTest, SimultaneousEventsComeAsTheFirstThatIsPossibleEachTime) {
   }
 }
 
-// Frees of a block that nobody has, of two threads and of as many as there are. Where each step
-// looks at all that are left, that takes hours, and the runner's limit ends the test.
+// Frees of a block that no thread has, first by two threads, then by one thread for each event. If
+// each step looked at all remaining events, the test would take hours, and the runner's limit would
+// end it.
 TEST_F(TraceTest, ManySimultaneousEventsAreReadInTheTimeOfAFewSteps) {
   constexpr std::uint32_t kEvents = testing::steps(300'000, 30'000);
   for (std::uint32_t threads : {2u, kEvents}) {

@@ -1,5 +1,5 @@
 // write_trace FILE [EVENTS]: writes a trace of known content for tests of readers in other
-// languages; with EVENTS, that many allocations and frees instead.
+// languages. With EVENTS, writes that many allocations and frees instead.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -25,7 +25,7 @@ void record_known(TraceRecorder* recorder) {
   const auto lane = reinterpret_cast<StreamHandle>(0x77);
   recorder->stream_seen(recorder->now(), 1, lane);
   recorder->allocated(recorder->now(), first);
-  // Another thread's chunk lies before the first thread's.
+  // In the file, the chunk of another thread comes before the first thread's chunk.
   std::thread([&] { recorder->allocated(recorder->now(), second); }).join();
   recorder->used(recorder->now(), first.address, 1, lane);
   recorder->moved(recorder->now(), first.address, 3 * kMiB, Place::device(1), Place::host(), lane);
