@@ -1,4 +1,4 @@
-// An allocator on a fake machine, small enough that every address can be stated.
+// An allocator on a fake machine that is small enough to state every address.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class AllocatorTest : public ::testing::Test {
     return configuration;
   }
 
-  // Every free goes to the pools at once.
+  // Returns a configuration in which every free goes to the pools at once.
   static Configuration without_thread_caches() {
     Configuration configuration = small_configuration();
     configuration.thread_cache_bytes = 0;
@@ -52,7 +52,7 @@ class AllocatorTest : public ::testing::Test {
   char* device(std::size_t size_bytes, StreamHandle on = nullptr) {
     return static_cast<char*>(allocator->allocate(Facade::kDevice, 0, size_bytes, on));
   }
-  // What the OutOfMemoryError of a request says.
+  // Returns the message of the OutOfMemoryError that a request throws.
   std::string refusal(std::size_t size_bytes, StreamHandle on = nullptr) {
     try {
       device(size_bytes, on);

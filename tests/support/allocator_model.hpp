@@ -1,6 +1,6 @@
 // A caching allocator in the simplest form: a map of live blocks, a list of freed ranges that
-// streams still work on, and sums. It knows no pools, pages or caches. Where the allocator has a
-// choice, the model states its limits.
+// streams still work on, and sums. The model has no pools, pages or caches. If the allocator has a
+// choice, the model states the limits of that choice.
 #pragma once
 
 #include <unistd.h>
@@ -37,7 +37,7 @@ class AllocatorModel {
  public:
   explicit AllocatorModel(int devices) : places_(kFacades * static_cast<std::size_t>(devices)) {}
 
-  using PrivatePool = std::pair<int, std::uint64_t>;  // device and id; an id of 0: none
+  using PrivatePool = std::pair<int, std::uint64_t>;  // device and id; an id of 0 means none
   struct Live {
     Facade facade;
     int device;
@@ -45,17 +45,17 @@ class AllocatorModel {
     std::size_t size_bytes;
     std::size_t requested_bytes;
     std::uint8_t mark;                // in its first, middle and last byte
-    std::set<StreamHandle> users;     // may have work on it
+    std::set<StreamHandle> users;     // streams that may have work on the block
     std::vector<MovedStorage*> held;  // records of moves
-    std::set<Place> unheld;           // places that have a record nobody releases
+    std::set<Place> unheld;           // places with a record that nobody releases
     Place location;
-    Place newest_device = {};      // of its last move to a device, if it had one
-    std::set<Place> used_at = {};  // where a move has not ended its use
+    Place newest_device = {};      // of the last move to a device, if any
+    std::set<Place> used_at = {};  // places whose use no move has ended
     bool exported = false;
-    std::size_t alignment_bytes = 0;  // asked for; 0: the allocator's own
+    std::size_t alignment_bytes = 0;  // requested; 0 means the default
     PrivatePool pool{};
   };
-  // The facade, device and stream whose figures count a block.
+  // The memory kind, device and stream that count a block in their figures.
   struct Charge {
     Facade facade;
     int device;
@@ -68,7 +68,7 @@ class AllocatorModel {
   static bool is_whole(Facade facade, std::size_t bytes) {
     return facade != Facade::kDevice && bytes >= 1u << 20;
   }
-  // Blocks begin and end at multiples of this.
+  // Returns the unit: blocks begin and end at multiples of it.
   static std::size_t unit_of(Facade facade, std::size_t bytes) {
     if (is_whole(facade, bytes)) return kPage;
     static const auto kHostPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -79,7 +79,7 @@ class AllocatorModel {
     return (bytes + unit - 1) / unit * unit;
   }
 
-  // The live block that holds the address.
+  // Returns the live block that holds the address, or live.end().
   Blocks::iterator find(char* address) {
     auto after = live.upper_bound(address);
     if (after == live.begin()) return live.end();
@@ -87,24 +87,25 @@ class AllocatorModel {
     return address < at->first + at->second.size_bytes ? at : live.end();
   }
 
-  // A block that the allocator gave out while `busy` streams had work; that of `earlier` is over
-  // before the block's stream begins with it.
+  // Records a block that the allocator gave out while `busy` streams had work. The work of
+  // `earlier` streams ends before the block's stream begins to use the block.
   void allocated(char* base, Live block, const std::set<StreamHandle>& busy,
                  const std::set<StreamHandle>& earlier) {
     std::size_t least = rounded(block.facade, block.requested_bytes);
     const bool aligned = block.alignment_bytes > 512;
     const bool whole = is_whole(block.facade, block.requested_bytes);
-    // Neither are small objects.
+    // An aligned block or a block of a private pool is never a small object.
     if (aligned || block.pool.second != 0) least = std::max<std::size_t>(least, 4096 + 512);
     const bool exact = whole || least <= 4096;
     const auto address = reinterpret_cast<std::uintptr_t>(base);
     const std::size_t unit = unit_of(block.facade, block.requested_bytes);
     expect(address % std::max(block.alignment_bytes, unit) == 0, "a block of {} is not aligned",
            block.requested_bytes);
-    // A large device request may get the whole pages of a block that has moved there.
+    // A large device request may get the whole pages of a displaced block.
     const bool may_be_displaced =
         block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
-    // So may one that begins where it is asked for; of the other facades it has whole pages.
+    // An aligned request may get whole pages, too; of other memory kinds than device it always
+    // does.
     const bool has_pages = may_be_displaced || (aligned && block.facade != Facade::kDevice);
     const std::size_t rest = std::max({4096 + 512ul, unit, std::min(least / 32, kPage / 4)}) - 1;
     const std::size_t most =
@@ -153,8 +154,9 @@ class AllocatorModel {
   static Place origin_of(const Live& block) {
     return block.facade == Facade::kDevice ? Place::device(block.device) : Place::host();
   }
-  // The device that uses it, the one that it moved to last if several do; the host if none does.
-  // Small objects share their pages, so they stay with their pool.
+  // Returns the figures that count the block: those of the device that uses the block, or of the
+  // host if no device does. If several devices use the block, the device of the last move counts.
+  // Small objects share their pages, so the figures of their pool count them.
   static Charge charge_of(const Live& block) {
     const Charge own{block.facade, block.device, block.stream};
     if (block.size_bytes <= 4096 && block.pool.second == 0) return own;
@@ -167,7 +169,7 @@ class AllocatorModel {
     return device ? Charge{Facade::kDevice, place.index, nullptr}
                   : Charge{Facade::kHost, block.device, nullptr};
   }
-  // The block's figures follow a change of its uses.
+  // Applies a change of the block's uses, and moves the block to the figures that now count it.
   template <class Change>
   void change_uses(Live* block, Change change) {
     const Charge before = charge_of(*block);
@@ -178,7 +180,7 @@ class AllocatorModel {
     count_at(after, *block, 1);
   }
 
-  // Work that is over is forgotten: `busy` streams alone have some. After every call, since a
+  // Forgets work that is over: only `busy` streams have work. Runs after every call, because a
   // stream that is busy later has other work.
   void settle(const std::set<StreamHandle>& busy) {
     for (Pending& range : pending_) {
@@ -187,7 +189,8 @@ class AllocatorModel {
     std::erase_if(pending_, [](const Pending& range) { return range.users.empty(); });
   }
 
-  // The stream is gone, its handle may be another's; what it still works on, `gone` does from now.
+  // `stream` is destroyed, and its handle may name another stream. From now on, `gone` stands for
+  // the remaining work of `stream`.
   void retired(StreamHandle stream, StreamHandle gone) {
     auto rename = [&](std::set<StreamHandle>* users) {
       if (users->erase(stream) != 0) users->insert(gone);
@@ -197,9 +200,9 @@ class AllocatorModel {
     one_pool_per_stream_ = false;
   }
 
-  // A stream may get memory from it.
+  // A stream may get memory from a private pool.
   void private_pool_is_open() { one_pool_per_stream_ = false; }
-  // What the pool had is anybody's.
+  // From now on, any stream may get the pool's memory.
   void private_pool_is_gone(const PrivatePool& pool) { private_ranges_.erase(pool); }
 
   void reset_peaks(Facade facade, int device) {
@@ -209,7 +212,7 @@ class AllocatorModel {
     for (Sums& sums : places_[place_of(facade, device)]) sums.up = sums.down = {};
   }
 
-  // `one_thread`: no stream was used by two.
+  // `one_thread`: no stream was used by two threads.
   void check(const Statistics& now, bool one_thread) const {
     std::int64_t live_bytes = 0;
     for (std::size_t facade = 0; facade < kFacades; ++facade) {
@@ -251,8 +254,8 @@ class AllocatorModel {
     }
   }
 
-  // Pools of streams that are gone are the next stream's, and private ones have figures of their
-  // own.
+  // Compares sums over all streams only. The next stream takes the pools of a destroyed stream, and
+  // private pools have their own figures.
   void check_streams_together(const Statistics& now) const {
     StreamSums wanted;
     for (const auto& [key, sums] : streams_) wanted.add(sums.live_bytes, sums.blocks, sums.bytes);
@@ -285,7 +288,7 @@ class AllocatorModel {
   struct Pending {
     char* begin;
     char* end;
-    std::set<StreamHandle> users;  // were busy when it was freed, and are still
+    std::set<StreamHandle> users;  // busy at the free, and still busy
   };
 
   std::size_t place_of(Facade facade, int device) const {
@@ -326,7 +329,7 @@ class AllocatorModel {
            gauge.peak, gauge.increased, gauge.decreased);
   }
 
-  // Blocks behind fences may be among them, which the model does not follow.
+  // Active blocks may include blocks behind fences, which the model does not follow.
   static void check_active(const Gauge& gauge, const Sums& sums, std::size_t figure) {
     const auto current = static_cast<std::uint64_t>(sums.now[figure]);
     expect(gauge.current >= current && gauge.current < current + (std::uint64_t{1} << 48),

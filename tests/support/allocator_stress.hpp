@@ -1,4 +1,4 @@
-// Threads that use one allocator in every way at once, for a while.
+// Threads that use one allocator in every way at once.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ class AllocatorStress {
   AllocatorStress(CachingManagedAllocator& allocator, FakeMachine& machine)
       : allocator_(allocator), machine_(machine) {}
 
-  // Keeps `threads` of them at work, each for some hundred calls, then another in its place; runs
-  // `meanwhile` from the calling thread now and then.
+  // Keeps `threads` threads at work for `duration`. A thread ends after some hundred calls, and
+  // another takes its place. Meanwhile, the calling thread runs `meanwhile` every 5 ms.
   void run(std::size_t threads, std::chrono::milliseconds duration,
            const std::function<void()>& meanwhile = {}) {
     const auto end = std::chrono::steady_clock::now() + duration;
@@ -38,7 +38,7 @@ class AllocatorStress {
     for (std::thread& thread : working) thread.join();
   }
 
-  // Frees what is left and checks that all is counted and comes back.
+  // Frees the remaining blocks, and checks that every figure is right and all memory comes back.
   void finish() {
     for (const Block& block : shelf_) give_back(block);
     shelf_.clear();
@@ -70,7 +70,7 @@ class AllocatorStress {
     std::uint8_t mark;
     std::size_t facade;
   };
-  // Bytes that are in use for sure, or perhaps, with their peak.
+  // A number of bytes, surely or perhaps in use, with its peak.
   struct Level {
     std::atomic<std::uint64_t> now = 0;
     std::atomic<std::uint64_t> peak = 0;
@@ -84,7 +84,7 @@ class AllocatorStress {
   };
 
   void live_and_die(unsigned seed) {
-    // Frees after the thread has given its cache up, since it was there before it.
+    // Frees its block after the thread's cache is gone, because `late` is older than the cache.
     struct Late {
       AllocatorStress* owner = nullptr;
       Block block{};
@@ -157,7 +157,7 @@ class AllocatorStress {
       MoveRequest move{Place::nowhere(), random() % 2 == 0 ? Place::host() : Place::device(0), 0,
                        any_stream(random), random() % 2 == 0};
       move.held = random() % 2 == 0;
-      // A move of a part leaves the figures of the facades as they are.
+      // A move of a part does not change the figures of the memory kinds.
       if (block.size_bytes > 4096) move.size_bytes = block.size_bytes - 1;
       MovedStorage* record = allocator_.move(block.base, move);
       if (move.held && random() % 2 == 0) allocator_.release(record);

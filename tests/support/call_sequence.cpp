@@ -20,7 +20,7 @@ namespace uvm::testing {
 namespace {
 
 constexpr std::size_t kLargest = std::numeric_limits<std::size_t>::max();
-// Where rounding or the kind of block changes, and what cannot be had.
+// Sizes at which the rounding or the kind of block changes, and sizes that are too large.
 constexpr std::array<std::size_t, 32> kSizes = {0,
                                                 1,
                                                 511,
@@ -55,7 +55,7 @@ constexpr std::array<std::size_t, 32> kSizes = {0,
                                                 kLargest};
 constexpr int kStreams = 3;                 // per device
 constexpr std::uint64_t kPrivatePools = 3;  // per device
-// So long that the time of day is no matter.
+// So long that the time of the test run does not matter.
 constexpr std::chrono::seconds kHalfLife{1000000};
 constexpr std::size_t kMostLive = 200;
 constexpr int kMostCalls = 3000;
@@ -64,21 +64,21 @@ class Bytes {
  public:
   explicit Bytes(std::span<const std::uint8_t> bytes) : left_(bytes) {}
   bool done() const { return left_.empty(); }
-  // 0 when there are no more bytes.
+  // Returns the next byte, or 0 if none is left.
   std::uint8_t next() {
     if (left_.empty()) return 0;
     std::uint8_t value = left_.front();
     left_ = left_.subspan(1);
     return value;
   }
-  // 0 to `end` - 1; 0 when there are no more bytes.
+  // Returns a number from 0 to `end` - 1, or 0 if no byte is left.
   unsigned below(unsigned end) { return next() % end; }
 
  private:
   std::span<const std::uint8_t> left_;
 };
 
-// A thread that does what it is told while its caller waits.
+// A thread that runs tasks while its caller waits.
 class OtherThread {
  public:
   OtherThread() : thread_([this] { work(); }) {}
@@ -115,7 +115,8 @@ class OtherThread {
   std::thread thread_;
 };
 
-// Runs in a thread that has given its cache back, as a destructor of a thread-local object may.
+// Runs `task` in a thread that has given up its cache, as a destructor of a thread-local object
+// may.
 void run_past_the_end_of_a_thread(CachingManagedAllocator& allocator,
                                   const std::function<void()>& task) {
   struct Late {
@@ -125,7 +126,7 @@ void run_past_the_end_of_a_thread(CachingManagedAllocator& allocator,
   std::thread([&] {
     static thread_local Late late;
     late.task = &task;
-    allocator.free(nullptr);  // makes the cache, which therefore goes first
+    allocator.free(nullptr);  // makes the cache, so the cache is destroyed before `late`
   }).join();
 }
 
@@ -138,7 +139,7 @@ class Sequence {
   using Live = AllocatorModel::Live;
   using Block = AllocatorModel::Blocks::iterator;
 
-  // A scope of a private pool, which takes the requests of one stream.
+  // While this scope is open, its private pool serves the requests of one stream.
   struct Scope {
     AllocatorModel::PrivatePool pool;
     StreamHandle stream;
@@ -172,7 +173,7 @@ class Sequence {
   void check_segments(const Statistics& now);
   void finish();
 
-  // Runs the call in one of the threads.
+  // Runs `task` in one of the threads.
   void in_some_thread(const std::function<void()>& task);
   Block any_block() {
     return std::next(model_.live.begin(),
@@ -223,14 +224,14 @@ class Sequence {
   std::uint8_t next_mark_ = 1;
   std::vector<char*> gone_;  // freed addresses
   MoveStatistics moves_;
-  std::uint64_t refused_ = 0;        // requests, and moves
-  const char* moving_ = nullptr;     // the block that a move is under way for
+  std::uint64_t refused_ = 0;        // refused requests, and refused moves
+  const char* moving_ = nullptr;     // the block that is being moved
   std::vector<std::size_t> limits_;  // by device
-  std::vector<std::uint64_t> held_;  // by the device facade, before the present call
+  std::vector<std::uint64_t> held_;  // device memory in use before this call
   Decay::Time now_{1000 * kHalfLife};
   std::vector<Scope> scopes_;                                 // open, innermost last
   std::map<AllocatorModel::PrivatePool, std::size_t> users_;  // of private pools
-  // Those of them that a graph was captured with, whose replays use the memory without asking.
+  // Private pools that a graph was captured with. Replays use their memory without a request.
   std::set<AllocatorModel::PrivatePool> captured_;
 };
 
@@ -241,7 +242,7 @@ Configuration Sequence::configuration(Bytes* bytes) {
   Configuration out;
   const unsigned budget = bytes->below(4);
   out.budget_bytes = kBudgets[budget] * kMiB;
-  if (budget != 0) out.large_hits_required = budget;  // so that sequences get that far
+  if (budget != 0) out.large_hits_required = budget;  // so that sequences reach that number
   out.span_bytes = kSpans[bytes->below(4)] * kMiB;
   out.thread_cache_bytes = kCaches[bytes->below(3)] * kMiB;
   if (budget % 2 == 1) out.decay_seconds = kHalfLife.count();
@@ -286,7 +287,7 @@ void Sequence::in_some_thread(const std::function<void()>& task) {
   unsigned which = bytes_.below(16);
   if (which < 8) return task();
   one_thread_ = false;
-  // What is thrown is thrown here.
+  // Rethrows on this thread what `task` throws.
   std::exception_ptr error;
   auto caught = [&] {
     try {
@@ -353,7 +354,7 @@ std::size_t Sequence::any_size() {
   return choice < 48 ? fine * 37 : fine * 9001;
 }
 
-// Calls of streams that come and go, of pools for some, and those that are rare.
+// Calls about destroyed streams and private pools, and rare calls.
 void Sequence::call_of_streams(unsigned what) {
   if (what < 6) return retire_stream();
   if (what < 7) return decay();
@@ -403,7 +404,7 @@ void Sequence::allocate(Live live) {
   if (live.facade == Facade::kDevice) {
     budget = std::min(budget, limits_[static_cast<std::size_t>(live.device)]);
   }
-  // One of a device has room in front to begin where it is asked for.
+  // An aligned device request may need extra room before the block, so that the block is aligned.
   const std::size_t room = live.alignment_bytes > 512 ? live.alignment_bytes + kPageBytes : 0;
   in_some_thread([&] {
     char* base = nullptr;
@@ -446,7 +447,7 @@ void Sequence::free(Block block) {
   model_.freed(block, busy());
 }
 
-// Gives a block up when the allocator asks for memory.
+// A callback under memory pressure: frees a block.
 bool Sequence::shed() {
   if (model_.live.size() < 2) return false;
   Block block = model_.live.begin();
@@ -472,13 +473,13 @@ void Sequence::misuse() {
     default: {
       if (gone_.empty()) return;
       address = gone_[bytes_.below(256) % gone_.size()];
-      if (model_.find(address) != model_.live.end()) return;  // it is another's now
+      if (model_.find(address) != model_.live.end()) return;  // another block has this address
       wanted = FreeResult::kDouble;
     }
   }
   FreeResult result = FreeResult::kFreed;
   in_some_thread([&] { result = allocator_->free(address); });
-  // Pages of a freed block may be with the driver again.
+  // The driver may have the pages of a freed block again.
   expect(result == wanted || (wanted == FreeResult::kDouble && result == FreeResult::kNotOurs),
          "a wrong free ends with {}, not {}", static_cast<int>(result), static_cast<int>(wanted));
   if (wanted != FreeResult::kNotOurs) return;
@@ -566,7 +567,7 @@ void Sequence::release() {
     return;
   }
   model_.change_uses(&live, [&] { live.used_at.erase(place); });
-  // No limit refuses the use that is left.
+  // A limit never refuses the use that remains.
   const AllocatorModel::Charge charge = AllocatorModel::charge_of(live);
   if (charge.facade == Facade::kDevice) {
     held_[static_cast<std::size_t>(charge.device)] += live.size_bytes;
@@ -625,7 +626,7 @@ void Sequence::fail() {
 void Sequence::retire_stream() {
   const int device = any_device();
   const StreamHandle gone = any_stream(device);
-  // Nobody destroys one that is being captured, or that a scope is for.
+  // No program destroys a stream that is captured or that has an open scope.
   if (std::any_of(scopes_.begin(), scopes_.end(),
                   [&](const Scope& scope) { return scope.stream == gone; })) {
     return;
@@ -705,7 +706,7 @@ void Sequence::release_private_pool() {
   if (users_.empty()) return;
   const auto chosen = std::next(users_.begin(), bytes_.below(static_cast<unsigned>(users_.size())));
   const AllocatorModel::PrivatePool pool = chosen->first;
-  // Its last user closes it first.
+  // The last user of a pool closes its scopes first.
   const auto open = static_cast<std::size_t>(std::count_if(
       scopes_.begin(), scopes_.end(), [&](const Scope& scope) { return scope.pool == pool; }));
   if (chosen->second == open) return;
@@ -724,7 +725,7 @@ void Sequence::check() {
   allocator_->inspection().check_invariants();
   const Statistics now = allocator_->statistics();
   model_.check(now, one_thread_);
-  // Small objects may exceed it by a page of each facade on each device.
+  // Small objects may exceed the budget by one page for each memory kind on each device.
   const std::size_t beyond_bytes = kFacades * kPageBytes * static_cast<std::size_t>(devices_);
   expect(now.touched_bytes.current <= allocator_->limits().budget_bytes() + beyond_bytes,
          "the budget is exceeded");
@@ -740,8 +741,8 @@ void Sequence::check() {
 
 void Sequence::check_segments(const Statistics& now) {
   std::vector<std::array<std::uint64_t, kFacades>> reserved(static_cast<std::size_t>(devices_));
-  // By device. What is cached may exceed a limit, and be used again: pages of a block that was used
-  // elsewhere come back.
+  // Bytes in use, by device. Cached bytes may exceed a limit and be used again, because the pages
+  // of a block that was used elsewhere come back.
   std::vector<std::uint64_t> used(static_cast<std::size_t>(devices_));
   std::size_t live_blocks = 0;
   std::size_t requested_bytes = 0;
@@ -786,7 +787,7 @@ void Sequence::check_segments(const Statistics& now) {
          model_.live.size(), wanted_bytes);
 }
 
-// Everything comes back.
+// Frees and releases everything, and checks that all memory comes back.
 void Sequence::finish() {
   if (bytes_.below(2) == 0) other_.reset();
   while (!scopes_.empty()) close_private_pool();
@@ -811,7 +812,7 @@ void Sequence::finish() {
 }  // namespace
 
 std::string run_call_sequence(std::span<const std::uint8_t> bytes) {
-  // Wrong calls are part of it.
+  // Sequences contain wrong calls, which would be logged.
   set_log_level(LogLevel::kOff);
   std::string broken;
   try {

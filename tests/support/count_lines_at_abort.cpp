@@ -1,5 +1,5 @@
-// Lines that end the process run in death tests only. Their counts would be lost: they are written
-// as a process exits.
+// Writes the coverage counts when a process aborts. Death tests alone run the lines that end a
+// process, and those lines would lose their counts, which are written at exit.
 #include <csignal>
 
 extern "C" void __gcov_dump();

@@ -1,5 +1,5 @@
-// Memory for a StorageArena from malloc, which counts what it gives and refuses when a test says
-// so.
+// Memory for a StorageArena, from malloc. Counts the memory it gives, and refuses requests when a
+// test says so.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// What only mutual exclusion keeps whole: two counters, written one after the other. Whoever sees
-// them differ is not alone.
+// Two counters, written one after the other. Only mutual exclusion keeps the counters equal: a
+// thread that sees a difference is not alone.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ struct ExclusiveCounters {
   std::uint64_t second = 0;
   std::uint64_t strangers = 0;
 
-  // Inside the lock under test.
+  // The caller holds the lock under test.
   void count() {
     if (first != second) ++strangers;
     ++first;

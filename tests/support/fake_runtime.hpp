@@ -1,7 +1,7 @@
-// A device that obeys a test. Its memory is ordinary memory, the test decides when a stream's work
-// is over, and any call can be made to fail. It records the hints that it gets. In builds without
-// NDEBUG it aborts if a thread calls it with the lock of an arena or a later lock (LockRank). It is
-// for tests of uvmalloc's calls; the simulator models their effects.
+// A device that a test controls. Its memory is ordinary memory, the test decides when a stream's
+// work is over, and any call can be made to fail. The device records the hints that it gets. In
+// builds without NDEBUG, a call aborts if its thread holds the lock of an arena or a later lock
+// (LockRank). Use this device to test uvmalloc's calls; the simulator models the effects of calls.
 #pragma once
 
 #include <sys/mman.h>
@@ -25,7 +25,8 @@
 
 namespace uvm::testing {
 
-// Whether the thread is inside the fake machine, whose own memory is no matter of the tests'.
+// Nonzero while this thread is inside the fake machine. Tests do not count the machine's own
+// memory.
 inline thread_local int inside_fake_machine = 0;
 
 class FakeMutex {
@@ -43,16 +44,17 @@ class FakeMutex {
   std::mutex mutex_;
 };
 
-// Addresses for all machines of the process, the lowest free ones first. So a test that runs again
-// gets the same addresses. Sanitizers keep a shadow of every address that ever was memory; reuse
-// keeps that small.
+// Addresses for all machines of the process, lowest free address first, so a repeated test gets the
+// same addresses. Sanitizers keep a shadow of every address that ever was memory; reuse keeps the
+// shadow small.
 class FakeAddresses {
  public:
   static FakeAddresses& of_process() {
     static auto* const all = new FakeAddresses;
     return *all;
   }
-  // Memory of whole pages, on a page, that no forked child inherits; nullptr: there is none.
+  // Returns page-aligned memory of whole pages that no forked child inherits, or nullptr if no
+  // addresses are left.
   char* take(std::size_t size_bytes) {
     std::lock_guard lock(mutex_);
     char* at = begin_;
@@ -62,7 +64,7 @@ class FakeAddresses {
     }
     if (static_cast<std::size_t>(begin_ + kBytes - at) < size_bytes) return nullptr;
     if (map(at, size_bytes, PROT_READ | PROT_WRITE, MAP_FIXED) == MAP_FAILED) return nullptr;
-    // As a driver's.
+    // Like a driver's memory.
     madvise(at, size_bytes, MADV_DONTFORK);
     taken_.emplace(at, size_bytes);
     return at;
@@ -89,8 +91,8 @@ class FakeAddresses {
   std::map<char*, std::size_t> taken_;
 };
 
-// Of the work that these streams had when it was recorded; its own stream counts even if it had
-// none then.
+// Ends with the work that `streams` had when the event was recorded. `stream` counts even if it had
+// no work then.
 struct FakeEvent {
   StreamHandle stream = nullptr;
   std::set<StreamHandle> streams;
@@ -110,31 +112,31 @@ class FakeMachine {
                                   .discard = true,
                                   .compute_major = 9};
   std::size_t total_bytes = std::size_t{8} << 30;
-  std::optional<std::chrono::nanoseconds> now;  // nothing: the real time
-  std::map<int, std::size_t> free_bytes;        // of devices that do not have all of it free
+  std::optional<std::chrono::nanoseconds> now;  // nullopt means real time
+  std::map<int, std::size_t> free_bytes;        // of devices that have less than all of it free
   bool has_fast_links = false;                  // between its devices
-  std::set<int> unused_devices;                 // that have no context
+  std::set<int> unused_devices;                 // devices without a context
   std::size_t allocatable_bytes = std::size_t{64}
-                                  << 30;     // what managed allocations may take together
-  std::map<char*, std::size_t> allocations;  // with what surrounds them
+                                  << 30;     // limit of all managed allocations together
+  std::map<char*, std::size_t> allocations;  // with the margins around them
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
   std::vector<std::pair<int, Hint>> calls_for_hints;  // the same, with the device of each call
   std::set<StreamHandle> busy;                        // streams whose work never ends by itself
-  std::map<StreamHandle, int> device_of;  // streams not in it end with any device's work
+  std::map<StreamHandle, int> device_of;  // a stream not in this map ends with any device's work
   std::set<StreamHandle> capturing;       // streams that are captured; no device can be waited for
-  std::map<std::string, int> failures;    // call -> how often it still fails
-  std::size_t records = 0;                // of events
-  std::vector<std::string> waits;  // streams that were made to wait, and who waited on the host
-  // Those with work that a stream's later work starts after.
+  std::map<std::string, int> failures;    // by call: how often the call still fails
+  std::size_t records = 0;                // recorded events
+  std::vector<std::string> waits;         // of streams and of the host, as text
+  // By stream: the streams with work that the stream's later work starts after.
   std::map<StreamHandle, std::set<StreamHandle>> after;
   std::set<FakeEvent*> events;  // alive
   int streams = 0;              // alive
   bool unaligned = false;       // allocations end up 4 KiB beyond a 2 MiB boundary
 
-  // Each runs once, without the mutex.
+  // Each function runs once, without the mutex.
   std::function<void()> after_device_wait;  // when a wait for the device has ended
-  std::function<void()> before_query;       // when an event is asked for
+  std::function<void()> before_query;       // when an event is queried
   std::function<void()> before_free;        // when managed memory is about to be freed
   std::function<void()> before_create_stream;
   std::function<void()> before_prefetch;
@@ -148,11 +150,11 @@ class FakeMachine {
     end_work(work_of(stream));
   }
 
-  // The stream is destroyed: its work goes on, and its handle may be another stream's. Returns what
-  // stands for the work.
+  // The stream is destroyed: its work continues, and its handle may name another stream. Returns
+  // the handle that now stands for the work.
   StreamHandle retire(StreamHandle handle);
 
-  // With the mutex: the streams whose work is over when that of `handle` is, it among them.
+  // Call with the mutex held. Returns `handle` and the streams that finish before `handle` does.
   std::set<StreamHandle> work_of(StreamHandle handle) const {
     std::set<StreamHandle> handles{handle};
     if (auto found = after.find(handle); found != after.end()) {
@@ -160,12 +162,12 @@ class FakeMachine {
     }
     return handles;
   }
-  // With the mutex.
+  // Call with the mutex held.
   bool is_busy(const std::set<StreamHandle>& handles) const {
     return std::any_of(handles.begin(), handles.end(),
                        [&](StreamHandle handle) { return busy.contains(handle); });
   }
-  // With the mutex.
+  // Call with the mutex held.
   void end_work(const std::set<StreamHandle>& handles) {
     for (StreamHandle handle : handles) {
       busy.erase(handle);
@@ -174,7 +176,7 @@ class FakeMachine {
   }
 
  private:
-  std::uintptr_t retired_ = 0;  // streams
+  std::uintptr_t retired_ = 0;  // number of retired streams
 };
 
 inline StreamHandle stream(std::uintptr_t number) {
@@ -407,7 +409,7 @@ class FakeRuntime final : public DeviceRuntime {
   }
 
  private:
-  // A driver call may wait for long, and for work that a thread with the lock has yet to submit.
+  // A driver call may wait long, even for work that a thread with the lock has not submitted yet.
   static void is_called_without_locks(std::string_view call) {
     if (!detail::holds_rank_from(LockRank::kArena)) return;
     log(LogLevel::kError, "the driver's {} is called with a lock of the allocator held", call);
@@ -438,7 +440,7 @@ class FakeRuntime final : public DeviceRuntime {
 
   std::shared_ptr<FakeMachine> machine_;
   mutable std::map<void*, std::pair<char*, std::size_t>>
-      real_;  // where they begin, and their sizes
+      real_;  // where their memory begins, and their sizes
   mutable std::uintptr_t next_stream_ = 0;
 };
 

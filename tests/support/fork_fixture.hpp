@@ -1,4 +1,4 @@
-// An allocator whose process forks.
+// An allocator in a process that forks.
 #pragma once
 
 #include <sys/wait.h>
@@ -20,9 +20,9 @@ class ForkTest : public AllocatorTest {
 
   struct Waiting {
     pid_t pid = -1;
-    int start = -1;  // the write end of what it waits for
+    int start = -1;  // the write end of the pipe that the child waits for
   };
-  // The same, but the child runs `child` when join() is called.
+  // Like fork_and_run(), but the child runs `child` when join() is called.
   template <class Body>
   Waiting fork_and_wait(Body child) {
     int ends[2];

@@ -1,6 +1,6 @@
-// Hard instances of dynamic storage allocation, of which the best packing is known: a rectangle of
-// time and memory is cut into smaller ones, so they fill it without a gap. Cuts go through a
-// rectangle, or make a pinwheel of five, which no sequence of straight cuts can make.
+// Hard instances of dynamic storage allocation with a known best packing: a rectangle of time and
+// memory is cut into smaller rectangles, which fill it without a gap. A cut goes through a
+// rectangle, or makes a pinwheel of five, which no sequence of straight cuts can make.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace uvm::testing {
 
-// `count` buffers or up to four more; at every time they take `height_bytes`, and some packing has
-// that height.
+// Returns `count` buffers, or up to four more. At every time the buffers take `height_bytes`, and
+// some packing has that height.
 inline std::vector<PackBuffer> cut_rectangle(std::uint32_t seed, std::size_t count,
                                              std::int64_t steps, std::int64_t height_bytes) {
   struct Rectangle {
@@ -24,7 +24,7 @@ inline std::vector<PackBuffer> cut_rectangle(std::uint32_t seed, std::size_t cou
   };
   std::vector<Rectangle> pieces{{0, steps, 0, height_bytes}};
   for (int idle = 0; pieces.size() < count && idle < 10000; ++idle) {
-    // One of four, the largest.
+    // Chooses the largest of four random rectangles.
     std::size_t chosen = random() % pieces.size();
     auto area = [&pieces](std::size_t at) {
       return static_cast<double>(pieces[at].right - pieces[at].left) *
@@ -64,8 +64,8 @@ inline std::vector<PackBuffer> cut_rectangle(std::uint32_t seed, std::size_t cou
   return buffers;
 }
 
-// As a program of layers makes them: short-lived buffers of the steps, some that wait for a step
-// much later (skip connections, gradients), sizes of a few kinds.
+// Returns buffers like those of a program of layers: short-lived buffers of the steps, some buffers
+// that wait for a step much later (skip connections, gradients), and sizes of a few kinds.
 inline std::vector<PackBuffer> layers_of_program(std::uint32_t seed, std::size_t count) {
   std::mt19937 random(seed);
   std::vector<PackBuffer> buffers;

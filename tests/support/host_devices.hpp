@@ -1,5 +1,5 @@
-// Devices for tests of storage/: their memory is memory of the process, apart from the host's, and
-// every copy is counted. A backend on them has a few small kernels of floats.
+// Devices for tests of storage/. Device memory is memory of the process, separate from the host's
+// memory, and every copy is counted. A backend on these devices has a few small kernels of floats.
 #pragma once
 
 #include <atomic>
@@ -90,8 +90,8 @@ class HostDevices final : public DeviceTransfers {
   mutable std::map<std::pair<int, void*>, std::size_t> live_;
 };
 
-// Kernels: "add" (a + b), "double" (2 a), "sum" (of all, one float), "descend" (w, gradient -> w -
-// gradient / 2).
+// Kernels: "add" (a + b), "double" (2 a), "sum" (of all inputs, as one float), "descend" (w,
+// gradient -> w - gradient / 2).
 class HostBackend final : public Backend {
  public:
   explicit HostBackend(const HostDevices& devices, std::string_view name = "test")

@@ -1,4 +1,4 @@
-// What a failing call says.
+// The message of a failing call.
 #pragma once
 
 #include <exception>
@@ -7,7 +7,7 @@
 
 namespace uvm::testing {
 
-// The message of the exception that `body` throws.
+// Returns the message of the exception that `body` throws.
 inline std::string message_of(const std::function<void()>& body) {
   try {
     body();

@@ -1,6 +1,6 @@
-// Instances of the packing problem from CSV files with the columns id, lower, upper and size in
-// this order, as in MiniMalloc's and idealloc's benchmarks. `upper` is the first step at which a
-// buffer is not live any more.
+// Instances of the packing problem from CSV files with the columns id, lower, upper and size, in
+// this order, as in the benchmarks of MiniMalloc and idealloc. `upper` is the first step at which a
+// buffer is no longer live.
 #pragma once
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 namespace uvm::testing {
 
-// Throws std::invalid_argument for other columns and for a line without four numbers.
+// Throws std::invalid_argument if the columns differ or a line does not have four numbers.
 inline std::vector<PackBuffer> read_pack_instance(std::istream& text) {
   std::string line;
   std::getline(text, line);

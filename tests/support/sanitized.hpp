@@ -1,6 +1,5 @@
-// How much a test does in a build with a sanitizer. Its code takes many times as long there, so a
-// test of many random steps takes fewer. Tests of memory and time in the long run need no
-// sanitizer.
+// How much a test does in a build with a sanitizer, which is many times slower: a test of many
+// random steps takes fewer steps. Tests of memory and time in the long run need no sanitizer.
 #pragma once
 
 namespace uvm::testing {

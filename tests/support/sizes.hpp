@@ -1,4 +1,4 @@
-// Sizes that tests name.
+// Sizes for tests.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A folder that is there as long as the object.
+// A folder that exists as long as the object.
 #pragma once
 
 #include <cstdlib>

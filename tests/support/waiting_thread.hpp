@@ -1,4 +1,4 @@
-// Tells when another thread waits for a lock, without sleeping in the hope that it does by then.
+// Finds out when another thread waits for a lock, without a sleep that may be too short.
 #pragma once
 
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 namespace uvm::testing {
 
-// A thread that announces itself and then calls `body`, whose first act is to ask for a lock.
+// A thread that announces itself and then calls `body`, which first takes a lock.
 class WaitingThread {
  public:
   explicit WaitingThread(std::function<void()> body)
@@ -68,7 +68,7 @@ class WaitingThread {
 
   std::atomic<pid_t> tid_ = 0;
   std::atomic<bool> over_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because the thread uses the other members
 };
 
 }  // namespace uvm::testing
