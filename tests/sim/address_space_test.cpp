@@ -1,5 +1,5 @@
-// What addresses are good for: views, alignment, reuse, crashes where the real machine crashes,
-// fork.
+// What addresses guarantee: views, alignment, reuse, fork, and crashes at the places where the real
+// machine crashes.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 using AddressSpaceTest = MachineTest;
 
-// Exit code of a child that runs `body`, or 128 + signal.
+// Returns the exit code of a child that runs `body`, or 128 + signal.
 int run_in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -23,7 +23,7 @@ int run_in_child(const std::function<int()>& body) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Asked of the kernel, because a touch would be answered by a signal.
+// Asks the kernel, because a touch could raise a signal.
 bool is_mapped(const void* address) {
   unsigned char present = 0;
   void* page = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) & ~(kPage - 1));
@@ -109,7 +109,8 @@ TEST_F(AddressSpaceTest, CopiesBeyondAnAllocationAreRefused) {
 
 class AddressSpaceDeathTest : public MachineTest {
  protected:
-  // In a process image of its own: a forked child of this one would have no machine.
+  // Each death test runs in a new process image, because a forked child of this process has no
+  // machine.
   static void SetUpTestSuite() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
@@ -148,7 +149,7 @@ TEST_F(AddressSpaceTest, AForkedChildHasNeitherTheMemoryNorTheMachine) {
 
 namespace {
 
-// Before anything makes the machine.
+// Runs before anything makes the machine.
 const bool environment_is_set = [] {
   setenv("UVMSIM_DEVICES", "2", 1);
   unsetenv("UVMSIM_CAPACITY");

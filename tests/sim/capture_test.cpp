@@ -1,5 +1,5 @@
-// Stream capture through the runtime interface: what becomes part of a graph, and what each rule
-// answers.
+// Stream capture through the runtime interface: which work becomes part of a graph, and which error
+// each rule returns.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -20,7 +20,7 @@ class CaptureTest : public StreamWorkTest {
     ASSERT_EQ(RT(cudaStreamBeginCapture)(stream, mode), cudaSuccess);
   }
 
-  // The error with which the capture ends; a graph exactly where there is none.
+  // Ends the capture and returns its error. There is a graph if and only if there is no error.
   cudaError_t end(cudaStream_t stream) {
     cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);
     const cudaError_t error = RT(cudaStreamEndCapture)(stream, &graph);
@@ -42,7 +42,7 @@ class CaptureTest : public StreamWorkTest {
     return RT(cudaMemsetAsync)(memory_, value, kBytes, stream);
   }
 
-  // `call` answers `error`, and the capture on stream_ with it becomes invalid.
+  // `call` returns `error` and invalidates the capture on stream_.
   template <class Call>
   void expect_invalidates(cudaError_t error, Call call) {
     begin(stream_);
@@ -57,7 +57,7 @@ class CaptureTest : public StreamWorkTest {
   }
 };
 
-// ---- what a capture is
+// ---- the effects of a capture
 
 TEST_F(CaptureTest, CapturedWorkDoesNotTakeEffect) {
   begin(stream_);
@@ -223,7 +223,7 @@ TEST_F(CaptureTest, DependenciesCanBeAddedAndReplaced) {
   EXPECT_EQ(end(stream_), cudaSuccess) << "what is taken away needs no join";
 }
 
-// ---- what is forbidden
+// ---- forbidden calls
 
 TEST_F(CaptureTest, ACapturingStreamIsNeitherWaitedForNorAsked) {
   expect_invalidates(cudaErrorStreamCaptureUnsupported,
@@ -420,7 +420,7 @@ TEST_F(CaptureTest, DestroyingAForkedStreamInvalidates) {
   EXPECT_EQ(end(stream_), cudaErrorStreamCaptureInvalidated);
 }
 
-// ---- the driver's names for it
+// ---- the driver's functions for captures
 
 TEST_F(CaptureTest, TheDriverAnswersForTheSameCapture) {
   CUgraph graph = nullptr;

@@ -1,4 +1,4 @@
-// The ends of contexts: what was made in one is gone, and nothing else is.
+// When a context ends, everything made in that context is gone, and nothing else.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -121,7 +121,7 @@ TEST_F(ContextEndTest, TheRuntimeMakesTheContextAnewAndTheDriverDoesNot) {
   ASSERT_EQ(RT(cudaMalloc)(&by_runtime, kOneMiB), cudaSuccess);
   EXPECT_TRUE(is_active(0));
   EXPECT_EQ(CU(cuMemAlloc_v2)(&memory, kOneMiB), CUDA_SUCCESS);
-  // A reset does not release it.
+  // A reset does not release the context.
   EXPECT_EQ(CU(cuDevicePrimaryCtxRelease_v2)(0), CUDA_SUCCESS);
 }
 
@@ -134,7 +134,7 @@ TEST_F(ContextEndTest, APrimaryContextEndsWithItsLastUse) {
   ASSERT_EQ(CU(cuMemAlloc_v2)(&memory, kOneMiB), CUDA_SUCCESS);
   ASSERT_EQ(CU(cuDevicePrimaryCtxRelease_v2)(1), CUDA_SUCCESS);
   EXPECT_TRUE(is_active(1));
-  if (CU(cuDevicePrimaryCtxRelease_v2)(1); !is_active(1)) {  // no other test has retained it
+  if (CU(cuDevicePrimaryCtxRelease_v2)(1); !is_active(1)) {  // no other test retains the context
     EXPECT_EQ(CU(cuMemFree_v2)(memory), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&context, 1), CUDA_SUCCESS);
     EXPECT_EQ(CU(cuMemFree_v2)(memory), CUDA_ERROR_INVALID_VALUE);

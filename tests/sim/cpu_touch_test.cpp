@@ -1,5 +1,5 @@
-// The host's own loads and stores, where they are tracked (UVMSIM_CPU_TOUCHES): they fault, migrate
-// and take virtual time. Where the kernel refuses to report them, the tests are skipped.
+// Loads and stores of the host, if they are tracked (UVMSIM_CPU_TOUCHES), fault, migrate and take
+// virtual time. If the kernel refuses to report them, the tests are skipped.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -138,7 +138,7 @@ TEST_F(CpuTouchTest, AForkedChildHoldsNobodyUp) {
   EXPECT_EQ(resident(memory, kBlock, UVMSIM_HOST), 2 * kPage);
 }
 
-// From now on the kernel refuses userfaultfd to this process.
+// From now on, the kernel refuses userfaultfd to this process.
 void refuse_userfaultfd() {
   sock_filter steps[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -151,7 +151,7 @@ void refuse_userfaultfd() {
   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-// The machine of a process is made once, so this one is another process.
+// A process makes its machine only once, so this machine needs another process.
 TEST(CpuTouchDeathTest, WhereTheKernelRefusesALineSaysSoAndTheMachineWorks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto use = [] {

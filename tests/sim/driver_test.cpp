@@ -1,4 +1,4 @@
-// The driver interface, as a program that has opened libcuda.so.1 meets it.
+// The driver interface, used like a program that has opened libcuda.so.1.
 #include <cuda.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{2} << 20;
 
-// Names that cuda.h hides behind macros.
+// Functions that cuda.h hides behind macros.
 using AdviseByDevice = CUresult(CUdeviceptr, size_t, CUmem_advise, CUdevice);
 using PrefetchByDevice = CUresult(CUdeviceptr, size_t, CUdevice, CUstream);
 

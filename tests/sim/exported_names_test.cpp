@@ -1,4 +1,4 @@
-// Every listed name is there; those without an implementation say so, once.
+// The stand-ins export every listed name. A name without an implementation reports that once.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 

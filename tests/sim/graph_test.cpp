@@ -40,7 +40,7 @@ class GraphTest : public StreamWorkTest {
     return exec;
   }
 
-  // Captured, instantiated, and the graph itself destroyed.
+  // Captures `work`, instantiates the graph and destroys the graph itself.
   template <class Work>
   cudaGraphExec_t record(Work work) {
     cudaGraph_t graph = capture(work);
@@ -263,7 +263,7 @@ TEST_F(GraphTest, TheDotFileShowsNodesAndEdges) {
   EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
 }
 
-// ---- kernels of the control interface
+// ---- kernels that the control interface records
 
 struct Recorded {
   int runs = 0;
@@ -479,7 +479,7 @@ TEST_F(KernelGraphTest, ThreadsCaptureAndLaunchSideBySide) {
   EXPECT_EQ(runs, std::vector<int>(kThreads, kRounds));
 }
 
-// ---- the driver's names
+// ---- the driver's functions for graphs
 
 TEST_F(GraphTest, TheDriverHandlesTheSameGraphs) {
   cudaGraph_t graph =

@@ -1,4 +1,4 @@
-// The stand-ins for HIP's library as a program meets them: names, versions, errors, contexts.
+// The stand-ins for HIP's library, as programs use them: names, versions, errors, contexts.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <hip/hip_runtime_api.h>
@@ -40,7 +40,7 @@ const HipLibrary& newest() {
   return library;
 }
 
-// Names with the versions that brought them, as 100 * major + minor.
+// Returns the names, each with the version that introduced it, as 100 * major + minor.
 std::map<std::string, std::string> listed() {
   std::ifstream stream(UVMSIM_TEST_HIP_SYMBOLS);
   std::map<std::string, std::string> names;
@@ -116,7 +116,7 @@ TEST(HipStandIn, ErrorsHaveTheirNames) {
   EXPECT_NE(name(static_cast<hipError_t>(54321)), nullptr);
 }
 
-// As odd as the modelled library.
+// The modelled library behaves in this odd way, too.
 TEST(HipStandIn, WhatIsPoppedDoesNotRestoreTheDevice) {
   std::thread([] {
     int device = -1;

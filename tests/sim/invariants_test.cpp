@@ -1,4 +1,4 @@
-// Many operations in random order, alone and from several threads: the machine stays consistent.
+// Many operations in random order, on one thread and on several: the machine stays consistent.
 #include <array>
 #include <cstring>
 #include <random>

@@ -1,4 +1,4 @@
-// Kernels that a program launches itself and a plug-in runs (uvmsim_kernels_launch).
+// Kernels that a program launches and a plug-in runs (uvmsim_kernels_launch).
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -32,9 +32,9 @@ class KernelLaunch : public ::testing::Test {
     EXPECT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
   }
 
-  // What stands for the kernel of that name.
+  // Registers a kernel with the name `symbol` and returns the address that stands for the kernel.
   static const void* registered(const char* symbol) {
-    static std::vector<char> stubs(100);  // an address stands for a kernel
+    static std::vector<char> stubs(100);  // one address for each kernel
     static std::size_t used = 0;
     const char* stub = &stubs[used++];
     StandIn::runtime().function<RegisterFunction>("__cudaRegisterFunction")(
@@ -42,7 +42,7 @@ class KernelLaunch : public ::testing::Test {
     return stub;
   }
 
-  // scale(address, 3, kCount) by `threads` threads, under the name `symbol`.
+  // Launches scale(address, 3, kCount) with `threads` threads, under the name `symbol`.
   cudaError_t launch(const char* symbol, float* address, unsigned threads) {
     const void* stub = registered(symbol);
     float factor = 3.0f;
@@ -115,7 +115,7 @@ TEST_F(KernelLaunch, TheDriverTellsTheParametersThatThePluginDeclares) {
   RT(cudaGetLastError)();
 }
 
-// A graph of one kernel that mixes `values` with themselves.
+// A graph of one kernel that mixes `values` with `values`.
 class KernelGraph : public KernelLaunch {
  protected:
   void SetUp() override {
@@ -136,7 +136,7 @@ class KernelGraph : public KernelLaunch {
     ASSERT_EQ(RT(cudaGraphLaunch)(executable, stream), cudaSuccess);
     ASSERT_EQ(RT(cudaStreamSynchronize)(stream), cudaSuccess);
   }
-  // The arguments lie in what dies here.
+  // The kernel arguments are local variables of this function, so the capture must copy them.
   cudaGraph_t captured(float factor, int kernels = 1) {
     cudaGraph_t made = nullptr;
     void* arguments[] = {&values, &values, &factor, &elements};

@@ -1,5 +1,4 @@
-// A kernel plug-in for tests: done at the second poll. It calls the runtime from within, as real
-// ones do.
+// A kernel plug-in for tests, done at the second poll. Like a real plug-in, it calls the runtime.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

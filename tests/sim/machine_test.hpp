@@ -1,5 +1,5 @@
-// A machine of two devices with 64 MiB each for tests, whichever order they run in: every test
-// starts with nothing allocated and all counters at zero.
+// A machine of two devices with 64 MiB each. Every test starts with nothing allocated and all
+// counters at zero, in whichever order the tests run.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The program's own memory on a machine whose devices reach it: placed by the same rules as managed
-// memory, and gone without a word.
+// The program's own memory on a machine with devices that reach it: the machine places this memory
+// by the rules of managed memory, and the program may unmap it without notice.
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ class OrdinaryMemoryTest : public MachineTest {
     MachineTest::TearDown();
   }
 
-  // At a multiple of 2 MiB, with nothing mapped behind it.
+  // Maps memory at a multiple of 2 MiB, with nothing mapped after it.
   std::byte* map(std::size_t bytes) {
     void* raw = mmap(nullptr, bytes + 2 * kBlock, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const auto base = round_up(reinterpret_cast<std::uintptr_t>(raw), kBlock);
@@ -192,7 +192,7 @@ TEST_F(OrdinaryMemoryTest, WhatACaptureRecordsIsNotSeenInMemoryBeforeTheLaunch) 
 
 namespace {
 
-// Before anything makes the machine.
+// Runs before anything makes the machine.
 const bool environment_is_set = [] {
   setenv("UVMSIM_DEVICES", "2", 1);
   setenv("UVMSIM_PROFILE", "coherent", 1);

@@ -1,4 +1,4 @@
-// What needs a process of its own: environment variables, forks, the audit library, the kernel
+// Tests that need a separate process: environment variables, forks, the audit library, the kernel
 // plug-in, the report.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -27,7 +27,7 @@ struct Outcome {
   std::string output;
 };
 
-// This program again, as the probe of that name, with NAME=value settings before it.
+// Runs a shell command and returns its exit code and its output.
 Outcome run(const std::string& command) {
   std::FILE* pipe = popen(("{ " + command + "; } 2>&1").c_str(), "r");
   Outcome outcome{};
@@ -47,12 +47,12 @@ std::string own_path() {
 }
 
 Outcome run_probe(const std::string& settings, const std::string& probe) {
-  // Of a shard the probe would be no part.
+  // Runs this program again as that probe. A shard could leave the probe out.
   return run("env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX " + settings +
              " UVMSIM_TEST_PROBE=" + probe + " " + own_path() + " --gtest_filter=Probe.Run");
 }
 
-// Lines of the probe's own, which start with "probe: ".
+// Returns the lines of the probe, without their prefix "probe: ".
 std::string told(const Outcome& outcome) {
   std::istringstream lines(outcome.output);
   std::string told;
@@ -73,8 +73,8 @@ void probe_devices() {
   }
 }
 
-// The list of visible devices changes when both libraries are loaded, before one of them is
-// initialised, and again afterwards.
+// Changes the list of visible devices when both libraries are loaded and none is initialised, and
+// again after one library is initialised.
 void probe_late_list(bool driver_first) {
   const StandIn& driver = StandIn::driver();
   const StandIn& runtime = StandIn::runtime();
@@ -102,8 +102,8 @@ void probe_late_list(bool driver_first) {
   std::printf("probe: error %d counts %d %d first %s\n", before, first, second, id);
 }
 
-// What other libraries of the process can learn of the driver before and after the runtime library
-// initialises it.
+// Prints what other libraries of the process learn of the driver, before and after the runtime
+// library initialises it.
 void probe_driver_library() {
   const auto ask = [] {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -128,7 +128,7 @@ void probe_memory() {
   std::printf("probe: %zu\n", total_bytes);
 }
 
-// A capacity beyond any host's memory: what is free is the host's.
+// The capacity exceeds the memory of any host, so the free memory is the host's.
 void probe_profile() {
   int integrated = -1;
   RT(cudaDeviceGetAttribute)(&integrated, cudaDevAttrIntegrated, 0);
@@ -144,7 +144,7 @@ void probe_profile() {
               properties.integrated, free_bytes + kContextBytes == total_bytes);
 }
 
-// What the program's own memory is to the calls that place memory.
+// How the calls that place memory treat the program's own memory.
 void probe_ordinary_memory() {
   const auto attribute = [](cudaDeviceAttr which) {
     int value = -1;
@@ -182,7 +182,7 @@ void probe_ordinary_memory() {
   place();
 }
 
-// The two halves of a device's memory.
+// Allocates a device's memory in two halves.
 void probe_halves() {
   size_t total_bytes = 0;
   CU(cuInit)(0);
@@ -198,7 +198,7 @@ void probe_halves() {
   std::printf("probe: context %zu first %d second %d\n", total_bytes - free_bytes, first, second);
 }
 
-// What a machine with little room for arenas answers.
+// Prints the results of a machine with little room for arenas.
 void probe_limits(bool no_descriptors) {
   auto* init = CU(cuInit);
   if (no_descriptors) {
@@ -217,7 +217,7 @@ void probe_limits(bool no_descriptors) {
   std::printf("probe: init %d managed %d device %d\n", initialized, allocated, on_device);
 }
 
-// The parent's memory and event, opened by a child that was started afresh.
+// A newly started child opens the parent's memory and event.
 void probe_sharing() {
   void* memory = nullptr;
   RT(cudaMalloc)(&memory, kSharedBytes);
@@ -280,7 +280,7 @@ void probe_import() {
   std::printf("probe: same address %d reads %d\n", fresh == memory, last);
 }
 
-// Before the process has used a device, and after.
+// Queries before and after the process uses a device.
 void probe_nvml() {
   struct Memory {
     unsigned long long total, free, used;
@@ -332,7 +332,7 @@ void probe_driver_version() {
               newest("cuEventElapsedTime") == StandIn::driver().find("cuEventElapsedTime_v2"));
 }
 
-// Before and after the machine exists.
+// Forks before and after the machine exists.
 void probe_fork() {
   const auto malloc_in_child = [] {
     const pid_t child = fork();
@@ -354,7 +354,7 @@ void probe_fork() {
               RT(cudaFree)(memory));
 }
 
-// What a machine is by its attributes, and whether it takes a prefetch and a discard.
+// Prints attributes of the machine, and whether it takes a prefetch and a discard.
 void probe_machine() {
   void* memory = nullptr;
   RT(cudaMallocManaged)(&memory, 2 << 20, cudaMemAttachGlobal);
@@ -390,7 +390,7 @@ void probe_report() {
 
 TEST(Probe, Run) {
   const char* probe = std::getenv("UVMSIM_TEST_PROBE");
-  if (probe == nullptr) return;  // a part of other tests
+  if (probe == nullptr) return;  // not started as a probe
   const std::string name = probe;
   if (name == "devices") probe_devices();
   if (name == "list_before_runtime") probe_late_list(false);
@@ -518,12 +518,12 @@ TEST(ProcessTest, AContextTakesItsPartOfTheDevicesMemory) {
 }
 
 TEST(ProcessTest, ArenasTakeWhatTheLimitsLeave) {
-  if (UVMSIM_TEST_SANITIZED) return;  // a sanitizer needs more itself than the limits leave
+  if (UVMSIM_TEST_SANITIZED) return;  // a sanitizer needs more memory than the limits leave
   const auto probe = [](const std::string& limit) {
     return run(limit + "; env UVMSIM_TEST_PROBE=limits " + own_path() +
                " --gtest_filter=Probe.Run");
   };
-  // In units of 512 bytes.
+  // The unit of the limit is 512 bytes.
   EXPECT_EQ(told(probe("ulimit -f 200000")), "init 0 managed 0 device 0\n");
   const Outcome none = probe("ulimit -f 2000");
   EXPECT_EQ(none.code, 0);
@@ -537,7 +537,7 @@ TEST(ProcessTest, ArenasTakeWhatTheLimitsLeave) {
 }
 
 TEST(ProcessTest, WithoutADescriptorThereIsAnError) {
-  if (UVMSIM_TEST_SANITIZED) return;  // a sanitizer opens files itself
+  if (UVMSIM_TEST_SANITIZED) return;  // a sanitizer opens files, too
   const Outcome outcome = run_probe("UVMSIM_DEVICES=1", "no_descriptors");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(told(outcome), "init 2 managed 2 device 2\n");
@@ -592,7 +592,7 @@ TEST(ProcessTest, AChildOfAFreshProcessHasDevicesAndOneForkedLaterHasNone) {
 TEST(ProcessTest, TheKernelPluginIsPolledUntilDone) {
   const Outcome outcome =
       run_probe("UVMSIM_DEVICES=2 UVMSIM_KERNELS=" UVMSIM_TEST_PLUGIN, "plugin");
-  // Two polls, each of which asks for the count itself.
+  // Each of the two polls also asks for the device count.
   EXPECT_EQ(told(outcome), "poll 1 sees 2\npoll 2 sees 2\ncount 2 calls 7\n") << outcome.output;
 }
 
@@ -642,7 +642,7 @@ TEST(ProcessTest, TheAuditLibraryIsSilentAndFindsTheStandIns) {
 
 namespace {
 
-// Tests of this program want two devices; probes say themselves what they want.
+// Tests of this program need two devices; probes choose their own number.
 const bool environment_is_set = [] {
   if (std::getenv("UVMSIM_TEST_PROBE") == nullptr) setenv("UVMSIM_DEVICES", "2", 1);
   return true;

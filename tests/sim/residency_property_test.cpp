@@ -1,6 +1,6 @@
-// Blocks whose pages are all at one place take shorter ways. What comes out is what the same steps
-// give when every block is cut in two, so that none is moved or freed as a whole, and every touch
-// is looked at page by page.
+// Blocks with all pages at one place take shorter code paths. The result must be the same as with
+// every block cut in two: then no block is moved or freed as a whole, and every touch is looked at
+// page by page.
 #include <cstring>
 #include <random>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kBlocks = 8;
 constexpr int kDevices = 2;
-constexpr std::size_t kChunks = 3;  // that a device has room for
+constexpr std::size_t kChunks = 3;  // that fit in a device's memory
 
 struct Step {
   enum class Kind { kTouch, kPrefetch, kCopy, kDiscard, kCollapse, kForget } kind;
@@ -33,7 +33,7 @@ class Arena {
     switch (step.kind) {
       case Step::Kind::kTouch: {
         const int device = step.location < 0 ? 0 : step.location;
-        // As the machine does.
+        // The machine skips such touches, too.
         if (skips_touches_ && residency_.is_whole_at(device, step.pages)) return;
         ASSERT_EQ(residency_.touch(device, step.pages, step.pages, step.policy, step.access),
                   Status::kOk);
@@ -106,8 +106,8 @@ class Steps {
   Step next() {
     const auto kind = static_cast<Step::Kind>(pick(5));
     const std::size_t first = pick(kBlocks - 1);
-    // A write keeps one copy of each page when all have been found, so in pieces it may evict
-    // others.
+    // A write keeps one copy of each page after all pages are found. In pieces, the same write may
+    // evict other pages.
     const std::size_t most = kind == Step::Kind::kCopy ? 0 : kBlocks - 1 - first;
     const std::size_t last = first + 1 + pick(most);
     Policy policy;

@@ -1,4 +1,4 @@
-// The rules by which pages of managed memory move.
+// Rules for the movement of managed pages.
 #include "machine_test.hpp"
 
 namespace uvmsim::test {

@@ -1,5 +1,5 @@
-// The runtime interface where it differs from the driver's: implicit contexts, last errors,
-// launches, entry points.
+// Differences of the runtime interface from the driver's: implicit contexts, last errors, launches,
+// entry points.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 #include "stand_in_library.hpp"
 
-// Called by code that nvcc generates; no header declares them with these types.
+// Code that nvcc generates calls these functions; no header declares them with these types.
 using RegisterFunction = void(void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*,
                               dim3*, int*);
 using PushConfiguration = unsigned(dim3, dim3, size_t, void*);
@@ -51,7 +51,7 @@ TEST(RuntimeTest, TheCurrentDeviceIsTheThreads) {
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidDevice);
 }
 
-// Destructors of pthread keys run after those of C++'s thread-local objects.
+// Destructors of pthread keys run after the destructors of C++'s thread-local objects.
 TEST(RuntimeTest, AThreadThatEndsKeepsItsDevice) {
   static int device_at_end = -1;
   pthread_key_t key{};
@@ -96,8 +96,8 @@ TEST(RuntimeTest, ErrorsHaveNamesAndTexts) {
 }
 
 TEST(RuntimeTest, PropertiesDescribeTheDevice) {
-  // The header's name is a macro for its own declaration on some versions; the stand-in exports the
-  // plain one.
+  // In some versions, the header makes this name a macro for another function. The stand-in exports
+  // the plain name.
   auto* get =
       StandIn::runtime().function<cudaError_t(cudaDeviceProp*, int)>("cudaGetDeviceProperties");
   cudaDeviceProp properties;

@@ -1,4 +1,5 @@
-// A stand-in, opened as a program without it at link time would, and its functions by name.
+// Opens a stand-in at run time, as a program does that is not linked to it, and finds its functions
+// by name.
 #pragma once
 
 #include <dlfcn.h>
@@ -48,6 +49,6 @@ class StandIn {
 
 }  // namespace uvmsim::test
 
-// The function of that name with the type that the header declares.
+// The function with that name, with the type that the header declares.
 #define CU(name) (uvmsim::test::StandIn::driver().function<decltype(name)>(#name))
 #define RT(name) (uvmsim::test::StandIn::runtime().function<decltype(name)>(#name))

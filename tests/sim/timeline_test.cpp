@@ -126,7 +126,7 @@ TEST_F(TimelineTest, TheDefaultStreamAndBlockingStreamsWaitForEachOther) {
   const std::uint64_t start = uvmsim_now_ns();
   StreamHandle blocking = machine().create_stream(0, 0, true, 0);
   ASSERT_EQ(kernel(blocking, 1000), Status::kOk);
-  ASSERT_EQ(kernel(stream_, 9000), Status::kOk);  // non-blocking: no part in it
+  ASSERT_EQ(kernel(stream_, 9000), Status::kOk);  // non-blocking, so it does not wait
   ASSERT_EQ(kernel(nullptr, 500), Status::kOk);
   ASSERT_EQ(kernel(blocking, 10), Status::kOk);
   ASSERT_EQ(machine().wait_for_stream(0, blocking), Status::kOk);
@@ -160,7 +160,7 @@ TEST_F(TimelineTest, AThreadsDefaultStreamIsNoneOfAnEndedThread) {
 }
 
 TEST_F(TimelineTest, TransfersTakeTimeByTheirBytes) {
-  // Behind this the link is idle: another test of this process may have evicted something.
+  // Makes the link idle, because an earlier test of this process may have evicted something.
   ASSERT_EQ(prefetch(managed(kBlock), kBlock, 0), Status::kOk);
   ASSERT_EQ(machine().wait_for_stream(0, stream_), Status::kOk);
   const std::uint64_t start = uvmsim_now_ns();

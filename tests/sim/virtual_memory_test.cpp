@@ -1,4 +1,4 @@
-// Device memory that a program maps itself: reserved addresses, pieces, mappings, access.
+// Device memory that a program maps: reserved addresses, pieces, mappings, access.
 #include <cuda.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Recordings made by hand, run on machines of known costs: exact virtual times and traffic.
+// Handwritten recordings on machines with known costs: virtual times and traffic are exact.
 #include "sim/replay/replay_machine.hpp"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 namespace uvmsim::replay {
 namespace {
 
-// Two chunks beside the context, copies at 2 bytes a nanosecond, kernels by their own time alone.
+// Has room for two chunks beside the context. Copies run at 2 bytes/ns; kernels cost only the time
+// that the recording states.
 MachineProfile small_machine(std::size_t chunks = 2) {
   MachineProfile profile;
   profile.capacity_bytes = chunks * kBlockBytes + kBlockBytes / 2;
@@ -92,7 +93,7 @@ TEST_F(ReplayMachineTest, AdviceAndDiscardsArePricedByTheBlocksThatHaveHadPages)
   Event hint;
   hint.kind = EventKind::kAdvise;
   hint.pages = {0, 4 * kPagesPerBlock};
-  hint.amount = 1000;  // of the span around them
+  hint.amount = 1000;  // blocks of the range, most of them without memory
   hint.advice = Advice::kSetPreferredLocation;
   hint.location = 0;
   recording.events.push_back(hint);
@@ -115,7 +116,7 @@ TEST_F(ReplayMachineTest, RecordedHintsAreSentAgainOrLeftOut) {
   EXPECT_NE(run_without_hints(small_machine()).counters.faults_device, 0U);
 }
 
-// Prefetches block 1 beside the kernel on block 0, and orders the next kernel behind that.
+// Prefetches block 1 during the kernel on block 0. The next kernel waits for that prefetch.
 class PrefetchNext final : public HintPolicy {
  public:
   void before(std::size_t event, Hints& hints) override {
@@ -135,7 +136,7 @@ TEST_F(ReplayMachineTest, APolicyHidesACopyBehindAKernel) {
   add_kernel(0, 100);
   add_kernel(0, 3 * kCopyNs);
   add_kernel(1, 100);
-  // Memory of the host is where the copy comes from.
+  // Keeps the recorded prefetch, so that the copy starts from host memory.
   class Both final : public HintPolicy {
    public:
     explicit Both(HintPolicy* inner) : inner_(inner) {}
@@ -154,7 +155,7 @@ TEST_F(ReplayMachineTest, APolicyHidesACopyBehindAKernel) {
   EXPECT_EQ(run(recording, small_machine(), hidden).duration_ns, 200 + 3 * kCopyNs);
 }
 
-// Two prefetches on streams of their own. The kernel waits for the first of them alone.
+// Two prefetches on two streams; the kernel waits for the first prefetch only.
 class TwoSideStreams final : public HintPolicy {
  public:
   explicit TwoSideStreams(bool host_waits) : host_waits_(host_waits) {}

@@ -1,5 +1,5 @@
-// Where a page comes to be that a device touches: the cases in the order in which the modelled
-// driver looks at them.
+// Where a page goes that a device touches. The cases are in the order in which the modelled driver
+// checks them.
 #include "ruled_machine.hpp"
 
 namespace uvmsim::test {

@@ -1,4 +1,4 @@
-// Which chunk goes next, and what its eviction copies.
+// Which chunk is evicted next, and what its eviction copies.
 #include "ruled_machine.hpp"
 
 namespace uvmsim::test {
@@ -11,7 +11,7 @@ class EvictionRulesTest : public RuleTest {
       ASSERT_EQ(machine.prefetch(0, block), Status::kOk);
     machine.take_work();
   }
-  // Takes a chunk for block 7.
+  // Makes block 7 take a chunk.
   PlacementWork take_one_more() {
     EXPECT_EQ(machine.prefetch(0, 7), Status::kOk);
     return machine.take_work();

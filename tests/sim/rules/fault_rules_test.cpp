@@ -1,4 +1,4 @@
-// What faults of devices bring, and in how many batches.
+// Which pages a device fault brings, and in how many batches.
 #include <random>
 
 #include "sim/engine/fault_growth.hpp"
@@ -103,7 +103,7 @@ TEST_F(FaultRulesTest, AFreshChunkIsZeroedButForThePagesCopiedIn) {
   EXPECT_EQ(machine.take_work().zeroed_bytes, 0U) << "it is zeroed once";
 }
 
-// The rule written down a second time, slowly: a subtree is looked at page by page.
+// States the rule again in a slow way that looks at a subtree page by page.
 PageMask slowly_grown(const PageMask& faulted, const PageMask& resident, const PageMask& eligible) {
   constexpr std::size_t kGroup = 16;
   PageMask counted = resident | faulted;

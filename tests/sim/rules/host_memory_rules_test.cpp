@@ -1,4 +1,4 @@
-// The host's memory: what takes it, how long it is kept, and what happens where it ends.
+// The host's memory: what takes it, how long it is kept, and what happens when it is full.
 #include "ruled_machine.hpp"
 
 namespace uvmsim::test {

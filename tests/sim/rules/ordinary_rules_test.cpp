@@ -1,10 +1,10 @@
-// Ordinary memory of the program without host page tables (HMM): a device holds it page by page.
+// The program's ordinary memory without host page tables (HMM): a device holds it page by page.
 #include "ruled_machine.hpp"
 
 namespace uvmsim::test {
 namespace {
 
-constexpr std::size_t kOrdinaryBlock = kArenaBlocks;  // the first behind the arena
+constexpr std::size_t kOrdinaryBlock = kArenaBlocks;  // the first block behind the arena
 
 class OrdinaryRulesTest : public ::testing::Test {
  protected:

@@ -1,5 +1,5 @@
-// Profile files: those of the tree are read; malformed ones are refused with the file, the key and
-// what is accepted.
+// Profile files. Those of the tree can be read. A malformed file is refused with the file, the key
+// and the accepted values.
 #include <unistd.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ class ProfileTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // The message of the error that reading the text gives; empty where it is read.
+  // Returns the message of the error that reading `text` raises, or an empty string.
   std::string error_of(const std::string& text) {
     std::ofstream(path_) << text;
     try {
@@ -72,7 +72,7 @@ TEST_F(ProfileTest, AMissingFigureIsNamed) {
           ": links.to_device_gb_per_s is missing; accepted: a number above 0, at most 1000000000");
 }
 
-// Each line but those of peaks, which a machine may lack.
+// Tests each line except those of peak rates, which a machine may lack.
 TEST_F(ProfileTest, EveryKeyThatAMachineNeedsIsNamedWhereItIsMissing) {
   std::istringstream lines(text_);
   std::string section;

@@ -1,6 +1,6 @@
-// Residency by the rules of a driver that a test chooses, without the rest of a machine: two
-// devices with room for four chunks each, and an arena of eight blocks of one range. Pages are
-// named by block and by their number in it.
+// Residency by the rules of a driver that a test chooses, without the rest of a machine. There are
+// two devices with room for four chunks each, and one arena, a range of eight blocks. A block and a
+// number in that block name a page.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ namespace uvmsim::test {
 inline constexpr std::size_t kArenaBlocks = 8;
 inline constexpr std::size_t kChunks = 4;
 
-// Those of the modelled driver on a card: 64 KiB, more than 51 %, four faults of a block at a time.
+// The rules of the modelled driver on a card: faults bring 64 KiB, a subtree fills above 51 %, and
+// four faults of a block come at a time.
 inline MachineRules card_rules() {
   MachineRules rules;
   rules.faults = {.granularity_pages = 16,
@@ -81,7 +82,7 @@ class RuledMachine {
   Residency residency_;
 };
 
-// Every test ends with a consistent machine.
+// Checks after every test that the machine is consistent.
 class RuleTest : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(machine.residency().broken_invariant(), ""); }

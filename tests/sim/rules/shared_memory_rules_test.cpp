@@ -1,5 +1,5 @@
-// Integrated machines, whose devices share the host's memory, and coherent ones, whose devices use
-// it where it is.
+// Devices of integrated machines share the host's memory. Devices of coherent machines use the
+// host's memory without a migration.
 #include "ruled_machine.hpp"
 
 namespace uvmsim::test {

@@ -17,7 +17,7 @@ class ThrashingRulesTest : public ::testing::Test {
   void SetUp() override { ASSERT_EQ(machine.prefetch(kHost, 0), Status::kOk); }
   void TearDown() override { EXPECT_EQ(machine.residency().broken_invariant(), ""); }
 
-  // Devices touch a page in turn, `count` times, each `step_ns` after the one before.
+  // Two devices write a page in turn, `count` times in all, `step_ns` apart.
   void alternate(int count, std::uint64_t step_ns) {
     for (int turn = 0; turn < count; ++turn, now_ns += step_ns) {
       ASSERT_EQ(machine.write(turn % 2, 0, 0, 1, now_ns), Status::kOk);

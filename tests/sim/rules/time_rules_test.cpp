@@ -1,4 +1,4 @@
-// Virtual time: what the cost model says of work, and how lanes order it.
+// Virtual time: what work costs in the cost model, and how lanes order work.
 #include "sim/engine/cost_model.hpp"
 #include "sim/engine/timeline.hpp"
 
@@ -83,7 +83,7 @@ TEST(TimeRulesTest, BytesBetweenDevicesTakeTheirLinkAlone) {
 class Lanes {
  public:
   Stream& stream() { return *timeline.find_stream(0, timeline.create_stream(0, 0, false, 0)); }
-  Timeline timeline{2, 1000};  // as many devices as a RuledMachine has
+  Timeline timeline{2, 1000};  // has the two devices of a RuledMachine
 };
 
 TEST(TimeRulesTest, APrefetchOnAnotherStreamHidesBehindAKernel) {
