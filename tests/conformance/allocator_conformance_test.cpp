@@ -1,4 +1,4 @@
-// What the allocator must do on every runtime, through every facade.
+// What the allocator must do on every runtime, for every memory kind.
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -26,7 +26,7 @@ class AllocatorConformance : public ::testing::TestWithParam<Case> {
   char* allocate(std::size_t size_bytes) {
     return static_cast<char*>(allocator.allocate(facade(), 0, size_bytes));
   }
-  // Where a prefetch blocks, a thread asks for it later. Here it is the first allocation's.
+  // If prefetches block, a thread sends them later. Waits for the prefetch of the first allocation.
   void wait_for_prefetches() const {
     const auto& device = allocator.inspection().devices().front();
     if (facade() != Facade::kDevice || !device.capabilities.prefetch_blocks) return;

@@ -1,5 +1,5 @@
-// The CUDA runtime beside a capture of the program's: what it does for its own memory and events
-// must not invalidate it, on a simulated driver or a real one.
+// The CUDA runtime during a program's capture, on a simulated or a real driver. Calls for the
+// runtime's own memory and events must not invalidate the capture.
 #include <cuda.h>
 
 #include <thread>
@@ -23,7 +23,7 @@ class CudaCapture : public ::testing::Test {
     ASSERT_TRUE(runtime->create_event(0, &event).ok());
     ASSERT_TRUE(runtime->record_event(0, event, own).ok());
     ASSERT_TRUE(runtime->allocate_managed(0, 4096, &earlier).ok());
-    // The context of the calling thread, in which the program captures.
+    // Sets the context of the calling thread, in which the program captures.
     CUcontext context = nullptr;
     ASSERT_EQ(find<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, 0),
               CUDA_SUCCESS);
@@ -59,7 +59,7 @@ class CudaCapture : public ::testing::Test {
     return result;
   }
 
-  // All that needs the driver's leave.
+  // Makes every call that the driver may refuse during a capture.
   void use_runtime() {
     void* address = nullptr;
     RuntimeStatus status = runtime->allocate_managed(0, 4096, &address);

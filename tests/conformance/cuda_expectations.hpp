@@ -1,4 +1,4 @@
-// What the suite expects of CUDA and not of HIP. hip_expectations.hpp is the twin, written by hand.
+// What the suite expects of CUDA only. hip_expectations.hpp is the handwritten twin.
 #pragma once
 
 namespace uvm::testing {
@@ -7,9 +7,9 @@ namespace uvm::testing {
 inline bool allocates_beside_captures() {
   return true;
 }
-// A device has a context, or none yet.
+// A device has a context only after something makes one.
 inline constexpr bool kContextsAreMade = true;
-// What host memory is where devices reach the program's memory over a coherent link.
+// How host memory is backed if devices reach the program's memory over a coherent link.
 inline constexpr const char* kHostMemoryOfCoherentMachine = "ordinary";
 
 }  // namespace uvm::testing

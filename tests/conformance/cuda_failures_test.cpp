@@ -1,5 +1,5 @@
-// What the CUDA runtime makes of a driver's errors. The simulated driver fails on demand; a real
-// one does not, so these are skipped there.
+// How the CUDA runtime translates a driver's errors. A real driver does not fail on demand, so
+// these tests are skipped there.
 #include <cuda.h>
 
 #include <thread>
@@ -22,14 +22,15 @@ class CudaFailures : public ::testing::Test {
     ASSERT_NE(fail_call, nullptr);
   }
 
-  // The next call of `name` fails.
+  // Makes the next call of `name` fail.
   void fail(const char* name, CUresult result) { ASSERT_EQ(fail_call(name, 1, result), 0); }
 
   template <class Function>
   static Function* driver_function(const char* name) {
     return reinterpret_cast<Function*>(dlsym(cuda::load_driver().handle, name));
   }
-  // In a new thread, which has no context before. False: there is no other device.
+  // Sets device 0 in a new thread, which has no context before. Returns false if `device` is device
+  // 0.
   static bool choose_another_device(int device) {
     if (device == 0) return false;
     CUcontext context = nullptr;

@@ -1,4 +1,4 @@
-// What depends on the version of CUDA's driver; HIP's library has other rules.
+// Behaviour that depends on the version of CUDA's driver; HIP's library has other rules.
 #include <dlfcn.h>
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
-// Where HIP is not CUDA: what uvmalloc makes of it, on the stand-in that is as odd as the modelled
-// library. Each test in a process of its own: machine, version and environment are chosen once.
+// How uvmalloc handles the differences between HIP and CUDA, on a stand-in that is as odd as the
+// modelled library. Each test has its own process: machine, version and environment are chosen
+// once.
 #include <dlfcn.h>
 #include <hip/hip_runtime_api.h>
 
@@ -26,7 +27,7 @@ class HipDifferences : public ::testing::Test {
   void SetUp() override {
     if (testing::on_real_device()) GTEST_SKIP() << "a real machine is of one kind";
   }
-  // The library under the runtime.
+  // Finds a function in the library that the runtime uses.
   template <class Function>
   static Function* find(const char* name) {
     return reinterpret_cast<Function*>(dlsym(hip::load_driver().handle, name));
@@ -270,7 +271,7 @@ TEST_F(HipDifferences, BesideARelaxedCaptureMemoryIsAllocated) {
 // ---- the library
 
 TEST_F(HipDifferences, ALibraryThatIsMappedComesBeforeANewerOne) {
-  // By its path: the system may have such a library too.
+  // Opens the library by its path, because the system may have such a library, too.
   const std::string folder = std::getenv("LD_LIBRARY_PATH");
   void* mapped = nullptr;
   for (const char* older : {"/libamdhip64.so.6", "/libamdhip64.so.5"}) {

@@ -1,4 +1,4 @@
-// What the suite expects of HIP and not of CUDA: the twin of cuda_expectations.hpp.
+// What the suite expects of HIP only: the twin of cuda_expectations.hpp.
 #pragma once
 
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 
 namespace uvm::testing {
 
-// HIP refuses managed memory beside a capture that is not relaxed, from version 7 on.
+// From version 7 on, HIP refuses managed memory during a capture that is not relaxed.
 inline bool allocates_beside_captures() {
   constexpr int kStrict = 70000000;
   void* library = hip::load_driver().handle;
@@ -18,8 +18,8 @@ inline bool allocates_beside_captures() {
 }
 // Devices need no contexts.
 inline constexpr bool kContextsAreMade = false;
-// HIP says of no device that it uses the host's page tables, so memory stays managed unless a user
-// asks otherwise.
+// HIP reports for no device that it uses the host's page tables, so memory stays managed unless a
+// user requests otherwise.
 inline constexpr const char* kHostMemoryOfCoherentMachine = "managed";
 
 }  // namespace uvm::testing

@@ -1,5 +1,5 @@
-// The allocator of a process, its report and the doctor's findings. Each test needs a process of
-// its own: ctest gives it one.
+// The allocator of a process, its report and the doctor's findings. Each test needs its own
+// process, which ctest provides.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -188,7 +188,7 @@ TEST_F(ProcessAllocator, ReportsAreWrittenWhenTheProcessEnds) {
   std::filesystem::remove_all(folder);
 }
 
-// In a folder of its own, which goes with the object.
+// A folder for reports, removed with the object.
 class ReportFolder {
  public:
   ReportFolder() {
@@ -216,7 +216,8 @@ class ReportFolder {
       std::filesystem::temp_directory_path() / ("uvm-left-" + std::to_string(getpid()));
 };
 
-// What a process does that ends without running its exit handlers.
+// Runs a child that uses the allocator and ends without its exit handlers. Returns the child's
+// process number.
 pid_t run_and_leave() {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -265,7 +266,7 @@ TEST_F(ProcessAllocator, TheFiguresOfAnEarlierProgramOfTheProcessStay) {
   const ReportFolder folder;
   const pid_t pid = fork();
   if (pid == 0) {
-    // As after exec, which keeps the number.
+    // Like a process after exec, which keeps the process number.
     const std::string name = "report." + std::to_string(getpid()) + ".figures";
     std::ofstream(std::string(getenv("UVMALLOC_REPORT_DIR")) + "/" + name) << "earlier";
     activate_process_allocator();

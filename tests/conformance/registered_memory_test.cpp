@@ -1,4 +1,4 @@
-// What the driver is not asked to register: managed host blocks. Each test in a process of its own.
+// Managed host blocks are registered without the driver. Each test has its own process.
 #include "preload/registered_memory.hpp"
 
 #include <gtest/gtest.h>

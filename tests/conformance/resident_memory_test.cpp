@@ -1,5 +1,5 @@
-// What the kernel says that this process has, after memory was freed and given back. Our own
-// figures say nothing here: they are right where the driver keeps the pages.
+// How much memory of this process the kernel reports after memory was freed and given back. The
+// allocator's own figures prove nothing here: they are right even if the driver keeps the pages.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ std::size_t resident_mib() {
   return resident_pages * host_page_bytes() / kMiB;
 }
 
-// A facade, and how large the freed blocks are.
+// A memory kind, and the size of the freed blocks.
 using Case = std::tuple<Facade, std::size_t>;
 
 class ResidentMemoryTest : public ::testing::TestWithParam<Case> {
@@ -75,7 +75,7 @@ TEST_P(ResidentMemoryTest, FreedMemoryComesBackWhileASmallBlockOfAfterwardsLives
   EXPECT_LT(resident_mib(), before + 64);
 }
 
-// With the 32 MiB of a span that goes as a whole, and 2 MiB of pages.
+// The limits allow for a span of 32 MiB, which goes back as a whole, and for 2 MiB of pages.
 TEST_P(ResidentMemoryTest, IdleMemoryDecaysByHalf) {
   Configuration configuration;
   configuration.decay_seconds = 8 * 3600;
@@ -86,7 +86,7 @@ TEST_P(ResidentMemoryTest, IdleMemoryDecaysByHalf) {
   const std::size_t block_mib = std::get<1>(GetParam()) / kMiB;
   const std::size_t piece_mib = std::max<std::size_t>(32, block_mib);
   std::size_t left_mib = 400;
-  // Requests may have looked at the clock, before anything was free.
+  // Later than the decay calls of the requests, which ran before anything was free.
   const Decay::Time begin = std::chrono::steady_clock::now() + std::chrono::hours(1);
   for (int period = 0; period <= 24; ++period) {
     allocator->limits().decay(begin + std::chrono::hours(period));

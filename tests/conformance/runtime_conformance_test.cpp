@@ -112,7 +112,7 @@ TEST_P(RuntimeConformance, OrdinaryMemoryTakesHintsAndCopiesWhereDevicesReachIt)
 }
 
 TEST_P(RuntimeConformance, AnEventIsCompleteOnceTheWorkBeforeItIsDone) {
-  constexpr std::size_t kBytes = 64 * kMiB;  // a copy that takes longer than a question
+  constexpr std::size_t kBytes = 64 * kMiB;  // the copy takes longer than a query
   char* from = managed(kBytes);
   char* to = managed(kBytes);
   std::memset(from, 3, kBytes);
@@ -131,7 +131,7 @@ TEST_P(RuntimeConformance, AnEventIsCompleteOnceTheWorkBeforeItIsDone) {
     std::this_thread::yield();
   EXPECT_TRUE(status.ok()) << status.text();
   EXPECT_EQ(to[kBytes - 1], 3);
-  // The default stream waits for the event, and then copies what came before it.
+  // The default stream waits for the event, and then copies the bytes that the first copy wrote.
   std::memset(from, 4, kBytes);
   EXPECT_TRUE(runtime->copy(0, to, from, kBytes / 2, stream).ok());
   EXPECT_TRUE(runtime->record_event(0, event, stream).ok());
@@ -165,7 +165,7 @@ TEST_P(RuntimeConformance, EventsWithTimingTellTheTimeBetweenThem) {
   EXPECT_TRUE(runtime->record_event(0, after, stream).ok());
   EXPECT_TRUE(runtime->synchronize_event(0, after).ok());
   EXPECT_TRUE(runtime->time_between(0, before, after, &time).ok());
-  // A machine whose costs are not modelled takes no time.
+  // A machine without a cost model takes no time.
   EXPECT_GE(time, std::chrono::nanoseconds(0));
   std::chrono::nanoseconds back{1};
   EXPECT_TRUE(runtime->time_between(0, after, before, &back).ok());

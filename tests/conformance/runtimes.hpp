@@ -1,13 +1,13 @@
-// The runtimes that must conform, by registered name. A new one is a line in kRuntimes. The tests
-// of this folder exist for HIP too: they are translated as the runtime itself is
+// The runtimes that must conform, by registered name. A new runtime is one line in kRuntimes. The
+// tests of this folder exist for HIP, too: hipify translates them like the runtime
 // (hipify/README.md), and then "cuda" reads "hip" here.
 //
-// "host_threads" is the example of a runtime from outside. It is opened by the path of its shared
-// object: that of this build, or another one that UVM_TEST_HOST_THREADS names.
+// "host_threads" is the example of an external runtime. It is opened by the path of its shared
+// object: the path in this build, or the path in UVM_TEST_HOST_THREADS.
 //
-// "cuda" is the simulated device, unless UVM_TEST_DEVICE is "real": then it is a real one, which no
-// test may ask for more than a few hundred MiB. The program is not to be run on a card by mistake,
-// so whichever kind of device is found must be the one that was named.
+// "cuda" is the simulated device, or a real device if UVM_TEST_DEVICE is "real". On a real device,
+// no test may request more than a few hundred MiB. The program must not run on a card by mistake,
+// so it fails if the device that is found is not of the named kind.
 #pragma once
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ inline bool on_real_device() {
   return device != nullptr && std::string_view(device) == "real";
 }
 
-// The simulator's control interface, where the device is simulated.
+// Returns the simulator's control interface, or nullptr if the device is real.
 inline void* simulator() {
   return dlopen("libuvmsim.so", RTLD_NOW | RTLD_NOLOAD);
 }
@@ -42,7 +42,7 @@ inline std::string host_threads() {
 }
 
 inline std::unique_ptr<DeviceRuntime> open(const std::string& name) {
-  // As a third party would add one.
+  // Adds a runtime as a third party would.
   static RuntimeRegistration fake("fake", [](std::string*) -> std::unique_ptr<DeviceRuntime> {
     return std::make_unique<FakeRuntime>(std::make_shared<FakeMachine>());
   });

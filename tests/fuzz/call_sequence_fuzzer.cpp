@@ -1,4 +1,4 @@
-// libFuzzer's entry: any bytes are a sequence of calls. It stops where allocator and model differ.
+// libFuzzer's entry: any bytes are a sequence of calls. Stops if allocator and model differ.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
-// replay_corpus ARCHIVE EVERY: runs the sequences of calls of an archive of scripts/fuzz_corpus.py,
-// and names those after which allocator and model differ. EVERY is 1 for all sequences, 16 for
-// every sixteenth.
+// replay_corpus ARCHIVE EVERY: runs the call sequences of an archive from scripts/fuzz_corpus.py,
+// and names each sequence after which allocator and model differ. EVERY is 1 for all sequences, 16
+// for every sixteenth.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -15,7 +15,8 @@ using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t kLengthBytes = 4;
 
-// The sequence at `at`, which moves behind that sequence. False: the archive ends within it.
+// Reads the sequence at `at` and moves `at` behind it. Returns false if the archive ends within the
+// sequence.
 bool read_sequence(const Bytes& archive, std::size_t& at, Bytes& sequence) {
   std::size_t length = 0;
   if (archive.size() - at < kLengthBytes) return false;

@@ -1,5 +1,5 @@
-// libFuzzer's entry: any bytes are a plan in JSON. A plan that is accepted has places that fit, and
-// is read back as it was; everything else is one of the two errors.
+// libFuzzer's entry: any bytes are a plan in JSON. An accepted plan has places that fit, and is
+// read back unchanged. All other bytes raise one of the two errors.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -211,7 +211,7 @@ TEST_F(HintSenderTest, AdviceThatACaptureForbidsIsSentWithTheFirstHintsAfterIt) 
 TEST_F(HintSenderTest, LaterAdviceDoesNotOvertakeAdviceThatWaits) {
   Hint later = advise;
   later.place = Place::host();
-  machine->failures["advice_in_capture"] = 2;  // the first, and its second attempt
+  machine->failures["advice_in_capture"] = 2;  // the first attempt and the second
   sender.send({advise}, 0);
   sender.send({later}, 0);
   EXPECT_TRUE(machine->hints.empty());
@@ -251,7 +251,7 @@ TEST_F(BlockingPrefetchTest, TheCallerDoesNotWaitForAPrefetch) {
   EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 0u) << "it has not begun";
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
   may_end.set_value();
-  blocking.discard(0, nullptr, kPageBytes);  // waits for prefetches before
+  blocking.discard(0, nullptr, kPageBytes);  // waits for earlier prefetches
   EXPECT_EQ(machine->hints, (std::vector<Hint>{prefetch}));
   EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 1u);
 }

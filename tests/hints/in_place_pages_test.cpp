@@ -13,7 +13,7 @@ using testing::LiveProgram;
 
 constexpr std::uint8_t kReadOnce = live::kReads | live::kOnce;
 
-// One kernel for each of pages 0 to `pages` - 1.
+// Runs one kernel for each page from 0 to `pages` - 1.
 void circle(LiveProgram& program, std::size_t pages, std::uint8_t access) {
   for (std::size_t page = 0; page < pages; ++page) program.kernel({page}, access);
 }
@@ -61,7 +61,7 @@ TEST(InPlacePagesTest, PagesAreMovedThatAreUsedAgainBeforeThoseThatWouldLeave) {
   }
 }
 
-// As weights: one kernel of a step needs them on the device, the others do not.
+// Like weights: one kernel of a step needs each page on the device, three others read it once.
 TEST(InPlacePagesTest, PagesThatOnlySomeKernelsReadOnceStayForThese) {
   LiveProgram program(12);
   const auto step = [&program] {

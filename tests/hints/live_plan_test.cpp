@@ -48,14 +48,14 @@ TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
   program.sink.clear();
   for (int step = 0; step < 10; ++step) there_and_back(program, 12);
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
-  // Belady: of 12 pages and 8 chunks 4 leave on each way.
+  // Belady: with 12 pages and 8 chunks, 4 pages leave on each pass.
   EXPECT_EQ(program.sink.brought.size(), 80u);
   EXPECT_EQ(program.sink.evicted.size(), 80u);
   EXPECT_EQ(program.sink.waited.size(), 80u);
 }
 
 TEST(LivePlanTest, LruMovesMoreThanThePlanForTheSameStep) {
-  // In a circle the page that was used longest ago is the one that is needed next.
+  // In a circle, the page that was used longest ago is needed next.
   std::map<Policy, std::size_t> brought;
   for (const Policy policy : {Policy::kLru, Policy::kPlanned}) {
     LiveProgram program(8, policy);
@@ -75,7 +75,7 @@ TEST(LivePlanTest, NoPageLeavesThatIsNeededEarlierThanTheOneThatComes) {
   LiveProgram program(8);
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
   program.sink.clear();
-  // Pages 8 to 11 and back to 8: those that leave are the first four.
+  // Pages 8 to 11 and back to 8 come next, so the pages that leave are the first four.
   for (std::size_t page = 0; page < 8; ++page) program.kernel({page});
   for (const std::uintptr_t page : program.sink.evicted)
     EXPECT_LT(page, LiveProgram::at(8) / testing::kPage);
@@ -250,7 +250,7 @@ TEST(LivePlanTest, APageOfSmallBlocksStaysForAStepAfterTheirLastUse) {
   const LiveFigures before = program.plan.figures();
   program.sink.clear();
   for (int i = 0; i < 10; ++i) step();
-  // Of 12 pages and the 7 chunks that are left 5 leave on each way.
+  // With 12 pages and the 7 remaining chunks, 5 pages leave on each pass.
   EXPECT_EQ(program.sink.brought.size(), 100u);
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
 }
@@ -336,7 +336,7 @@ TEST(LivePlanTest, EveryPageLeavesADeviceThatIsAnotherProgramsForAWhile) {
   EXPECT_EQ(program.sink.evicted.size(), 3u) << "with the page of small blocks";
 }
 
-// Ten parameters that stay, and a temporary block for each, in the same place in every step.
+// Ten parameters that stay, and a temporary block for each, at the same address in every step.
 struct TemporaryBlocksTest : ::testing::Test {
   LiveProgram program{10};
 
@@ -368,7 +368,7 @@ TEST_F(TemporaryBlocksTest, PagesComeBeforeTheBlockIsAllocated) {
 }
 
 TEST_F(TemporaryBlocksTest, NoPageOfAParameterIsCopiedWhereTemporaryOnesWillBeFree) {
-  // Ten parameters and one temporary block at a time need 11 chunks at least; there are 10.
+  // Ten parameters and one temporary block at a time need at least 11 chunks; there are 10.
   for (int count = 0; count < 6; ++count) step();
   program.sink.clear();
   for (int count = 0; count < 10; ++count) step();
@@ -429,9 +429,9 @@ TEST(LivePlanTest, OfAGraphThatNeedsMoreThanTheDeviceHasThePagesOfItsFirstKernel
   EXPECT_EQ(program.sink.evicted.size(), 2u);
 }
 
-// With any events: no page of the kernel at hand leaves, or is on the host where the kernel touches
-// its bytes more than once. No page with a live block is discarded. A page that was asked for is
-// waited for before it is used.
+// Whatever the order of events, no page of the current kernel leaves, or stays on the host if the
+// kernel touches its bytes more than once. No page with a live block is discarded. A kernel that
+// uses a requested page waits for that page.
 TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
   for (int seed = 0; seed < testing::steps(12, 3); ++seed) {
     std::mt19937 random(seed);

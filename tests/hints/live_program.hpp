@@ -14,7 +14,7 @@ namespace uvm::testing {
 
 inline constexpr std::size_t kPage = kPageBytes;
 
-// Obeys every move, and checks that it may be made.
+// Records every move. Refuses a discard if the test says so.
 class RecordingSink final : public live::MoveSink {
  public:
   void evict(std::uintptr_t page, live::KernelNumber last_use) override {
@@ -72,7 +72,7 @@ class RecordingSink final : public live::MoveSink {
 
   std::map<std::uintptr_t, live::KernelNumber> last_uses;  // as of the last eviction
   std::map<std::uintptr_t, live::KernelNumber> freed_at;   // as of the last discard
-  std::map<std::uintptr_t, live::Arrival> arrivals;        // as of the last one
+  std::map<std::uintptr_t, live::Arrival> arrivals;        // as of the last arrival
   std::vector<std::uintptr_t> evicted;
   std::vector<std::uintptr_t> discarded;
   std::vector<std::uintptr_t> brought;
@@ -97,7 +97,7 @@ struct LiveProgram {
 
   static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }
 
-  // A kernel that uses the blocks that begin at these pages.
+  // Runs a kernel that uses the blocks that begin at these pages.
   void kernel(const std::vector<std::size_t>& pages, std::uint8_t access = kBoth,
               live::Launch launch = live::Launch::kKernel) {
     std::vector<live::UseRange> uses;
@@ -123,7 +123,7 @@ struct LiveProgram {
   }
   void free(std::size_t page) { plan.block_freed(log.freed(at(page))); }
 
-  // Bytes of each block that was not allocated; 0: a page.
+  // Size in bytes of each block that was not allocated; 0 means a page.
   std::size_t small_extent = 0;
   live::UseLog log{[this](std::uintptr_t address) {
     return live::BlockExtent{address / kPage * kPage, small_extent == 0 ? kPage : small_extent};

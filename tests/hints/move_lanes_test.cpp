@@ -158,7 +158,7 @@ TEST_F(MoveLanesTest, APageOfAPeerGoesOnToTheHostAfterItHasLeftAndBeforeItComesB
       << "it waits for nothing but the page";
   machine->waits.clear();
   lanes.to_device(7, Arrival::kCopied);
-  // For the page's way to the host, and for its first chunk.
+  // One wait for the page's move to the host, one for its first chunk.
   EXPECT_EQ(waits_of("stream lane waits for stream lane"), 2u);
 }
 
@@ -228,7 +228,7 @@ TEST_F(MoveLanesTest, AForkedChildDestroysNothingOfItsParent) {
     inherited.abandon();
   }
   EXPECT_EQ(machine->streams, 1);
-  // Here the parent's events are this process's.
+  // In this test, the parent's events belong to this process.
   while (!machine->events.empty()) (void)runtime.destroy_event(0, *machine->events.begin());
 }
 

@@ -50,7 +50,7 @@ TEST(PeerPagesTest, APageThatWasNotThereForAPeriodIsForgotten) {
   EXPECT_EQ(pages[2].peer, Page::kNoPeer);
 }
 
-// The model: a set of pages for each peer.
+// The model is a set of pages for each peer.
 TEST(PeerPagesTest, NoOrderOfCallsSendsMorePagesThanThereIsRoomForOrForgetsOne) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
@@ -101,7 +101,7 @@ TEST(PeerPagesTest, PagesLeaveToAPeerAsFarAsItHasRoomAndComeBackFromIt) {
   const live::LiveFigures before = program.plan.figures();
   for (int step = 0; step < 10; ++step) there_and_back(program, 12);
   const live::LiveFigures now = program.plan.figures();
-  // Of 12 pages and 8 chunks 4 leave on each way, at most 3 of them to the peer.
+  // With 12 pages and 8 chunks, 4 pages leave on each pass, at most 3 of them to the peer.
   EXPECT_EQ(now.evicted_pages - before.evicted_pages, 80u);
   EXPECT_EQ(now.pages_to_peers - before.pages_to_peers, 80 - program.sink.evicted.size());
   EXPECT_GE(now.pages_to_peers - before.pages_to_peers, 30u);

@@ -204,7 +204,7 @@ TEST_F(PlacementPlannerTest, PrefetchesStopWhenTheSoftBudgetIsBelievedFull) {
   EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)),
             HintPlan{});
   EXPECT_EQ(skipped(HintKind::kPrefetch, SkipReason::kNoCredit), 1u);
-  ledger_.set(base_, kPageBytes, Place::host());  // something left the device: its credit is back
+  ledger_.set(base_, kPageBytes, Place::host());  // a page left the device, so its credit is back
   EXPECT_EQ(plan_for.plan_use(base_ + 3 * kPageBytes, 2 * kPageBytes, Place::device(0)).size(), 1u);
 }
 

@@ -25,7 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr TurnRules kRules{.device_bytes = 100, .turn_ns = 20'000'000, .idle_ns = 10'000'000};
-// Nobody is idle, however slow the machine is.
+// No program counts as idle, however slow the machine is.
 constexpr TurnRules kPatientRules{
     .device_bytes = 100, .turn_ns = 5'000'000, .idle_ns = 600'000'000'000};
 
@@ -66,24 +66,24 @@ class SharedTurnsTest : public ::testing::Test {
   pid_t start(const std::function<void()>& program) {
     const pid_t child = fork();
     if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);  // some never end by themselves
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // some programs never end
       program();
       _exit(0);
     }
     return child;
   }
-  // The table that programs have joined, as any process of the user can have it.
+  // Maps the table that programs have joined. Any process of the user can do so.
   TurnTable& table() {
     const int descriptor = open(table_file().c_str(), O_RDWR | O_CLOEXEC);
     void* memory =
         mmap(nullptr, sizeof(TurnTable), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     EXPECT_NE(memory, MAP_FAILED);
-    return *static_cast<TurnTable*>(memory);  // until the process ends
+    return *static_cast<TurnTable*>(memory);  // mapped until the process ends
   }
   std::string table_file(const std::string& device = "card") const {
     return folder + "/uvmalloc-turns-2-" + std::to_string(geteuid()) + "-" + device;
   }
-  // Of a process that has not joined.
+  // Call this in a process that has not joined.
   bool is_table_locked() const {
     const int descriptor = open(table_file().c_str(), O_RDWR | O_CLOEXEC);
     struct flock lock {};
@@ -140,7 +140,7 @@ TEST_F(SharedTurnsTest, TurnsOfProgramsThatAreGoneAreNotThoseOfTheNext) {
       const auto turns = join(80);
       ++shared->ready;
       wait_for(shared->ready, 2);
-      kernel(*turns);  // the first of both has a turn
+      kernel(*turns);  // the first of the two gets a turn
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(result_of(child), 0);
@@ -182,13 +182,14 @@ TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
   const pid_t holder = start([&] { launch_for_ever(kLongTurns); });
   wait_for(shared->ready, 1);
   const pid_t waiter = start([&] { launch_for_ever(kPatientRules); });
-  // A table of its own for the look: closing a file of the table would drop the locks.
+  // Another process looks at the table, because this process would drop its locks when it closes a
+  // file of the table.
   const pid_t look = start([this] {
     const TurnTable& words = table();
     while (words.programs[1].waits_since_ns == 0) std::this_thread::sleep_for(1ms);
   });
   EXPECT_EQ(result_of(look), 0);
-  do {  // it asks from time to time, and is not to be stopped while it has the lock
+  do {  // stops the waiter at a moment without the lock
     kill(waiter, SIGCONT);
     std::this_thread::sleep_for(1ms);
     kill(waiter, SIGSTOP);
@@ -204,8 +205,8 @@ TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
   result_of(waiter);
 }
 
-// As a broken program could: it has the turn, makes use of it, has waited longest and is never
-// gone.
+// A broken program could write this: it has the turn, uses the turn, has waited longest and never
+// ends.
 TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
   const pid_t liar = start([this] {
     const auto turns = join(80);
@@ -231,9 +232,8 @@ TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
 TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithoutTurns) {
   const pid_t holder = start([this] {
     const auto turns = join(80, kLongTurns);
-    wait_for(shared->ready, 1);  // nobody could join later
-    kernel(
-        *turns);  // the turn is its own, so it asks for the lock no more, which would give it back
+    wait_for(shared->ready, 1);  // no program could join later
+    kernel(*turns);              // takes the turn, because a later request would release the lock
     struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_start = kMostPrograms;

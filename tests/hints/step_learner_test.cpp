@@ -23,7 +23,7 @@ struct StepLearnerTest : ::testing::Test {
     log.add_kernel(uses);
     learner.kernel_added();
   }
-  // The addresses of the blocks that are expected.
+  // Returns the addresses of the blocks that the learner expects.
   std::vector<std::uintptr_t> coming(std::uint64_t kernels_ahead) const {
     std::vector<std::uintptr_t> blocks;
     learner.each_coming_use(
@@ -63,14 +63,14 @@ TEST_F(StepLearnerTest, TemporaryBlocksMayLieElsewhereInEachStep) {
   EXPECT_EQ(learner.times_lost(), 0u);
   allocate(900);
   kernel({0, 900});
-  // The block of this step, at its new address, is used by the last kernel of the step.
+  // The last kernel of the step uses this step's block, at its new address.
   EXPECT_EQ(coming(23), (std::vector<std::uintptr_t>{at(0), at(900)}));
-  // The next one is not allocated yet: it is expected where it was one step before.
+  // The next block is not allocated yet, so it is expected at its address in the step before.
   EXPECT_EQ(coming(1), (std::vector<std::uintptr_t>{at(1), at(251)}));
 }
 
 TEST_F(StepLearnerTest, AStepMayReplaceAllOfItsBlocks) {
-  // As `values[k] = f(values[k])` for 12 of them: no block is used by two steps in the same role.
+  // Like `values[k] = f(values[k])` for 12 values: no block has the same role in two steps.
   std::vector<std::size_t> place(12);
   std::size_t next = 0;
   for (std::size_t& page : place) allocate(page = next++);

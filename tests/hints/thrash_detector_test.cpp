@@ -27,9 +27,9 @@ struct TestClock final : StepClock {
 
 constexpr std::uint64_t kDeviceBytes = 1'000'000'000;
 
-// Steps of 10 kernels, which may take twice as long as with memory enough.
+// Steps of 10 kernels, which may take twice the time with enough memory.
 struct ThrashDetectorTest : ::testing::Test {
-  ThrashDetectorTest() { kernel(milliseconds(0), 0, 10); }  // the beginning of the first step
+  ThrashDetectorTest() { kernel(milliseconds(0), 0, 10); }  // begins the first step
 
   void kernel(milliseconds time, std::uint64_t moved_bytes, std::uint64_t step_kernels) {
     clock.now += time;
@@ -37,7 +37,7 @@ struct ThrashDetectorTest : ::testing::Test {
     detector.kernel_added(step_kernels, moved, kDeviceBytes, clock);
     if (const auto verdict = detector.take_verdict()) verdicts.push_back(*verdict);
   }
-  // Of 100 ms.
+  // Runs a step of 100 ms.
   void step(std::uint64_t moved_bytes) {
     for (int i = 0; i < 10; ++i) kernel(milliseconds(10), moved_bytes / 10, 10);
   }
@@ -50,11 +50,12 @@ struct ThrashDetectorTest : ::testing::Test {
     return count;
   }
 
-  // At 12 bytes in a nanosecond 100 ms are 1.2 GB.
-  static constexpr std::uint64_t kCalm = 240'000'000;        // 1.25 times as long
+  // Bytes that a step of 100 ms moves. At 12 bytes/ns, 1.2 GB take 100 ms. The comments compare the
+  // step's time with its time with enough memory.
+  static constexpr std::uint64_t kCalm = 240'000'000;        // 1.25 times
   static constexpr std::uint64_t kBetween = 480'000'000;     // 1.67 times
-  static constexpr std::uint64_t kSlow = 900'000'000;        // four times
-  static constexpr std::uint64_t kVerySlow = 1'080'000'000;  // ten times
+  static constexpr std::uint64_t kSlow = 900'000'000;        // 4 times
+  static constexpr std::uint64_t kVerySlow = 1'080'000'000;  // 10 times
   static constexpr std::uint64_t kNothingElse = 1'200'000'000;
 
   ThrashDetector detector{2};

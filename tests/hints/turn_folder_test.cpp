@@ -44,7 +44,7 @@ TEST_F(TurnFolderTest, OnlyAnAbsolutePathOfAFolderServes) {
 }
 
 TEST_F(TurnFolderTest, AFolderOfAnotherUserDoesNotServe) {
-  // Root may give one away; for others the root's folder is one.
+  // Root gives a folder to another user. For other users, "/" is such a folder.
   const std::string other = geteuid() == 0 ? make("given", 0755) : "/";
   if (geteuid() == 0) {
     ASSERT_EQ(chown(other.c_str(), 65534, 65534), 0);

@@ -88,7 +88,7 @@ TEST_F(TurnsTest, AnIdleHolderLosesItsTurnToTheOneThatHasWaitedLongest) {
   EXPECT_EQ(turns.before_kernel(idle, 132 + kIdle), Answer::kWaits);
 }
 
-// It may be stopped, and then nobody else would ever be the one that has waited longest.
+// A stopped program could otherwise stay the one that has waited longest, and block all others.
 TEST_F(TurnsTest, AWaiterThatTakesNoTurnDelaysTheNextByItsIdleTime) {
   const std::size_t holder_program = join(60);
   const std::size_t stopped = join(60);
@@ -157,11 +157,10 @@ TEST(TurnRulesTest, AWaitLastsForTheLongestTurnsOfAllPrograms) {
   EXPECT_EQ(small.longest_wait_ns(3), 3 * 66'000'000'000u);
 }
 
-// Programs that launch, sleep, leave and come in any order. Beside the table a list says who was
-// told to run.
+// Programs launch, sleep, leave and join in any order. The test itself records which programs wait.
 TEST_F(TurnsTest, InAnyOrderOneProgramRunsAndNobodyWaitsForever) {
   std::mt19937 random(1);
-  std::map<std::size_t, std::uint64_t> waiting;  // since when
+  std::map<std::size_t, std::uint64_t> waiting;  // by program: waits since
   std::vector<std::size_t> here;
   std::uint64_t now = 1;
   std::uint64_t longest = 0;
@@ -195,7 +194,7 @@ TEST_F(TurnsTest, InAnyOrderOneProgramRunsAndNobodyWaitsForever) {
     }
     longest = std::max(longest, now - since);
   }
-  // Each of five others has a turn, and is idle or asked late before it yields.
+  // Each of five other programs has a turn, and may be idle or ask late before it yields.
   EXPECT_LT(longest, 5 * (kTurn + 20 * kIdle));
 }
 

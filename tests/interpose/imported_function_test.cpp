@@ -33,7 +33,7 @@ TEST(ImportedFunction, ALibraryCallsTheReplacementAndEverybodyElseTheOriginal) {
   EXPECT_EQ(uvmalloc_test_answer(), 1);
 }
 
-// The mappings of a library, as "rw-p" and so on.
+// Returns the protections of a library's mappings, such as "rw-p".
 std::vector<std::string> protections_of(const std::string& library) {
   std::vector<std::string> out;
   std::ifstream maps("/proc/self/maps");

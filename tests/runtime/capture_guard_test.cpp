@@ -1,4 +1,4 @@
-// The guard between beginnings of captures and calls that would invalidate them.
+// The guard keeps the beginning of a capture apart from calls that would invalidate the capture.
 #include <gtest/gtest.h>
 
 #include "runtime/capture_guard.hpp"

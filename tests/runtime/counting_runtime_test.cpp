@@ -10,7 +10,7 @@ namespace {
 using testing::FakeMachine;
 using testing::FakeRuntime;
 
-// Every call of the interface, once, with arguments that the fake machine accepts.
+// Makes every call of the interface once, with arguments that the fake machine accepts.
 void make_every_call(const DeviceRuntime& runtime) {
   DeviceDescription description;
   MemoryFigures figures;
@@ -48,7 +48,7 @@ void make_every_call(const DeviceRuntime& runtime) {
 }
 
 TEST(CountingRuntime, WhetherADeviceHasAContextIsAskedOfTheRuntimeAndNotCounted) {
-  // A runtime that does not say has no contexts, and can always be given work.
+  // A runtime that says nothing about contexts has none, and takes work at any time.
   CountingRuntime runtime(std::make_unique<FakeRuntime>(std::make_shared<FakeMachine>(1)));
   EXPECT_TRUE(runtime.has_context(0));
   EXPECT_TRUE(runtime.calls().empty());

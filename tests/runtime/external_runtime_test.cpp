@@ -1,4 +1,5 @@
-// Tables of operations: which are accepted, what is passed on, and what is served without one.
+// Tables of operations: which tables are accepted, what is passed on, and what works without a
+// table's operation.
 #include "runtime/external/external_runtime.hpp"
 
 #include <gtest/gtest.h>
@@ -15,9 +16,9 @@
 namespace uvm::external {
 namespace {
 
-// What a table does, and what it was called with.
+// Sets what a table returns, and records its calls.
 struct Recorder {
-  int code = 0;  // that every operation returns
+  int code = 0;  // every operation returns this
   int devices = 2;
   int migrates = 1;
   int initialized = 0;
@@ -41,7 +42,7 @@ void* address(std::uintptr_t number) {
   return reinterpret_cast<void*>(number);
 }
 
-// The groups that are required.
+// Returns a table with the required groups only.
 uvmalloc_runtime_operations required() {
   uvmalloc_runtime_operations table{};
   table.struct_bytes = sizeof table;
@@ -52,7 +53,7 @@ uvmalloc_runtime_operations required() {
     return 0;
   };
   table.describe = [](void* context, int device, uvmalloc_runtime_device* out) {
-    std::memset(out->name, 'x', sizeof out->name);  // without an end
+    std::memset(out->name, 'x', sizeof out->name);  // without a terminating zero
     out->total_bytes = 100;
     out->managed_memory = out->concurrent_managed_access = out->discard = 1;
     out->migrates_on_fault = recorder(context).migrates;
@@ -333,7 +334,7 @@ TEST_F(ExternalRuntimeTest, EachErrorHasItsKindAndKeepsItsNameAndNumber) {
       {UVMALLOC_RUNTIME_NOT_USABLE, RuntimeError::kNotUsable},
       {UVMALLOC_RUNTIME_CAPTURE, RuntimeError::kCapture},
       {UVMALLOC_RUNTIME_OTHER, RuntimeError::kOther},
-      {UVMALLOC_RUNTIME_OK, RuntimeError::kOther},  // of a code that is no success
+      {UVMALLOC_RUNTIME_OK, RuntimeError::kOther},  // kind OK for an error code
       {77, RuntimeError::kOther},
   };
   for (auto [kind, error] : kKinds) {

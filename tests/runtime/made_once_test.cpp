@@ -1,4 +1,4 @@
-// Values that a process makes once, also around a fork.
+// Values that a process makes once, also if it forks.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -12,8 +12,8 @@
 namespace uvm {
 namespace {
 
-// What a child that is forked here returns. It ends by an alarm if it waits for its parent's
-// thread.
+// Runs `body` in a forked child and returns its result. An alarm ends a child that waits for a
+// thread of its parent.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -26,7 +26,7 @@ int in_child(const std::function<int()>& body) {
 }
 
 TEST(MadeOnceTest, TheValueIsMadeOnceAndForAll) {
-  static MadeOnce<int> once;  // for good
+  static MadeOnce<int> once;  // never destroyed
   int& first = once.get([] { return std::make_unique<int>(1); });
   int& second = once.get([] { return std::make_unique<int>(2); });
   EXPECT_EQ(first, 1);
@@ -34,7 +34,7 @@ TEST(MadeOnceTest, TheValueIsMadeOnceAndForAll) {
 }
 
 TEST(MadeOnceTest, AnotherThreadWaitsForTheOneThatMakesIt) {
-  static MadeOnce<int> once;  // for good
+  static MadeOnce<int> once;  // never destroyed
   std::unique_ptr<testing::WaitingThread> other;
   int seen = 0;
   once.get([&] {
@@ -48,17 +48,17 @@ TEST(MadeOnceTest, AnotherThreadWaitsForTheOneThatMakesIt) {
 }
 
 TEST(MadeOnceTest, AfterAnExceptionTheNextCallMakesIt) {
-  static MadeOnce<int> once;  // for good
+  static MadeOnce<int> once;  // never destroyed
   const auto fails = []() -> std::unique_ptr<int> { throw std::runtime_error("no"); };
   EXPECT_THROW(once.get(fails), std::runtime_error);
   EXPECT_EQ(once.get([] { return std::make_unique<int>(3); }), 3);
 }
 
 TEST(MadeOnceTest, AChildThatIsForkedMeanwhileHasTheLostValueAndDoesNotWait) {
-  static MadeOnce<int> once;  // for good
+  static MadeOnce<int> once;  // never destroyed
   int in_the_child = 0;
   once.get([&] {
-    // As another thread would, whose child has this thread no more.
+    // Forks in another thread, so the child does not have this thread.
     std::thread([&] {
       in_the_child = in_child([&] {
         return once.get([] { return std::make_unique<int>(1); },

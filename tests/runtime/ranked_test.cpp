@@ -1,5 +1,5 @@
-// Locks taken in the wrong order, and lines written with a lock held, end the process in builds
-// that check ranks.
+// Locks taken in the wrong order, and lines logged with a lock held, end the process in builds that
+// check ranks.
 #include "runtime/ranked.hpp"
 
 #include <gtest/gtest.h>

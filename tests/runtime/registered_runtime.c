@@ -1,5 +1,5 @@
 /* Runtimes in shared objects, most of them unusable. A copy of this object under another name is
- * another object; UVM_TEST_TABLE decides when it is asked which kind it is. */
+ * another object; UVM_TEST_TABLE selects its kind when the table is requested. */
 #include <stdlib.h>
 #include <string.h>
 #include <uvmalloc/uvmalloc_runtime.h>

@@ -1,5 +1,5 @@
-// Runtimes by the path of a shared object: what is opened, and what is said of objects that are
-// none.
+// Runtimes by the path of a shared object: which objects are opened, and what the error says of
+// others.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <math.h>
@@ -23,7 +23,7 @@ class RuntimeLibrary : public ::testing::Test {
   void TearDown() override { unsetenv("UVM_TEST_TABLE"); }
 
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  // An object of its own, which answers by `table`.
+  // Returns the path of a copy of the object that answers by `table`.
   std::string object(const std::string& table) const {
     setenv("UVM_TEST_TABLE", table.c_str(), 1);
     std::filesystem::copy_file(UVM_REGISTERED_RUNTIME, path(table + ".so"));

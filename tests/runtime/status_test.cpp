@@ -1,4 +1,4 @@
-// What the words of the runtime interface look like to people.
+// How the values of the runtime interface read as text.
 #include <gtest/gtest.h>
 
 #include <uvmalloc/device_runtime.hpp>
@@ -31,7 +31,7 @@ TEST(Advice, HasANameForEachValue) {
   EXPECT_EQ(to_string(static_cast<Advice>(0)), "unknown");
 }
 
-// Adds a runtime that no machine has, as the static object of a third party's library would.
+// Adds a runtime that no machine has, like a static object in a third party's library.
 const RuntimeRegistration kAbsent("absent", [](std::string* reason) {
   *reason = "not on this machine";
   return std::unique_ptr<DeviceRuntime>();

@@ -20,7 +20,7 @@ void set(Map* map, std::uintptr_t base, std::size_t size_bytes, int value) {
   map->each(at(base), size_bytes, [&](Entry& entry) { entry = value; });
 }
 
-// 0: no entry, or one that nobody has set.
+// Returns the value at the address, or 0 if it has no entry or an unset entry.
 int value_at(const Map& map, std::uintptr_t address) {
   const Entry* entry = map.find(at(address));
   return entry == nullptr ? 0 : entry->load();

@@ -1,4 +1,4 @@
-// What a pass that is not timed finds of allocators that are wrong in a known way.
+// What a pass that is not timed finds in allocators with known faults.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace uvm::bench {
 namespace {
 
-// Blocks one behind the other, until `capacity_bytes` are out.
+// Gives blocks at increasing addresses, until `capacity_bytes` are given.
 class IncreasingAdapter {
  public:
   explicit IncreasingAdapter(std::size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
@@ -37,7 +37,7 @@ class IncreasingAdapter {
   std::uintptr_t next_ = 0x1000;
 };
 
-// Each begins 100 bytes behind the one before.
+// Each block begins 100 bytes after the block before it.
 class OverlappingAdapter final : public IncreasingAdapter {
  public:
   OverlappingAdapter() : IncreasingAdapter(1u << 20) { step_ = 100; }
@@ -73,8 +73,8 @@ TEST(CheckedPass, RequestsThatFailAreCountedAndNotFreed) {
   EXPECT_TRUE(allocator.freed_on.empty());
 }
 
-// The second lies over the first, the third over the second alone, which is live with nobody's
-// leave: what is compared with are blocks that lay over none.
+// The second block overlaps the first. The third block overlaps only the second, and the check
+// compares only with blocks that overlapped none.
 TEST(CheckedPass, BlocksOverOthersThatAreLiveAreCounted) {
   OverlappingAdapter allocator;
   EXPECT_EQ(check(allocator, three_blocks()).overlapping_blocks, 1u);

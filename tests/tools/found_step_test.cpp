@@ -1,4 +1,4 @@
-// Recordings made by hand, in which a step is found by what it repeats.
+// Handwritten recordings in which repeated kernels reveal the step.
 #include "tools/oversubscription/found_step.hpp"
 
 #include <gtest/gtest.h>
@@ -26,13 +26,13 @@ using uvmsim::replay::Recording;
 
 constexpr std::size_t kStepKernels = 9;
 
-// Blocks 0 to 2 stay, block 3 is there for a part of each step. The duration of a kernel is the
-// number of its step.
+// Blocks 0 to 2 stay; block 3 exists for a part of each step. A kernel's duration is the number of
+// its step.
 class FoundStepTest : public ::testing::Test, protected MadeRecording {
  protected:
   FoundStepTest() : MadeRecording(4) {
     add_allocation(3, EventKind::kFree);
-    add_kernel({2, 1, 0}, 1000);  // what comes before all steps
+    add_kernel({2, 1, 0}, 1000);  // before all steps
   }
 
   void add_steps(std::uint64_t first, std::uint64_t last) {
@@ -46,7 +46,7 @@ class FoundStepTest : public ::testing::Test, protected MadeRecording {
     }
   }
 
-  // The durations of its kernels.
+  // Returns the durations of the step's kernels.
   static std::vector<std::uint64_t> step_of(const Recording& found) {
     EXPECT_EQ(found.marks.size(), 2U);
     std::vector<std::uint64_t> result;

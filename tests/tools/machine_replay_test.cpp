@@ -1,4 +1,4 @@
-// A trace with kernels, written by the recorder, as a recording for the simulated machine.
+// The recorder's trace with kernels becomes a recording for the simulated machine.
 #include "tools/machine_replay/trace_recording.hpp"
 
 #include <gtest/gtest.h>

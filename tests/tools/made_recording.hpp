@@ -1,4 +1,4 @@
-// Recordings made by hand, and a machine whose times are easy to count.
+// Handwritten recordings, and a machine with times that are easy to count.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace uvm::testing {
 
-// Copies at 2 bytes a nanosecond, kernels by their own time alone.
+// Copies run at 2 bytes/ns; kernels cost only the time that the recording states.
 inline constexpr std::uint64_t kCopyNs = uvmsim::kBlockBytes / 2;
 
 inline uvmsim::MachineProfile copying_machine() {
@@ -25,7 +25,7 @@ inline uvmsim::MachineProfile copying_machine() {
   return profile;
 }
 
-// An allocation for each block, all made before the only step, which goes on to the next mark.
+// One allocation for each block, all before the only step, which lasts until the next mark.
 struct MadeRecording {
   explicit MadeRecording(std::uint32_t blocks) {
     recording.streams.push_back({0});

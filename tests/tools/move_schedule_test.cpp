@@ -1,4 +1,4 @@
-// Moves on small orders of uses: exact ones, and beside the best that any order of evictions gives.
+// Moves for small orders of uses: exact moves, and comparisons with the best order of evictions.
 #include "tools/oversubscription/move_schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -71,8 +71,8 @@ TEST(MoveScheduleTest, OfBlocksThatCostUnequallyTheOneLeavesThatIsAwayLongestFor
   UseOrder order = reads({0, 1, 2, 3, 3, 0, 1, 2});
   order.kernels[5][0].live_bytes = 10;
   const ScheduleOptions options{.chunks = 3};
-  // Away for 2, 3 and 4 kernels, for 20, 200 and 200 bytes; with 1000 more for a move the cost is
-  // nearly the same.
+  // Blocks 0, 1 and 2 are away for 2, 3 and 4 kernels, and cost 20, 200 and 200 bytes. With 1000
+  // bytes more for each move, the costs are nearly equal.
   EXPECT_EQ(schedule_moves(order, options, FurthestUse()).moves[3].victim, 2U);
   EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(0)).moves[3].victim, 0U);
   EXPECT_EQ(schedule_moves(order, options, CheapestAbsence(1000)).moves[3].victim, 2U);
@@ -96,7 +96,8 @@ TEST(MoveScheduleTest, WhatIsOnlyReadIsNotCopiedBackWhereTheHostKeepsIt) {
 }
 
 TEST(MoveScheduleTest, AnAbsenceIsMeasuredInTimeWhereThatIsAsked) {
-  // Away for 2, 3 and 4 kernels, the last of which are short. Block 0 costs a third of the others.
+  // Blocks 0, 1 and 2 are away for 2, 3 and 4 kernels, and the last kernels are short. Block 0
+  // costs a third of the others.
   UseOrder order = reads({0, 1, 2, 3, 3, 0, 1, 2});
   order.kernels[5][0].live_bytes = 40;
   order.kernel_ns = {1, 1, 1, 100, 1, 1, 1, 1};
@@ -148,8 +149,9 @@ TEST(MoveScheduleTest, ABlockComesBackNoSoonerThanItHasLeft) {
   EXPECT_EQ(returns, 1U);
 }
 
-// The fewest bytes over every choice of evictions, all arrivals on demand: sets of blocks on the
-// device after each kernel, with the cheapest way to each. It shares nothing with the scheduler.
+// Returns the fewest bytes over every choice of evictions, with all arrivals on demand. Follows the
+// sets of blocks on the device after each kernel, with the cheapest way to each set. Shares no code
+// with the scheduler.
 std::uint64_t fewest_bytes(const UseOrder& order, std::size_t chunks) {
   const auto live_at = [&](std::uint32_t block, std::size_t kernel) {
     for (; kernel < order.kernels.size(); ++kernel)

@@ -33,8 +33,8 @@ TEST(MoveTimingTest, ABlockLeavesRightAfterItsLastUseAndAnotherArrivesAsSoonAsTh
   const UseOrder order = writes({0, 1, 1, 1, 2});
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 2}, FurthestUse());
   const MoveTiming timing = ahead_of_need(order, schedule, kByteANanosecond);
-  // Block 0 is there at 100, used until 200 and away at 300. Block 2 is there at 400, and used at
-  // 500.
+  // Block 0 arrives by 100, is used until 200 and is away by 300. Block 2 arrives by 400 and is
+  // used at 500.
   const std::vector<TimedCall> expected = {{0, true, 0}, {1, true, 1}, {2, false, 2}, {2, true, 2}};
   EXPECT_EQ(timing.calls, expected);
   EXPECT_EQ(timing.chunk_from, (std::vector<std::uint32_t>{kFreeChunk, kFreeChunk, 2}));
@@ -49,7 +49,8 @@ TEST(MoveTimingTest, OnDemandEachMoveIsSentAtItsNeed) {
 }
 
 TEST(MoveTimingTest, AKernelWaitsForACopyThatCannotBeSooner) {
-  // Every kernel needs the only chunk: a copy out and a copy in before each but the first.
+  // Every kernel needs the only chunk, so a copy out and a copy in come before each kernel except
+  // the first.
   const UseOrder order = writes({0, 1, 0, 1});
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 1}, FurthestUse());
   const MoveTiming timing = ahead_of_need(order, schedule, kByteANanosecond);
@@ -67,11 +68,11 @@ TEST(MoveTimingTest, TheDriversOwnWorkRunsBesideCopies) {
 }
 
 TEST(MoveTimingTest, BothWaysAreUsedAtOnce) {
-  // Blocks 0 and 1 leave for 2 and 3, which come while the next one leaves.
+  // Blocks 0 and 1 leave for blocks 2 and 3. Block 2 arrives while block 1 leaves.
   const UseOrder order = writes({0, 1, 4, 4, 4, 4, 2, 3});
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 3}, FurthestUse());
   const MoveTiming timing = ahead_of_need(order, schedule, kByteANanosecond);
-  // Three copies bring 0, 1 and 4 until 300. All else is done behind kernels.
+  // Three copies bring blocks 0, 1 and 4 until 300 ns. Kernels hide all other copies.
   EXPECT_EQ(timing.predicted_ns, 900U);
 }
 
@@ -80,8 +81,8 @@ TEST(MoveTimingTest, TheFastestPlanIsTakenAndOfEqualOnesTheSmallest) {
   const FurthestUse furthest;
   const std::array<const VictimChoice*, 2> choices = {&recent, &furthest};
   const UseOrder round = writes({0, 1, 2, 0, 1, 2, 0, 1, 2});
-  // A block that was just used leaves too late for the next kernel. So the plan with more copies
-  // is faster here.
+  // A block that was just used leaves too late for the next kernel, so the plan with more copies is
+  // faster here.
   const MoveSchedule longer = schedule_moves(round, {.chunks = 2}, recent);
   const MoveSchedule expected = schedule_moves(round, {.chunks = 2}, furthest);
   EXPECT_GT(longer.arriving_bytes, expected.arriving_bytes);
@@ -89,13 +90,13 @@ TEST(MoveTimingTest, TheFastestPlanIsTakenAndOfEqualOnesTheSmallest) {
             ahead_of_need(round, expected, kByteANanosecond).predicted_ns);
   const TimedSchedule found = fastest(round, {.chunks = 2}, kByteANanosecond, choices);
   EXPECT_EQ(found.schedule.arriving_bytes, longer.arriving_bytes);
-  // Copies that take no time are no reason to move more.
+  // If copies take no time, more moves have no advantage.
   const TimedSchedule equal = fastest(round, {.chunks = 2}, MoveCosts{}, choices);
   EXPECT_EQ(equal.timing.predicted_ns, 900U);
   EXPECT_EQ(equal.schedule.arriving_bytes, expected.arriving_bytes);
 }
 
-// Does what the calls say, one after another, and reports every rule that they break.
+// Runs the calls one after another, and reports every rule that they break.
 class Device {
  public:
   Device(const UseOrder& order, const MoveSchedule& schedule, const MoveTiming& timing,

@@ -1,4 +1,4 @@
-// uvmalloc_replay as a program, on the simulated device: exit codes and what it says.
+// The program uvmalloc_replay on the simulated device: its exit codes and its output.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

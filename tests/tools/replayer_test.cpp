@@ -1,4 +1,4 @@
-// A replay asks a target for what the trace says, in its order, and finds what a wrong target does.
+// A replay makes the requests of the trace in their order, and finds the faults of a wrong target.
 #include "tools/replay/replayer.hpp"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace uvm::replay {
 namespace {
 
-// Hands out increasing addresses and writes down what it is asked for.
+// Gives out increasing addresses and records its requests.
 class RecordingTarget : public ReplayTarget {
  public:
   void prepare(std::span<const ReplayStream> streams) override {
@@ -49,13 +49,13 @@ class RecordingTarget : public ReplayTarget {
   std::size_t capacity_bytes = 1u << 20;
 };
 
-// Every block is the same one.
+// Gives the same block for every request.
 class StuckTarget final : public RecordingTarget {
  public:
   void* allocate(Facade, int, std::size_t, int) override { return address(0x7000); }
 };
 
-// Gives blocks and then knows none of them.
+// Gives blocks, and later refuses every call about them.
 class RefusingTarget final : public RecordingTarget {
  public:
   bool free(void*) override { return false; }

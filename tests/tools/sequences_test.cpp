@@ -26,8 +26,8 @@ std::vector<Asked> asked_in_step(const OperationSequence& sequence, std::size_t 
   return asked;
 }
 
-// Sizes of what is live behind the last operation, sorted. A free of what is not live, or of
-// another size, fails.
+// Returns the sorted sizes of the blocks that are live after the last operation. A free of a block
+// that is not live, or with another size, fails the test.
 std::vector<std::uint64_t> live_at_end(const OperationSequence& sequence) {
   std::map<std::uint32_t, std::uint64_t> live;
   for (const Operation& operation : sequence.operations) {
@@ -45,7 +45,7 @@ std::vector<std::uint64_t> live_at_end(const OperationSequence& sequence) {
   return sizes;
 }
 
-// A parameter and, from the first step on, its gradient, which the next step frees.
+// A parameter, and from the first step on its gradient, which the next step frees.
 OperationSequence training() {
   OperationSequence sequence;
   sequence.allocate(0, 1000);
@@ -105,7 +105,7 @@ TEST(RandomBeginningTest, BlocksAreAddedToTheFirstStepAndStay) {
   EXPECT_TRUE(any_inside);
 }
 
-// The block that a step frees first is the one that the step before left first.
+// The block that a step frees first is the block that the step before left first.
 TEST(RepeatStepsTest, WhatAStepFreesIsWhatTheOneBeforeLeftOldestFirst) {
   OperationSequence sequence;
   sequence.allocate(0, 512);
@@ -147,7 +147,7 @@ TEST(RepeatStepsTest, SeveralStepsAreRepeatedInTurn) {
   const std::vector<Asked> second = asked_in_step(sequence, 1);
   repeat_steps(sequence, 0, 2);
   ASSERT_EQ(sequence.step_begins.size(), 6u);
-  // Where the first began there was no gradient, so it begins with the free of one.
+  // The first step began without a gradient, so its repetition begins with the free of a gradient.
   std::vector<Asked> repeated = {{OperationKind::kFree, 1000, 0}};
   repeated.insert(repeated.end(), first.begin(), first.end());
   for (std::size_t i : {2u, 4u}) EXPECT_EQ(asked_in_step(sequence, i), repeated) << i;

@@ -19,7 +19,7 @@ using uvmsim::replay::Recording;
 
 constexpr std::uint64_t kKernelNs = 10'000'000;
 
-// A step of one kernel for each block, all of the same length.
+// One step: a kernel for each block, all of the same length.
 Recording program(std::uint32_t blocks) {
   testing::MadeRecording made(blocks);
   for (std::uint32_t block = 0; block < blocks; ++block) made.add_kernel({block}, kKernelNs);
@@ -36,8 +36,8 @@ TEST(TwoProgramsTest, EachTurnBringsAndTakesAwayTheMemoryOfOneProgram) {
   EXPECT_EQ(found.steps[1], (turn_ns + 2 * kKernelNs - 1) / (2 * kKernelNs));
   EXPECT_EQ(found.alone_ns, (3 * found.steps[0] + 2 * found.steps[1]) * kKernelNs);
   EXPECT_EQ(found.moved_bytes, 2 * 5 * kBlockBytes);
-  // All of it leaves while the host waits. Of what comes only the first block does not come beside
-  // a kernel.
+  // The host waits while all blocks leave. Of the blocks that arrive, only the first arrives
+  // without a kernel beside it.
   EXPECT_EQ(found.turns_ns, found.alone_ns + (5 + 2) * kCopyNs);
   EXPECT_GT(found.driver_ns, found.turns_ns);
 }

@@ -1,4 +1,4 @@
-// Recordings made by hand: what a step uses, and what each policy makes of it with less memory.
+// Handwritten recordings: what a step uses, and what each policy does with less memory.
 #include "tools/oversubscription/what_if.hpp"
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ TEST_F(WhatIfTest, APlanMovesWhatBeladyMovesAndHidesItBehindKernels) {
   EXPECT_EQ(lru.to_device_bytes, 4 * kBlockBytes);
   EXPECT_EQ(lru.faults, 0U);
   const StepFigures planned = shorter.step("planned", 3 * kBlockBytes);
-  // Three turns of four kernels have four arrivals: those of a block that has just been used.
+  // Belady evicts the block that was just used, so three rounds of four kernels have four arrivals.
   EXPECT_LE(planned.to_device_bytes, 2 * kBlockBytes);
   EXPECT_GT(planned.to_device_bytes, 0U);
   EXPECT_EQ(planned.faults, 0U);
@@ -121,21 +121,22 @@ TEST_F(WhatIfTest, APlanMovesWhatBeladyMovesAndHidesItBehindKernels) {
 }
 
 TEST_F(WhatIfTest, ARunningProgramIsPlannedOnceItsStepIsKnown) {
-  // In a circle, so that the oldest block is always the next one.
+  // In a circle, the oldest block is always needed next.
   for (int round = 0; round < 4; ++round)
     for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 10 * kCopyNs);
   const WhatIf shorter = what_if();
   const StepFigures driver = shorter.step("driver", 3 * kBlockBytes);
   const StepFigures live = shorter.step("auto", 3 * kBlockBytes);
   EXPECT_EQ(driver.to_device_bytes, 16 * kBlockBytes);
-  // A program leaves a part of the device free, here a whole block: Belady with two blocks.
+  // A program leaves part of the device free, here a whole block, so this is Belady with two
+  // blocks.
   EXPECT_LE(live.to_device_bytes, 11 * kBlockBytes);
   EXPECT_EQ(live.faults, 0U);
   EXPECT_LT(live.step_ns, driver.step_ns);
 }
 
 TEST_F(WhatIfTest, AStepFreesTheBlocksThatTheStepBeforeHasLeft) {
-  // The step frees block 0, which was there before, and leaves block 1 to the next one.
+  // The step frees block 0 of the step before, and leaves block 1 to the next step.
   add_kernel({0}, 10);
   add_allocation(0, EventKind::kFree);
   add_allocation(1, EventKind::kFree);
@@ -150,8 +151,8 @@ TEST_F(WhatIfTest, AStepFreesTheBlocksThatTheStepBeforeHasLeft) {
 }
 
 TEST_F(WhatIfTest, WhatIsOnlyReadIsNotCopiedBack) {
-  // Each use needs the only chunk. The first time a block leaves it comes from nowhere, so that it
-  // is copied then; that is over before the measured steps.
+  // Each use needs the only chunk. A block that leaves for the first time has no copy on the host,
+  // so it is copied then, before the measured steps.
   for (std::uint32_t block = 0; block < 3; ++block) add_kernel({block}, 10 * kCopyNs, UVMSIM_READ);
   const WhatIf reads = what_if();
   EXPECT_EQ(reads.step("driver", kBlockBytes).to_host_bytes, 3 * kBlockBytes);
@@ -196,7 +197,7 @@ TEST_F(WhatIfTest, TheSmallestMemoryIsThatOfTheFirstStepWithinTheRatio) {
 }
 
 TEST_F(WhatIfTest, CopiesAreHiddenInBothDirectionsWhereKernelsAreLong) {
-  // A chunk less than there are blocks, and kernels that are as long as three copies.
+  // One chunk fewer than blocks, and kernels as long as three copies.
   for (int round = 0; round < 3; ++round)
     for (std::uint32_t block = 0; block < 4; ++block) add_kernel({block}, 3 * kCopyNs);
   const WhatIf hidden = what_if();
@@ -268,8 +269,8 @@ TEST_F(WhatIfTest, StateThatIsMovedByHandIsThereForTheOptimizerAlone) {
   EXPECT_EQ(state.figures.copied_bytes, 2 * kBlockBytes);
 }
 
-// Blocks 0 and 1 are weights, 2 and 3 the optimizer's state, 4 an activation, 5 a gradient, and 6
-// to 8 the optimizer's memory for a moment, which makes the step's fullest moment.
+// Blocks 0 and 1 are weights, 2 and 3 the optimizer's state, 4 an activation, 5 a gradient. Blocks
+// 6 to 8 are short-lived memory of the optimizer, and are live when the step uses most memory.
 class SmallModelTest : public ::testing::Test, protected MadeRecording {
  protected:
   SmallModelTest() : MadeRecording(9) {
@@ -290,7 +291,7 @@ class SmallModelTest : public ::testing::Test, protected MadeRecording {
     add_mark("end");
   }
 
-  // A kernel of 100 ns that reads blocks, and reads and writes others.
+  // Adds a kernel of 100 ns that reads `read`, and reads and writes `written`.
   void add_read(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written) {
     add_kernel(read, 100, UVMSIM_READ);
     Event& kernel = recording.events.back();
