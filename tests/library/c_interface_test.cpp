@@ -40,7 +40,7 @@ uvmalloc_options options_for(const char* runtime) {
 class CInterface : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    testing::open(GetParam());  // registers it
+    testing::open(GetParam());  // registers the runtime
     const uvmalloc_options options = options_for(GetParam());
     ASSERT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_OK) << uvmalloc_last_error();
   }
@@ -258,7 +258,7 @@ TEST_P(CInterface, StatisticsFollowAllocationsAndReleases) {
 
 TEST_P(CInterface, AStructureOfAnOlderHeaderIsFilledNoFurther) {
   char* block = host(100);
-  // A newer library's structure would be larger than what this caller has: the byte behind stays.
+  // The library fills the members that it knows, and leaves the bytes behind them unchanged.
   struct {
     uvmalloc_block known;
     unsigned char beyond[8];
@@ -294,11 +294,11 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
   larger.known.struct_bytes = kFirstVersion - 1;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
   larger.known.struct_bytes = kFirstVersion;
-  larger.known.decay_seconds = -1;  // not a member of that version: never looked at
+  larger.known.decay_seconds = -1;  // that version lacks this member, so its value is not read
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_destroy(other), UVMALLOC_OK);
   larger.known.decay_seconds = 0;
-  // Never set: so many bytes there are not to be looked at.
+  // A member that was never set holds any number, so the library must not read that many bytes.
   for (std::size_t too_large : {std::size_t{4097}, SIZE_MAX}) {
     larger.known.struct_bytes = too_large;
     EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
@@ -342,7 +342,7 @@ TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
   EXPECT_EQ(uvmalloc_destroy(limited), UVMALLOC_OK);
 }
 
-// What the callback of a program gives up.
+// A block that the callback of a program gives up.
 struct Dispensable {
   uvmalloc_allocator* allocator = nullptr;
   void* block = nullptr;
@@ -375,7 +375,7 @@ TEST_P(CInterface, APressureCallbackThatFreesALittleIsCalledUntilTheRequestFits)
     std::vector<void*> blocks;
     static int drop(void* argument) {
       Cache& self = *static_cast<Cache*>(argument);
-      void* staging = nullptr;  // a callback may ask for memory that is not there
+      void* staging = nullptr;  // a callback may request memory that is not available
       EXPECT_EQ(
           uvmalloc_allocate(self.allocator, UVMALLOC_PINNED, 0, 100 * kMiB, 0, nullptr, &staging),
           UVMALLOC_ERROR_OUT_OF_MEMORY);
@@ -564,8 +564,8 @@ INSTANTIATE_TEST_SUITE_P(Runtimes, CInterface, ::testing::ValuesIn(testing::kRun
 TEST(COptions, ReserveAndSpanSizeAreThoseThatAreGiven) {
   testing::open("fake");
   uvmalloc_options options = options_for("fake");
-  options.budget_bytes = 64 * kMiB;              // of which a small machine has enough
-  options.reserve_bytes = std::size_t{8} << 30;  // all that the device has
+  options.budget_bytes = 64 * kMiB;              // a small machine has that much
+  options.reserve_bytes = std::size_t{8} << 30;  // all memory of the device
   options.span_bytes = 6 * kMiB;
   uvmalloc_allocator* allocator = nullptr;
   ASSERT_EQ(uvmalloc_create(&options, &allocator), UVMALLOC_OK);
@@ -580,7 +580,7 @@ TEST(COptions, ReserveAndSpanSizeAreThoseThatAreGiven) {
   EXPECT_EQ(uvmalloc_destroy(allocator), UVMALLOC_OK);
 }
 
-// Two devices, and the machine in sight.
+// Two devices, with access to the fake machine.
 class CMoves : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -685,7 +685,7 @@ TEST(CReport, VariablesMayHoldAnyBytes) {
       << "what is no UTF-8 is shown as U+FFFD";
 }
 
-// By then the main thread's own variables are gone.
+// By then, the main thread's thread-local variables are gone.
 TEST(CErrorDeathTest, ExitHandlersMayFailAndAsk) {
   EXPECT_EXIT(
       {

@@ -1,4 +1,4 @@
-"""The release build, installed into a folder and moved from there, as packages are."""
+"""The release build, installed into a folder and then moved to another folder, as packages are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command: str | Path, **environment: str) -> str:
-    """The command's output; its errors are shown where it fails."""
+    """Runs the command and returns its output. If the command fails, its errors are shown."""
     kept = without_settings(os.environ, "LD_", "PKG_CONFIG_", "CMAKE_")
     done = subprocess.run(
         [str(word) for word in command],
@@ -53,7 +53,7 @@ class Installed:
         return shlex.split(run("pkg-config", *words, PKG_CONFIG_LIBDIR=str(folder)))
 
     def run_simulated(self, program: Path, *, shared: bool) -> str:
-        """The program's output on a simulated device."""
+        """Runs the program on a simulated device and returns its output."""
         folders = [str(self.stand_ins)] + [str(self.libraries)] * shared
         return run(program, LD_LIBRARY_PATH=":".join(folders))
 

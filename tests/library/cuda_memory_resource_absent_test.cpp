@@ -1,5 +1,5 @@
-// In the place of cuda_memory_resource_test.cpp where there is no libcu++, so that its tests are
-// seen to be missing.
+// Replaces cuda_memory_resource_test.cpp if there is no libcu++, so that a skipped test shows what
+// is missing.
 #include <gtest/gtest.h>
 
 namespace {

@@ -1,4 +1,4 @@
-// Every function of the C interface, and the functions of the C++ class that a program calls beside
+// Every function of the C interface, and the functions of the C++ class that programs call beside
 // them, in every way in which a program may use them. test_matrix.py compares the names with the
 // headers.
 #include <cuda.h>
@@ -28,15 +28,15 @@
 namespace uvm {
 namespace {
 
-// What a use is given. In a capture nothing that is put on the stream happens, and nobody can wait
-// for it. A forked child has host memory from malloc, and no device.
+// The arguments of a use. During a capture, work on the stream does not run, and nobody can wait
+// for that work. A forked child has host memory from malloc, and no device.
 struct At {
   uvmalloc_allocator* allocator = nullptr;
   int device = 0;
   StreamHandle stream = nullptr;
   bool is_capturing = false;
   bool is_forked = false;
-  std::vector<uvmalloc_allocator*>* left = nullptr;  // that are destroyed after the capture
+  std::vector<uvmalloc_allocator*>* left = nullptr;  // to destroy after the capture
 
   CachingManagedAllocator& own() const {
     return *reinterpret_cast<CachingManagedAllocator*>(allocator);
@@ -47,7 +47,7 @@ struct At {
     const bool may_not_wait = (is_forked || is_capturing) && status == UVMALLOC_ERROR_NOT_USABLE;
     EXPECT_TRUE(status == UVMALLOC_OK || may_refuse || may_not_wait) << uvmalloc_last_error();
   }
-  // What the C++ interface throws in place of UVMALLOC_ERROR_NOT_USABLE.
+  // Runs a call of the C++ interface that throws where C returns UVMALLOC_ERROR_NOT_USABLE.
   void may_throw(const std::function<void()>& call) const {
     try {
       call();
@@ -59,7 +59,7 @@ struct At {
 
 constexpr std::size_t kBytes = 3 * kMiB;
 
-// A block with known contents, which the stream wrote.
+// A block with known contents, written by the stream.
 class Filled {
  public:
   Filled(const At& at, int facade, std::size_t size_bytes)
@@ -99,7 +99,7 @@ class Filled {
     if (!at_.is_forked) {
       EXPECT_TRUE(at_.runtime().synchronize_stream(at_.device, at_.stream).ok());
     }
-    // Each byte is as the one before it.
+    // Each byte equals the byte before it.
     EXPECT_EQ(*block(), 7);
     EXPECT_EQ(std::memcmp(block(), block() + 1, size_bytes_ - 1), 0);
   }
@@ -122,7 +122,7 @@ int frees_nothing(void* /*argument*/) {
   return 0;
 }
 
-// Each call gets blocks of every facade and of two sizes, whose contents must stay.
+// Each call gets blocks of every memory kind and of two sizes. The blocks must keep their contents.
 constexpr Use kUses[] = {
     {"uvmalloc_allocate uvmalloc_free",
      [](const At& at, const Filled& filled) {
@@ -146,7 +146,7 @@ constexpr Use kUses[] = {
        void* left = nullptr;
        other.worked(uvmalloc_allocate(other.allocator, UVMALLOC_DEVICE, at.device, kBytes, 0,
                                       at.stream, &left));
-       // The header says that the wait for the device may invalidate a capture.
+       // The header says that destroying waits for the device, which may invalidate a capture.
        if (at.is_capturing) {
          at.left->push_back(other.allocator);
        } else {
@@ -207,7 +207,7 @@ constexpr Use kUses[] = {
      }},
     {"uvmalloc_release_cached",
      [](const At& at, const Filled&) {
-       // The header says that it may invalidate a capture that the allocator does not know of.
+       // The header says that this call may invalidate a capture that the allocator does not know.
        if (!at.is_capturing) at.worked(uvmalloc_release_cached(at.allocator));
      }},
     {"uvmalloc_decay",
@@ -218,7 +218,7 @@ constexpr Use kUses[] = {
      [](const At& at, const Filled& filled) {
        static const testing::TemporaryFolder folder;
        const std::string file = folder.path() + "/%p.trace";
-       // Of two threads one begins the trace.
+       // If two threads run this, only one begins the trace.
        const uvmalloc_status begun = uvmalloc_start_trace(at.allocator, file.c_str());
        EXPECT_TRUE(begun == UVMALLOC_OK || begun == UVMALLOC_ERROR_NOT_USABLE);
        at.worked(uvmalloc_mark_trace(at.allocator, "step"));
@@ -297,7 +297,7 @@ constexpr Use kUses[] = {
      }},
 };
 
-// A name here changes nothing and waits for nothing, or it adds to a list of this process alone.
+// These functions change nothing and wait for nothing, or only add to a list of this process.
 [[maybe_unused]] constexpr const char* kWithoutRows[] = {
     "uvmalloc_version uvmalloc_version_number uvmalloc_status_name uvmalloc_last_error",
     "uvmalloc_device_count uvmalloc_describe uvmalloc_get_statistics uvmalloc_report_json",
@@ -344,7 +344,7 @@ class Matrix : public ::testing::Test {
   Function* find(const char* name) const {
     return reinterpret_cast<Function*>(dlsym(driver, name));
   }
-  // The context of the calling thread, as a program has it.
+  // Sets the context of the calling thread, as a program does.
   void make_current(int device) const {
     CUcontext context = nullptr;
     ASSERT_EQ(find<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, device),
@@ -388,7 +388,7 @@ TEST_F(Matrix, PerThreadDefaultStream) {
   std::thread([&] { run_all(); }).join();
 }
 
-// The functions leave the capture whole, whatever they do for memory of their own.
+// The functions do not invalidate the capture, whatever they do for their own memory.
 TEST_F(Matrix, InsideACapture) {
   std::vector<uvmalloc_allocator*> left;
   at.left = &left;
@@ -453,7 +453,7 @@ TEST_F(Matrix, AfterAnotherAllocatorHasEnded) {
   }
 }
 
-// Each in a child of its own, which must not hang in what the parent's threads have left.
+// Each use runs in its own child, which must not hang on locks of the parent's threads.
 TEST_F(Matrix, AfterFork) {
   run_all();
   for (const Use& use : kUses) {
@@ -471,7 +471,7 @@ TEST_F(Matrix, AfterFork) {
   }
 }
 
-// Signals that a program handles, as Ctrl-C often is, interrupt system calls.
+// A signal that the program handles, often Ctrl-C, interrupts system calls.
 std::atomic<int> signals_handled{0};
 
 TEST_F(Matrix, SignalsComeMeanwhile) {

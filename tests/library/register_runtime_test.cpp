@@ -1,4 +1,4 @@
-// Runtimes from outside through the C interface: by a table, and by the path of a shared object.
+// External runtimes through the C interface: by a table, and by the path of a shared object.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace uvm {
 namespace {
 
-// The example's registration.
+// Returns the registration of the example.
 const uvmalloc_runtime_registration& host_threads() {
   void* library = dlopen(testing::host_threads().c_str(), RTLD_NOW | RTLD_LOCAL);
   const auto function =

@@ -1,5 +1,5 @@
-"""A kind of device from outside: the example is built from the installed tree alone, without the
-sources of uvmalloc, and programs that were built before run on it."""
+"""An external kind of device. The example is built from the installed tree alone, without the
+sources of uvmalloc, and programs that were built earlier run on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
 
 @pytest.fixture(scope="session")
 def host_threads(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's shared object."""
+    """Builds the example and returns its shared object."""
     folder = tmp_path_factory.mktemp("custom_runtime")
     shutil.copytree(EXAMPLE, folder / "source")
     run(
@@ -38,7 +38,7 @@ def host_threads(installed: Installed, tmp_path_factory: pytest.TempPathFactory)
 def program(
     request: pytest.FixtureRequest, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The C program, which knows nothing of the example."""
+    """Builds the C program, which knows nothing of the example."""
     built = tmp_path_factory.mktemp("program") / "program"
     flags = installed.pkg_config("--cflags", "--libs", request.param)
     run("cc", "-std=c11", CONSUMER / "program.c", "-o", built, *flags)

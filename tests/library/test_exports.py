@@ -1,5 +1,4 @@
-"""libuvmalloc.so exports what preload/calls.def and preload/exported_names.txt list: nothing less,
-nothing more."""
+"""libuvmalloc.so exports exactly the names in preload/calls.def and preload/exported_names.txt."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ LISTED = listed_calls() + [
 
 
 def names(library: Path, kind: str) -> set[str]:
-    """Dynamic symbols as the list writes them: C++ of ours demangled and without arguments."""
+    """Returns dynamic symbols as the list writes them: uvmalloc's C++ names are demangled,
+    without arguments."""
     command = ["nm", "-D", kind, "--format=posix", library]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     linked = [line.split(maxsplit=1)[0].split("@")[0] for line in lines]
@@ -62,7 +62,7 @@ def test_the_plugins_use_what_is_listed() -> None:
 
 
 def test_every_cpp_name_is_for_a_program_or_for_the_plugin() -> None:
-    """A program knows what the public headers declare."""
+    """Programs know the names that the public headers declare."""
     public = "".join(file.read_text() for file in (ROOT / "include").rglob("*.h*"))
     declared = set(re.findall(r"([\w~]+)\(", re.sub(r"//.*", "", public)))
     unused = {name for name in LISTED if name.startswith("uvm::")} - names_used_by_plugins()
@@ -70,7 +70,7 @@ def test_every_cpp_name_is_for_a_program_or_for_the_plugin() -> None:
 
 
 def functions_of_ours(library: Path) -> set[str]:
-    """Those that the library or archive defines, visible or not."""
+    """Returns uvmalloc's functions that the library or archive defines, visible or not."""
     command = ["nm", "--defined-only", "--demangle", "--format=posix", library]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     found = re.findall(r"^(.*) [Tt] [0-9a-f]+ ?[0-9a-f]*$", "\n".join(lines), re.MULTILINE)
@@ -92,7 +92,8 @@ def test_the_allocators_libraries_hold_nothing_of_pipelines() -> None:
 
 
 def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:
-    """The C library's secure_getenv() finds none there; getenv() finds the caller's."""
+    """In such a program, the C library's secure_getenv() finds no variables, but getenv() finds
+    the caller's."""
     found = [path for path in find_libraries().folder.rglob("libuv*.so") if path.is_file()]
     libraries = [path for path in found if "bench" not in path.name]
     readers = [
@@ -104,7 +105,8 @@ def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:
 
 
 def test_libraries_find_each_other_by_their_own_place_alone() -> None:
-    """The wheel takes them as they were built; an empty element would be the current folder."""
+    """The wheel takes the libraries as they were built. An empty element of a path would mean
+    the current folder."""
     libraries = [path for path in find_libraries().folder.rglob("*.so*") if not path.is_symlink()]
     assert len(libraries) > 3
     for library in libraries:

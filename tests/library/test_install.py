@@ -1,4 +1,4 @@
-"""Programs of others, built from the installed tree alone and run on the simulated device."""
+"""Programs of users, built from the installed tree alone and run on the simulated device."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ CUDA_OUTPUT = "again=1 place=device:0\n"
 KERNEL_OUTPUT = "container=7 c=15 cccl=15 managed=1\n"
 RUNTIME_OUTPUT = "first=6 last=5 managed=1 again=1\n"
 NVCC = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
-# Needs libcu++ on the include path; cuda_program.cpp compiles it.
+# This header needs libcu++ on the include path; cuda_program.cpp compiles it.
 WITH_OTHERS = "uvmalloc/cuda_memory_resource.hpp"
-# Of stand-ins too, which a program may find through a link in a subfolder.
+# Includes paths of stand-ins: a program may find a stand-in through a link in a subfolder.
 _RELATIVE_PATHS = {"$ORIGIN]", "$ORIGIN/..]", "$ORIGIN:$ORIGIN/..:$ORIGIN/../..]"}
 
 
 def cuda_include_dirs() -> list[str]:
-    """Where this build has found libcu++, and CUDA's own headers; none without libcu++."""
+    """Returns the folders of libcu++ and of CUDA's own headers in this build, or none without
+    libcu++."""
     names = ("UVMALLOC_CCCL_INCLUDE_DIR", "UVMALLOC_CUDA_INCLUDE_DIR")
     folders = [found_by_cmake(name) for name in names]
     return folders if Path(folders[0], "cuda/memory_resource").is_file() else []
@@ -40,7 +41,7 @@ def cuda_include_dirs() -> list[str]:
 
 @pytest.fixture(scope="session")
 def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The build folder of the CMake project, copied out of the source tree."""
+    """Builds a copy of the CMake project outside the source tree and returns its build folder."""
     folder = tmp_path_factory.mktemp("consumer")
     shutil.copytree(CONSUMER, folder / "source")
     headers = sorted(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "include/uvmalloc/uvmalloc.h").read_text()
 TABLE = Path(__file__).with_name("matrix_test.cpp").read_text()
 
-# The ways in which each function is used. A test of that name runs all of the table.
+# The ways to use each function. The test with a row's name runs the whole table.
 ROWS = (
     "SecondDevice",
     "SideStream",
@@ -41,7 +41,7 @@ CLASSES = tuple(
     )
 )
 FREE_FUNCTIONS = ("uvm::free_after", "uvm::free_or_log")
-# Functions of the C++ classes that do what a function of C with another name does.
+# Functions of the C++ classes, each with the function of C that does the same.
 SAME = {
     "CachingManagedAllocator": "uvmalloc_create",
     "~CachingManagedAllocator": "uvmalloc_destroy",
@@ -54,7 +54,7 @@ SAME = {
     "statistics": "uvmalloc_get_statistics",
     "stop": "uvmalloc_stop_trace",
 }
-# They change nothing and wait for nothing, or they are one half of what a preload does around a
+# These functions change nothing and wait for nothing, or are half of what a preload does around a
 # capture.
 WITHOUT_ROWS = frozenset(
     [
@@ -85,13 +85,14 @@ def c_functions(header: str) -> set[str]:
 
 
 def cpp_functions(exported: list[str], used_by_plugins: set[str]) -> set[str]:
-    """Those of programs. The plugin's have their rows in tests/pytorch/matrix.py."""
+    """Returns the functions for programs. Functions of the plugin have their rows in
+    tests/pytorch/matrix.py."""
     public = (*CLASSES, *FREE_FUNCTIONS)
     return {name for name in exported if name.startswith(public)} - used_by_plugins
 
 
 def named_in(table: str, begin: str) -> set[str]:
-    """The names in the texts of the table that begins there."""
+    """Returns the names in the strings of the table that begins with `begin`."""
     rest = table[table.index(begin) :]
     texts = re.findall(r'"([^"]*)"', rest[: rest.index("\n};")])
     return {name for text in texts for name in text.split() if name.startswith("uvm")}

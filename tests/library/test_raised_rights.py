@@ -1,4 +1,5 @@
-"""A program with rights that its caller lacks, linked with the library: the caller's variables."""
+"""A program with rights that its caller lacks, linked to the library, ignores the caller's
+variables."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ int main(int argc, char** argv) {
 
 @pytest.fixture
 def program(installed: Installed) -> Iterator[Path]:
-    """In a folder that everybody may enter, on a file system that allows raised rights."""
+    """Builds the program in a folder that every user may enter, on a file system that allows
+    raised rights."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         source, binary = Path(folder, "program.c"), Path(folder, "program")
@@ -71,7 +73,7 @@ def test_a_users_variables_make_it_write_to_no_file(program: Path, tmp_path: Pat
     assert precious.read_text() == "precious"
     assert list(reports.iterdir()) == []
 
-    # Without raised rights the same variables have their effect.
+    # Without raised rights, the same variables have their effect.
     del wanted["UVMALLOC_RUNTIME"]
     ordinary = subprocess.run([program], env=wanted, stderr=subprocess.PIPE, check=True)
     assert b"raised rights" not in ordinary.stderr

@@ -1,8 +1,8 @@
-"""Programs without torch whose allocation calls libuvmalloc.so serves, on simulated devices.
+"""Runs programs without torch on simulated devices, with allocation calls that libuvmalloc.so
+serves.
 
-The simulated driver's counters tell how many allocations reached it, and the report how many were
-served.
-"""
+The simulated driver counts the allocations that reached it, and the report counts those that
+were served."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STRAY_PREFIXES = ("UVMALLOC_", "UVMSIM_", "PYTORCH_", "CUDA_", "HIP_", "HSA_", "
 class Run:
     stdout: str
     stderr: str
-    served: int  # allocations of the device and pinned facades
+    served: int  # allocations of device and pinned memory
     reached: int  # device and pinned allocations that the simulated driver made
     report: dict[str, Any]
 
@@ -62,7 +62,7 @@ def environment(folder: Path, variables: Mapping[str, str], machine: Machine) ->
 
 
 def run_on(machine: Machine, folder: Path) -> Program:
-    """Runs a command on that machine; its reports go to the folder."""
+    """Returns a function that runs a command on that machine; its reports go to the folder."""
 
     def run(*command: str | Path, **variables: str) -> Run:
         finished = subprocess.run(
@@ -88,7 +88,7 @@ def run_on(machine: Machine, folder: Path) -> Program:
 
 
 def in_python(program: Program, prelude: str) -> Program:
-    """Runs text in Python, behind CTYPES and the prelude."""
+    """Returns a function that runs text in Python, after CTYPES and the prelude."""
 
     def run(text: str, **variables: str) -> Run:
         return program(sys.executable, "-c", CTYPES + prelude + text, **variables)
@@ -97,7 +97,8 @@ def in_python(program: Program, prelude: str) -> Program:
 
 
 def build_with_nvcc(name: str, folder: Path) -> Path:
-    """The program that nvcc makes of programs/NAME.cu. Without nvcc the test is skipped."""
+    """Builds programs/NAME.cu with nvcc and returns the program. Skips the test if there is no
+    nvcc."""
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
@@ -113,7 +114,8 @@ TWINS = {"ONE": [""], "OWN": [""], "PTSZ": ["", "_ptsz"], "SPT": ["", "_spt"]}
 
 
 def listed_calls(beginning: str = "", interface: str = "[A-Z_]+") -> list[str]:
-    """The intercepted functions whose names begin so, of an interface (CUDA_RUNTIME ...)."""
+    """Returns the intercepted functions of an interface (CUDA_RUNTIME ...) that begin with
+    `beginning`."""
     table = (ROOT / "preload" / "calls.def").read_text()
     rows = re.findall(rf"^{interface}\((\w+), \d+, ([A-Z]+), \w+\)$", table, re.MULTILINE)
     names = [name + twin for name, forms in rows for twin in TWINS[forms]]

@@ -1,6 +1,7 @@
-// The interposed calls of CUDA while the host has no memory for our own records: each allocation
-// that libuvmalloc.so makes during a call fails once, in turn. The call is then served without it,
-// or is CUDA's. Nothing is broken, lost or leaked, and later calls are served.
+// The intercepted calls of CUDA while the host has no memory for uvmalloc's own records: each
+// allocation that libuvmalloc.so makes during a call fails once, in turn. uvmalloc then serves the
+// call without that memory, or CUDA serves the call. Nothing is broken, lost or leaked, and later
+// calls are served.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -38,8 +39,8 @@ std::string_view file_of(const void* code) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// Whether libuvmalloc.so asks for memory, itself or through the C++ library. The simulated driver
-// is a machine, whose memory does not run out here.
+// Returns whether libuvmalloc.so requests the memory, itself or through the C++ library. The
+// simulated driver stands for a machine, so its memory does not run out here.
 bool is_ours() {
   static const std::string_view kProgram = file_of(reinterpret_cast<const void*>(&is_ours));
   std::array<void*, 24> frames{};
@@ -55,7 +56,7 @@ bool is_ours() {
   return false;
 }
 
-// Blocks between the parts of a call.
+// What the parts of a call pass on to each other.
 struct State {
   void* block = nullptr;
   CUdeviceptr address = 0;
@@ -68,7 +69,7 @@ struct Call {
   std::function<int(State&)> prepare;  // without failures; may be empty
   std::function<int(State&)> run;      // the call
   std::function<int(State&)> finish;   // without failures; may be empty
-  bool can_be_first = false;           // of a process, and does something of its own then
+  bool can_be_first = false;           // works differently as a process's first call
   friend void PrintTo(const Call& call, std::ostream* out) { *out << call.name; }
 };
 
@@ -233,12 +234,13 @@ std::vector<Call> calls() {
 class InterposedCalls : public ::testing::TestWithParam<Call> {
  protected:
   void SetUp() override {
-    is_ours();  // backtrace() and dladdr() allocate at their first call
+    is_ours();  // backtrace() and dladdr() allocate in their first call
     testing::counts_call = is_ours;
   }
   void TearDown() override { failing = 0; }
 
-  // Runs the call once with that allocation failing. Returns whether it made as many.
+  // Runs the call once with allocation `number` failing. Returns whether the call made that many
+  // allocations.
   static bool run_failing(long number) {
     State state;
     if (GetParam().prepare) {
@@ -263,7 +265,7 @@ class InterposedCalls : public ::testing::TestWithParam<Call> {
     }
   }
 
-  // Whether a request is served: the allocator counts it.
+  // Checks that the allocator serves a request.
   static void expect_served() {
     State state;
     ASSERT_EQ(make_block(state), 0);
@@ -288,7 +290,7 @@ TEST_P(InterposedCalls, GoOnWithoutMemory) {
 
 class FirstInterposedCalls : public InterposedCalls {};
 
-// In a child, because each needs a process that has not used CUDA.
+// Each call runs in a child, because it needs a process that has not used CUDA.
 TEST_P(FirstInterposedCalls, GoOnWithoutMemory) {
   constexpr int kHasFailed = 0;
   constexpr int kHasNotFailed = 1;
@@ -299,7 +301,7 @@ TEST_P(FirstInterposedCalls, GoOnWithoutMemory) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      // A call that needs a context fails where there is none, with and without us.
+      // A call that needs a context fails if there is none, with and without uvmalloc.
       const bool has_failed = run_failing(number);
       expect_served();
       _exit(HasFailure() ? kIsBroken : has_failed ? kHasFailed : kHasNotFailed);

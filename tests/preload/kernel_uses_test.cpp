@@ -1,4 +1,4 @@
-// Words of kernels' arguments, and those of graphs.
+// Words in the arguments of kernels and graphs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -60,7 +60,7 @@ TEST(KernelArguments, AHandleMayNameAnotherKernelOnceCodeWasUnloaded) {
       << "it is not asked again";
   layouts.forget_all();
   EXPECT_TRUE(layouts.add_arguments(&kernel, arguments, &words, [&] {
-    layouts.forget_all();  // by another thread meanwhile
+    layouts.forget_all();  // as another thread may do meanwhile
     return of_one();
   }));
   EXPECT_EQ(words, Words{kFirst});

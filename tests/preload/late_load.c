@@ -1,7 +1,7 @@
-/* Loads LIBRARY after every byte that the loader keeps for late libraries' static thread-local
-   storage was taken by the HOGs, which need it, and says whose malloc there is before and after.
-
-     late_load LIBRARY HOG... */
+/* Loads LIBRARY after the HOGs have taken every byte that the loader keeps for the static
+ * thread-local storage of late libraries. Prints which file owns malloc before and after.
+ *
+ *   late_load LIBRARY HOG... */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static const char* owner(void* function) {
 }
 
 int main(int count, char** words) {
-  dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL); /* needs some itself */
+  dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL); /* needs some of that storage, too */
   const char* refused = NULL;
   for (int i = 2; i < count && refused == NULL; ++i) {
     if (dlopen(words[i], RTLD_NOW | RTLD_LOCAL) == NULL) refused = dlerror();

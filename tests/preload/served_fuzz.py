@@ -1,8 +1,9 @@
 """Random programs of CUDA print the same when libuvmalloc.so serves them as on the simulated device
-alone. programs/served_fuzz.cpp says what they do, and where the two may differ.
+alone.
 
-    build/venv/bin/python -m tests.preload.served_fuzz --seconds 600
-"""
+programs/served_fuzz.cpp says what the programs do, and where the two outputs may differ.
+
+    build/venv/bin/python -m tests.preload.served_fuzz --seconds 600"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from tests.build_facts import found_by_cmake
 from tests.preload.conftest import environment
 
 SOURCE = Path(__file__).parent / "programs" / "served_fuzz.cpp"
-SEQUENCES, CALLS = 20, 150  # of a program
+SEQUENCES, CALLS = 20, 150  # in one program
 DEFAULT_STREAMS = {"legacy": [], "per_thread": ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]}
 
 
@@ -41,7 +42,7 @@ class Fuzzer:
         return f"{done.stdout}exit {done.returncode}\n{done.stderr}"
 
     def difference(self, seed: int, **variables: str) -> str:
-        """The first line that differs, with the lines before it; empty: none does."""
+        """Returns the first line that differs, with the lines before it, or an empty string."""
         alone = self.output(seed, UVMALLOC_CUDA="0").splitlines()
         served = self.output(seed, UVMALLOC_POINTER_TYPE="device", **variables).splitlines()
         for number, pair in enumerate(zip(alone, served, strict=False)):
@@ -70,7 +71,7 @@ def main(seconds: float) -> int:
     with tempfile.TemporaryDirectory() as folder:
         fuzzers = [built(name, Path(folder)) for name in DEFAULT_STREAMS]
         for number in itertools.count():
-            # Others than those of the test.
+            # The test does not use these seeds.
             seed = 1_000_001 + number * SEQUENCES
             for fuzzer in fuzzers:
                 if difference := fuzzer.difference(seed):

@@ -1,8 +1,8 @@
-"""CUDA's allocation calls of programs without torch, served by libuvmalloc.so where it is asked to.
+"""CUDA's allocation calls in programs without torch, which libuvmalloc.so serves if the program
+asks for it.
 
-The programs run on the simulated device. Its counters tell how many allocations reached the driver,
-and the report how many were served.
-"""
+The programs run on the simulated device. Its counters tell how many allocations reached the
+driver, and the report tells how many were served."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ print(status, runtime.cudaFree(managed), driver.cuMemFree_v2(None))
 
 
 def test_advice_on_managed_memory_ends_with_its_block(python: Program) -> None:
-    """The next block in these pages belongs to somebody else."""
+    """The next block in these pages belongs to another owner."""
     run = python("""
 class Location(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]

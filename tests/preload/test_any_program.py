@@ -1,4 +1,4 @@
-"""Programs that have nothing to do with PyTorch, under the preload."""
+"""Programs that do not use PyTorch, under the preload."""
 
 from __future__ import annotations
 

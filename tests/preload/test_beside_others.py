@@ -1,4 +1,5 @@
-"""libuvmalloc.so beside other libraries that stand before calls, and in programs that end oddly."""
+"""libuvmalloc.so beside other libraries that intercept calls, and in programs that end in
+unusual ways."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ int main(void) {
 }
 """
 
-# As tools that watch a program's memory do.
+# Acts like a tool that watches a program's memory.
 OTHER_HOOK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ int cudaMalloc(void** out, unsigned long bytes) {
 __attribute__((destructor)) static void tell(void) { printf("hook: %d\\n", calls); }
 """
 
-# Stands for jemalloc, tcmalloc and their like.
+# Stands for jemalloc, tcmalloc and similar libraries.
 OTHER_MALLOC = """
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -133,7 +134,7 @@ int main(int count, char** arguments) {
 }
 """
 
-# Its own cudaMalloc comes first, and calls the next.
+# The cudaMalloc of this library comes first, and calls the next cudaMalloc.
 HOOK_WITHOUT_CUDA = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -199,7 +200,7 @@ def test_another_hook_before_the_same_call(tmp_path: Path, first: bool) -> None:
     hook = compiled(tmp_path, "hook.so", OTHER_HOOK, "-shared", "-fPIC")
     done = run(tmp_path, program, *((hook, ours) if first else (ours, hook)))
     assert (done.returncode, done.stderr) == (0, "")
-    # The first of the two serves; a hook behind ours is not called for served memory.
+    # A hook behind uvmalloc is not called for served memory.
     assert done.stdout.splitlines() == ["done", f"hook: {5 if first else 0}"]
     assert served(tmp_path) == 5
 

@@ -1,4 +1,4 @@
-"""Frees beside captures: no wait of ours for a device may end a capture."""
+"""Frees during captures: when uvmalloc waits for a device, the wait must not end a capture."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_frees_leave_the_capture_alone(
 
 
 def test_the_device_is_waited_for_again_after_the_capture(tmp_path: Path) -> None:
-    """Each way in which a capture ends: by its call, which may fail, and with its stream."""
+    """A capture ends by its call, which may fail, or with its stream."""
     run = in_python(
         run_on(Machine(), tmp_path),
         """

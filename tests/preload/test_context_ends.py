@@ -1,4 +1,4 @@
-"""Device resets and the ends of contexts, in programs that are served."""
+"""Device resets and ends of contexts, in programs that uvmalloc serves."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ assert runtime.cudaDeviceSynchronize() == 0
     assert run.reached == 0
     facades = run.report["facades"]
     assert facades["device"]["live_bytes"] == facades["pinned"]["live_bytes"] == 0
-    # Its streams took the pools of the streams that were gone.
+    # New streams took the pools of the destroyed streams.
     assert run.report["peak_touched_bytes"] < 256 << 20
 
 

@@ -1,4 +1,4 @@
-"""HIP's allocation calls, served by libuvmalloc.so as CUDA's are (test_allocation_calls.py)."""
+"""HIP's allocation calls, which libuvmalloc.so serves like CUDA's (test_allocation_calls.py)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_served_call_is_declared_by_hip_and_exported_by_a_version_of_it() 
     assert len(names) == len(set(names)) > 25
     folder = found_by_cmake("UVMALLOC_HIP_INCLUDE_DIR")
     declared = (Path(folder) / "hip" / "hip_runtime_api.h").read_text()
-    # The header declares no form for a default stream per thread.
+    # The header declares no forms for a default stream per thread.
     plain = [name.removesuffix("_spt") for name in names]
     assert [name for name in plain if not re.search(rf"\b{name}\b", declared)] == []
     exported = set((ROOT / "sim" / "hip" / "hip_symbols.txt").read_text().split())

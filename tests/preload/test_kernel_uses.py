@@ -1,7 +1,6 @@
 """Programs that use more memory than the device has, and know nothing of uvmalloc.
 
-Their kernels and graphs tell the plan which memory they use. So a learned step has no faults.
-"""
+Their kernels and graphs tell the plan which memory they use, so a learned step has no faults."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.preload.conftest import build_with_nvcc, environment
 MIB = 1 << 20
 SMALL = Machine(machine="h100-pcie5", capacity_bytes=64 * MIB)
 AMPLE = replace(SMALL, capacity_bytes=1024 * MIB)
-# Of 2 MiB each. SMALL has room for 31.
+# Blocks of 2 MiB. SMALL has room for 31 blocks.
 BLOCKS = 40
 FEW, MANY = 10, 20
 
@@ -34,7 +33,7 @@ class Run:
     stdout: str
     stderr: str
     faults: int
-    nanoseconds: int  # of virtual time
+    nanoseconds: int  # virtual time
     planned_kernels: int
 
 
@@ -46,7 +45,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     program: Path, folder: Path, mode: str, steps: int, policy: str | None, machine: Machine = SMALL
 ) -> Run:
-    """Without a policy uvmalloc is not there."""
+    """Runs the program, without uvmalloc if there is no policy."""
     folder.mkdir(parents=True)
     kernels = find_libraries().folder / "tests" / "libcpu_kernels.so"
     variables = {"UVMSIM_KERNELS": str(kernels), "UVMALLOC_POLICY": policy or "off"}

@@ -1,5 +1,5 @@
-"""Programs that reach our functions before CUDA's runtime is there, and those that lose it by the
-linker's --as-needed."""
+"""Programs that call uvmalloc's functions before CUDA's runtime is loaded, and programs that
+lose the runtime by the linker's --as-needed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_a_preloaded_library_opens_no_runtime(program: Program, tmp_path: Path) 
 
 
 def test_the_look_ups_have_call_frame_information() -> None:
-    """Otherwise a profiler or a debugger that stops below them loses the program's frames."""
+    """Without this information, a profiler or debugger that stops below a look-up loses the
+    program's frames."""
     library = find_libraries().require_uvmalloc()
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
     frames = subprocess.run(["readelf", "-wF", library], capture_output=True, text=True, check=True)

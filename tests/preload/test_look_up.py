@@ -1,7 +1,7 @@
 """Functions that a program looks up, with libuvmalloc.so preloaded.
 
-scripts/cross_test runs the same program on 64-bit ARM, whose look-ups are other machine code.
-"""
+scripts/cross_test runs the same program on 64-bit ARM, which has other machine code for
+look-ups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the program and the library that stands for the driver."""
+    """Builds the program and the library that stands for the driver, and returns their folder."""
     folder = tmp_path_factory.mktemp("look_up")
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "no C compiler on the path"

@@ -1,5 +1,5 @@
 """A torch that was built for another CUDA than the plugin keeps its own allocators, and one line
-says what is needed. Two empty libraries and a version file are a torch to the loader."""
+says what is needed. The loader takes two empty libraries and a version file for a torch."""
 
 from __future__ import annotations
 

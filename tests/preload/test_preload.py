@@ -1,4 +1,4 @@
-"""libuvmalloc.so preloaded into programs it has no business in: neither seen nor heard."""
+"""libuvmalloc.so changes and prints nothing in programs that have no use for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWITCHES = [None, "0", "1"]
 
 @pytest.fixture(scope="session")
 def static_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that no loader sees: the preload must not matter to it."""
+    """Builds a static program. No loader sees it, so the preload must not matter to it."""
     folder = tmp_path_factory.mktemp("static")
     source = folder / "program.c"
     source.write_text('#include <stdio.h>\nint main(void) { puts("static"); return 5; }\n')
@@ -42,7 +42,8 @@ def run(
 
 
 def assert_unnoticed(*command: str | Path, switch: str | None) -> None:
-    """The program does under the preload what it does without: output, errors, exit code."""
+    """Checks that the program does the same with and without the preload: output, errors, exit
+    code."""
     expected = run(*command, switch=switch, preload=None)
     library = find_libraries().require_uvmalloc()
     seen = run(*command, switch=switch, preload=library)
@@ -100,7 +101,8 @@ def test_no_report_is_left_by_a_program_without_a_device(tmp_path, switch):
 
 
 def test_jemalloc_takes_no_options_from_outside() -> None:
-    """Neither from a variable nor from a file in /etc, whose name is not even in the library."""
+    """jemalloc reads no variable and no file in /etc; the library does not even contain the
+    file's name."""
     library = find_libraries().require_uvmalloc()
     environment = {
         "PATH": os.environ["PATH"],
@@ -113,7 +115,8 @@ def test_jemalloc_takes_no_options_from_outside() -> None:
 
 
 def test_a_torch_of_another_version_is_refused_with_one_line(tmp_path: Path) -> None:
-    """Libraries named as torch's, with the version file of a torch that has no plugin."""
+    """The libraries have torch's names, and the version file is that of a torch without a
+    plugin."""
     package = tmp_path / "torch"
     (package / "lib").mkdir(parents=True)
     (package / "version.py").write_text("__version__ = '3.4.5+cu140'\n")
@@ -140,7 +143,7 @@ def test_a_torch_of_another_version_is_refused_with_one_line(tmp_path: Path) -> 
 def test_a_program_loads_the_library_when_no_static_thread_local_storage_is_left(
     tmp_path: Path,
 ) -> None:
-    """And keeps the C library's malloc: the jemalloc inside serves nobody but the allocator."""
+    """The program keeps the C library's malloc: the jemalloc inside serves the allocator only."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "no C compiler on the path"
     source = tmp_path / "hog.c"

@@ -1,8 +1,7 @@
-"""Programs that know nothing of uvmalloc, with and without it preloaded.
+"""Programs that know nothing of uvmalloc, with and without the preload.
 
-They run unmodified on the simulated device. Their output is the same. With uvmalloc a step makes no
-allocation of the driver's once the cache is warm.
-"""
+The programs run unmodified on the simulated device, and print the same with and without
+uvmalloc. With uvmalloc, a step makes no allocation in the driver once the cache is warm."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from uvmalloc.libraries import find_libraries
 from tests.preload.conftest import build_with_nvcc, environment
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Steps. Freed blocks that the device has not been waited for make up 256 MiB before they are used
-# again, so the cache grows for that long.
+# Numbers of steps. Freed blocks wait for the device, and are used again once they make up 256 MiB,
+# so the cache grows until then.
 FEW, MANY = 200, 300
 
 
@@ -30,7 +29,7 @@ FEW, MANY = 200, 300
 class Run:
     stdout: str
     stderr: str
-    allocations: int  # that the driver made, of every kind
+    allocations: int  # by the driver, of every kind
 
 
 def run(folder: Path, command: list[str | Path], *, preloaded: bool, kernels: Path | None) -> Run:
@@ -50,7 +49,8 @@ def run(folder: Path, command: list[str | Path], *, preloaded: bool, kernels: Pa
 def assert_same_and_served(
     folder: Path, command: list[str | Path], allocations_per_step: int, kernels: Path | None = None
 ) -> None:
-    """The command gets its number of steps as the last argument and prints a line for each."""
+    """Compares output and allocations. The command gets its number of steps as the last
+    argument, and prints a line for each step."""
     native, served = (
         [
             run(
@@ -76,15 +76,15 @@ def assert_same_and_served(
 
 
 def test_cuda_bindings(tmp_path: Path) -> None:
-    """They come with torch. Their runtime module holds CUDA's static runtime, which no simulated
-    device can serve; this is the driver's."""
+    """cuda.bindings comes with torch. Its runtime module holds CUDA's static runtime, which no
+    simulated device can serve, so this test uses its driver module."""
     program = PROGRAMS / "bindings_steps.py"
     assert_same_and_served(tmp_path, [sys.executable, program], allocations_per_step=5)
 
 
 @pytest.mark.slow
 def test_numba(tmp_path: Path) -> None:
-    """Its driver calls, through cuda.bindings."""
+    """numba makes its driver calls through cuda.bindings."""
     python = os.environ.get("UVM_PROGRAMS_PYTHON", sys.executable)
     if python == sys.executable and importlib.util.find_spec("numba") is None:
         pytest.skip("numba-cuda is not installed; scripts/test_programs installs it and runs this")

@@ -1,8 +1,7 @@
-"""Allocation calls of CUDA and of HIP, served by libuvmalloc.so: what holds for both alike.
+"""Allocation calls of CUDA and of HIP, served by libuvmalloc.so: what holds for both.
 
-The programs run on the simulated device. Its counters tell how many allocations reached the driver,
-and the report how many were served. `runtime.Malloc` is cudaMalloc or hipMalloc.
-"""
+The programs run on the simulated device. Its counters tell how many allocations reached the
+driver, and the report tells how many were served. `runtime.Malloc` is cudaMalloc or hipMalloc."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ for i in range(5):
         ("cuda", "driver.cuMemAllocHost_v2, size(3 * MIB)", "driver.cuMemFreeHost(block)"),
         ("cuda", "driver.cuMemHostAlloc, size(3 * MIB), 0", "driver.cuMemFreeHost(block)"),
         ("cuda", "driver.cuMemAllocAsync, size(3 * MIB), None", "driver.cuMemFreeAsync(block, 0)"),
-        # A program that frees with the other interface, or with the other kind of call.
+        # The program frees with the other interface, or with another kind of call.
         ("cuda", "runtime.Malloc, size(3 * MIB)", "driver.cuMemFree_v2(block)"),
         ("cuda", "runtime.Malloc, size(3 * MIB)", "runtime.FreeAsync(block, None)"),
         ("cuda", "driver.cuMemAllocAsync, size(3 * MIB), None", "runtime.Free(block)"),
@@ -173,7 +172,7 @@ print(status)
 status, block = allocate({allocating})
 print(status)
 """)
-    not_supported = 801  # by the simulated device
+    not_supported = 801  # from the simulated device
     assert run.stdout == f"{not_supported}\n0\n"
     assert run.report["cuda_calls"][name]["left"] == 1
     assert run.served == 1

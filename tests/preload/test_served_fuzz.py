@@ -1,7 +1,6 @@
 """Random programs of CUDA, served and alone (served_fuzz.py).
 
-`python -m tests.preload.served_fuzz --seconds 600` looks for longer.
-"""
+`python -m tests.preload.served_fuzz --seconds 600` searches longer."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from uvmalloc.libraries import find_libraries
 
 from tests.preload.served_fuzz import DEFAULT_STREAMS, SEQUENCES, Fuzzer, built
 
-# For each kind of default stream.
+# Numbers of programs, for each kind of default stream.
 PROGRAMS = [range(5), pytest.param(range(5, 14), marks=pytest.mark.all)]
 
-# A library before ours, in which every free succeeds.
+# This library comes before uvmalloc, and every free in it succeeds.
 PLANTED = """
 int cudaFree(void*);
 #define _GNU_SOURCE

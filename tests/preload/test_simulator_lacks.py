@@ -1,4 +1,5 @@
-"""sim/lacks.md: what CUDA and HIP document and the simulator lacks, and what that hides."""
+"""sim/lacks.md lists what CUDA and HIP document and the simulator lacks, and which faults stay
+hidden."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ runtime = ctypes.CDLL("libamdhip64.so.5")
 assert runtime.hipSetDevice(0) == 0
 """
 
-# Each succeeds while the simulator lacks the effect.
+# Each probe succeeds while the simulator lacks the effect.
 PROBES = {
     "work-after-the-call": """
 block = new(runtime.cudaMallocHost, size(64))

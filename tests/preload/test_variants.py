@@ -136,7 +136,7 @@ def test_a_function_of_the_driver_found_by_the_runtime_is_ours(
     assert compiler, "no C compiler on the path"
     version = "12000, " if by_version else ""
     name = f"cudaGetDriverEntryPoint{by_version}{default_stream}"
-    # The form without a version is not in the newest header.
+    # The newest header does not declare the form without a version.
     declared = f"cudaError_t found_by(const char*, void**, {'unsigned, ' if by_version else ''}"
     declared += f'unsigned long long, void*) __asm__("{name}");\n'
     asked = f"#define ASKED(n, o) found_by(n, o, {version}0, &found)\n"

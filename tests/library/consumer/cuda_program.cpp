@@ -1,4 +1,4 @@
-// What a program with CCCL does with uvmalloc: a resource by its interface, in blocks of a stream.
+// How a program with CCCL uses uvmalloc: a resource through its interface, in blocks of a stream.
 #include <cstdio>
 
 #include <uvmalloc/configuration.hpp>

@@ -1,5 +1,5 @@
-// What a program that nvcc builds does with uvmalloc: kernels on the memory of containers, of a
-// resource of CCCL where there is one, and of the C interface, all in one allocator.
+// How a program that nvcc builds uses uvmalloc: kernels on the memory of containers, of a CCCL
+// resource if there is one, and of the C interface, all in one allocator.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -47,13 +47,13 @@ int main() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 
-  // A container that the host fills and a kernel changes in place.
+  // The host fills a container, and a kernel changes the container in place.
   uvm::ManagedMemoryResource resource(allocator);
   std::pmr::vector<float> container(kCount, 3.0f, &resource);
   run(container.data(), stream);
   check(cudaStreamSynchronize(stream));
 
-  // A block of the C interface, which takes the same allocator by its address.
+  // The C interface takes the same allocator by its address.
   auto* handle = reinterpret_cast<uvmalloc_allocator*>(&allocator);
   void* block = nullptr;
   if (uvmalloc_allocate(handle, UVMALLOC_DEVICE, 0, sizeof(float) * kCount, 0, stream, &block) !=

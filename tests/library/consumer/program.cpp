@@ -1,5 +1,5 @@
-// What a C++ program does with uvmalloc: its own allocator, containers in it, an exception caught
-// that was thrown inside the library.
+// How a C++ program uses uvmalloc: an allocator of its own, containers in that allocator, and an
+// exception that the library throws and the program catches.
 #include <cstdio>
 #include <memory_resource>
 #include <stdexcept>

@@ -1,5 +1,5 @@
-/* What a C program with CUDA's runtime library does with uvmalloc, without nvcc: CUDA's copies,
- * fills and streams on blocks of the allocator, which is linked statically. */
+/* How a C program with CUDA's runtime library uses uvmalloc without nvcc: CUDA's copies, fills
+ * and streams on blocks of the allocator, which is linked statically. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>

@@ -2,11 +2,10 @@
 
     check_model.py [--json] [--break] [--tensors N]
 
-Up to four actors, in a line and as a diamond, each with one to three slots per register, hand N
-tensors on (2, unless it is said). The exit code is 0 if spin finds no error and stored more than
-10,000 states in all. `--break` checks a protocol that gives slots back too early, in which an error
-must be found: then the exit code is 0 if spin finds it.
-"""
+Up to four actors, in a line and as a diamond, each with one to three slots per register, pass on
+N tensors (default: 2). The exit code is 0 if spin finds no error and stores more than 10,000
+states in all. `--break` checks a protocol that gives slots back too early: then the exit code is
+0 if spin finds an error."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ namespace {
 
 using uvm::testing::WaitingThread;
 
-// A source and a sink with one register between them, through the C functions alone.
+// A source and a sink with one register between them, through the C functions only.
 struct CreditCallsTest : ::testing::Test {
   using Handle = std::unique_ptr<uvmalloc_credits, decltype(&uvmalloc_credits_destroy)>;
 
@@ -25,7 +25,7 @@ struct CreditCallsTest : ::testing::Test {
     reg = add_register("made", source, {sink}, 1, 10);
   }
 
-  // What a call has written for a failure. Empty where it has written nothing.
+  // Returns the error text that a call has written, or an empty string.
   std::string error() const { return text.data(); }
 
   int actor(const char* name) {

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::seconds;
 using testing::WaitingThread;
 
-// Stands still until a test moves it on.
+// A clock that stands still until a test advances it.
 class FakeCreditClock final : public CreditClock {
  public:
   Time now() const override { return Time(now_.load()); }
@@ -26,7 +26,7 @@ class FakeCreditClock final : public CreditClock {
     changed_ = &changed;
     changed.wait(lock);
   }
-  // A thread must have waited before.
+  // Call this only after a thread has waited.
   void advance(Time by) {
     std::lock_guard lock(*mutex_.load());
     now_ += by.count();
@@ -141,8 +141,8 @@ TEST(CreditGate, MemoryThatHoldsNoTensorIsAnErrorBeforeAnythingStarts) {
   EXPECT_THROW(CreditGate(line(2, 1, 8, 7), clock, std::nullopt), std::invalid_argument);
 }
 
-// Real threads, a quota of one to three slots and a memory quota below their sum: every tensor
-// arrives once, in order and unchanged, although slots are written again and again.
+// Real threads, a quota of one to three slots, and a memory quota below the sum of the slots. Every
+// tensor arrives once, in order and unchanged, although slots are written again and again.
 TEST(CreditGate, ThreadsHandOverEveryTensorUnchangedUnderAMemoryQuota) {
   constexpr std::size_t kStages = 4, kTensors = 500, kWords = 64;
   for (std::size_t quota = 1; quota <= 3; ++quota) {

@@ -105,7 +105,7 @@ TEST(Credits, ASlotIsFreeWhenItsLastConsumerHasAcknowledged) {
   EXPECT_EQ(credits.out_counter(reg), 1u);
 }
 
-// The notes, 4.3, figure 6: three slots, then two, then two.
+// The notes, 4.3, figure 6: a register of three slots, then a register of two.
 TEST(Credits, APipelineFillsAsInTheNotes) {
   Credits credits;
   const std::size_t first = credits.add_actor("actor1");
@@ -145,9 +145,9 @@ struct TwoOperators {
 };
 
 TEST(Credits, TheDeadlockOfTwoOperatorsHappensWithoutCredits) {
-  // A scheduler that looks at inputs alone, and allocates when it runs an operator.
+  // Models a scheduler that looks at inputs only, and allocates when an operator runs.
   std::size_t free_bytes = TwoOperators::kMemory;
-  free_bytes -= 3 * TwoOperators::kInput;  // M1, M2, and M1 for the next piece: all ready
+  free_bytes -= 3 * TwoOperators::kInput;  // M1, M2, and M1 for the next piece: inputs are ready
   EXPECT_LT(free_bytes, TwoOperators::kLarge) << "O1 is ready and waits for memory";
   EXPECT_LT(free_bytes, TwoOperators::kSmall) << "so does O2: nobody gives memory back";
 }
@@ -208,7 +208,7 @@ TEST(Credits, MemoryThatHoldsNoRoundIsAnErrorThatNamesTheActor) {
             "'compute' needs 13 bytes");
 }
 
-// Each waiting thread asks at each change, under the lock of the gate.
+// Each waiting thread queries the state at each change, under the lock of the gate.
 TEST(Credits, NoQuestionCopiesTheState) {
   static_assert(!std::is_copy_constructible_v<Credits> && !std::is_copy_assignable_v<Credits>);
 }
@@ -380,8 +380,8 @@ TEST(Credits, AConsumerThatWaitsForCreditsOfItsOwnIsNotLate) {
 }
 
 // Random graphs of up to six actors, run in a random order, with messages that arrive late. A model
-// keeps the contents of every slot: nobody may write to a slot that is read, and every consumer
-// reads each tensor once and in order.
+// keeps the contents of every slot. No actor may write to a slot that is being read, and every
+// consumer reads each tensor once and in order.
 TEST(Credits, RandomGraphsNeverDeadlockNorOverwriteATensorThatIsRead) {
   int bounded_graphs = 0;
   const auto seeds = static_cast<unsigned>(testing::steps(100, 30));
@@ -414,7 +414,7 @@ TEST(Credits, RandomGraphsNeverDeadlockNorOverwriteATensorThatIsRead) {
       return credits;
     };
     std::size_t memory_bytes = Credits::kUnlimited;
-    if (seed % 3 != 0) {  // the least that holds a round, or a little more
+    if (seed % 3 != 0) {  // the least memory for a round, or a little more
       std::size_t too_little = 0;
       memory_bytes = all_bytes;
       while (memory_bytes - too_little > 1) {

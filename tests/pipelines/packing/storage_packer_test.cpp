@@ -27,7 +27,7 @@ Packing pack(const PackProblem& problem, const PackEffort& effort = {}) {
   return packing;
 }
 
-// The lowest height of all, by trying the first fit of every order.
+// Returns the lowest height of all packings, by trying the first fit of every order.
 std::int64_t best_height(const PackProblem& problem) {
   std::vector<std::uint32_t> order(problem.size());
   std::iota(order.begin(), order.end(), 0U);
@@ -108,7 +108,7 @@ TEST(StoragePacker, SmallProblemsArePackedAsWellAsPossible) {
   }
 }
 
-// Their bound is 5, and the best packing of each has the height 6.
+// Instances with the bound 5 and a best packing of height 6.
 const std::vector<std::vector<PackBuffer>>& instances_without_packing_at_the_bound() {
   static const std::vector<std::vector<PackBuffer>> all{{{0, 3, 1},
                                                          {2, 6, 1},
@@ -176,8 +176,8 @@ TEST(CornerSearch, FindsTheBestHeightOfRandomProblems) {
   }
 }
 
-// Buffers that no time connects: `count` copies of a problem with many packings, then one without a
-// packing at its bound.
+// Groups of buffers that are never live together: eight copies of a problem with many packings,
+// then a problem without a packing at its bound.
 TEST(CornerSearch, AGroupWithoutAPackingIsNotTriedAgainForEachPackingOfOthers) {
   std::mt19937 random(3);
   std::vector<PackBuffer> buffers;
@@ -222,7 +222,7 @@ TEST(CornerSearch, FillsMemoryThatIsFullAtAllTimes) {
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
     const PackProblem problem(testing::cut_rectangle(seed, 100, 200, 1 << 20));
     CornerSearch search(problem);
-    // A first wrong choice costs most of a search, so others begin with other orders.
+    // A wrong first choice costs most of a search, so each restart begins with another order.
     std::optional<std::vector<std::int64_t>> found;
     for (std::uint32_t restart = 0; restart < 60 && !found; ++restart) {
       found = search.fit(1 << 20, CornerOrder::kLength, 4'000'000, 0.5, restart);

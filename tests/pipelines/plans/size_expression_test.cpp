@@ -109,7 +109,7 @@ TEST(SizeExpression, ARangeThatMayDivideByZeroOrOverflowIsAnError) {
   EXPECT_EQ(fails("n * n", {{1, INT64_MAX}, {0, 0}, {0, 0}}), "the expression 'n * n' overflows");
 }
 
-// A random expression with its value by another way: a tree that is evaluated with 128 bits.
+// Makes a random expression, with its value from a second evaluation in 128 bits.
 struct Tree {
   static std::optional<__int128> floor_divide(__int128 left, __int128 right) {
     if (right == 0) return std::nullopt;
@@ -177,7 +177,7 @@ TEST(SizeExpression, RandomExpressionsHaveTheValueOfTheirTree) {
       continue;
     }
     ASSERT_EQ(expression.evaluate(values), static_cast<std::int64_t>(*wanted)) << text;
-    // The range of a wider box holds it.
+    // The range over a wider box contains the value.
     std::vector<SizeRange> ranges;
     for (const std::int64_t each : values) ranges.push_back({each - 2, each + 2});
     try {

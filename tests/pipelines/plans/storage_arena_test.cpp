@@ -15,7 +15,7 @@ namespace {
 using testing::CountingMemory;
 using Values = std::vector<std::int64_t>;
 
-// x and y are live together; z is after both. Sizes by n, by m, and by both.
+// x and y are live together; z comes after both. One size depends on n, one on m, one on both.
 StoragePlan small_plan() {
   return StoragePlan::make({.variables = {{"n", 1, 16, ""}, {"m", 1, 8, ""}, {"k", 0, 0, "2 * m"}},
                             .storages = {{"x", "8 * n", 0, 2, ""},
@@ -170,8 +170,8 @@ TEST(StorageArena, WithoutMemoryBindFailsAndCanBeRepeated) {
   EXPECT_EQ(memory.live_bytes, 0u);
 }
 
-// Random plans and values: what storages that are live together hold is never overwritten, whatever
-// the policy.
+// Random plans and values: with every policy, storages that are live together never overwrite each
+// other's bytes.
 TEST(StorageArena, RandomRunsNeverCorruptALiveStorage) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);

@@ -147,7 +147,7 @@ TEST(BackendUseCases, EachSocketHasItsOwnCopyOfTheWeightsAndOneCompilationServes
   for (const auto& weight : weights) EXPECT_EQ(weight->transfers(), (TransferCounts{1, 0, 0}));
 }
 
-// x -> (device 0) a = 2 x -> (device 1) y = a + w. The activation goes from device to device.
+// x -> (device 0) a = 2 x -> (device 1) y = a + w. The activation moves from device to device.
 struct TwoParts {
   PlanProgram first{.types = {{"x", kVector}, {"a", kVector}},
                     .operations = {{"double", {"x"}, {"a"}}},
@@ -167,7 +167,7 @@ TEST(BackendUseCases, AProgramIsPipelinedOverTwoDevices) {
   set(w, 1);
   ResidentTensor a0("a", kVector), a1("a", kVector);
   ResidentTensor* const activations[] = {&a0, &a1};
-  // Two jobs are active at a time: while the second device has one, the first has the next.
+  // Two jobs are active at a time: while the second device runs one, the first runs the next.
   std::vector<std::unique_ptr<Job>> jobs;
   for (int number = 0; number < 6; ++number) {
     jobs.push_back(std::make_unique<Job>(static_cast<float>(number)));
@@ -222,8 +222,8 @@ TEST(BackendUseCases, SeveralGraphsOnOneDeviceCopyOnlyInputsAndOutputs) {
   EXPECT_EQ(job.y.transfers(), (TransferCounts{0, 5, 0}));
 }
 
-// Glow, "Device Resident and Specific Tensors", Training: weights go in before the first run and
-// out after the last.
+// Glow, "Device Resident and Specific Tensors", Training: weights move to the device before the
+// first run and back after the last.
 TEST(BackendUseCases, WeightsCrossTheLinkTwiceInATraining) {
   const HostDevices devices;
   const HostBackend backend(devices);

@@ -182,7 +182,7 @@ TEST(ResidentTensor, SizesAreCheckedForOverflowAndSign) {
             "a dimension is -3; accepted: 0 or more");
 }
 
-// Random use from host and devices against a model that keeps the text alone.
+// Random use from host and devices, compared with a model that keeps only the text.
 TEST(ResidentTensor, RandomUseAlwaysSeesTheLastWrite) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);

@@ -21,7 +21,7 @@ namespace {
 using testing::HostDevices;
 using testing::message_of;
 
-// A remote whose reads are short, and fail when a test says so.
+// A remote source with short reads, which fail when a test says so.
 class Remote final : public TensorSource {
  public:
   explicit Remote(std::size_t size_bytes) : bytes_(size_bytes) {

@@ -1,4 +1,4 @@
-// A shared object that adds two backends by being opened, as a third party's would.
+// A shared object that adds two backends when a program opens it, like a third party's object.
 #include "tests/support/host_devices.hpp"
 
 namespace {

@@ -1,7 +1,6 @@
 """The driver through cuda.bindings: device, pinned, pooled and managed memory, copies and streams.
 
-Each step allocates and frees all of it. The argument is the number of steps.
-"""
+Each step allocates and frees everything. The argument is the number of steps."""
 
 from __future__ import annotations
 

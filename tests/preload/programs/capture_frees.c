@@ -1,5 +1,5 @@
-/* cudaFree while a stream captures: by another thread, or by the thread that captures in relaxed
- * mode. The graph must hold what was captured. capture_frees FREES [relaxed] [driver] */
+/* Calls cudaFree while a stream captures: in another thread, or in the capturing thread in
+ * relaxed mode. The graph must hold the captured work. capture_frees FREES [relaxed] [driver] */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// A call of CUDA that fails ends the program, and says where.
+// A call of CUDA that fails ends the program and prints its place.
 #pragma once
 
 #include <cuda_runtime_api.h>

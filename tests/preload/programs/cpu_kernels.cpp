@@ -1,4 +1,4 @@
-// The samples' kernels on the simulated device, as UVMSIM_KERNELS names them.
+// The samples' kernels for the simulated device, a plug-in that UVMSIM_KERNELS names.
 #include <cstdint>
 #include <cstring>
 #include <vector>

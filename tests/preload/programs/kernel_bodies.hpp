@@ -1,5 +1,5 @@
-// What each thread of the samples' kernels does. nvcc compiles it for the device, and
-// cpu_kernels.cpp for the simulated one.
+// What each thread of the samples' kernels does. nvcc compiles this file for the device, and
+// cpu_kernels.cpp compiles it for the simulated device.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ HOST_DEVICE inline void scale_element(float* values, float factor, int index) {
   values[index] = values[index] * factor + 1.0f;
 }
 
-// The sum of one row of a pitched image.
+// Sums one row of a pitched image.
 HOST_DEVICE inline void sum_row(const float* image, std::size_t pitch_bytes, int width, float* sums,
                                 int row) {
   const auto* first = reinterpret_cast<const float*>(reinterpret_cast<const char*>(image) +

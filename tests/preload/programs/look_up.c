@@ -1,12 +1,12 @@
-/* The ways to look a function up, under a preloaded libuvmalloc.so. A library of two functions
- * stands for CUDA's driver: it is the first argument. The second is "ours" or "theirs": whose
- * functions the look-ups of CUDA's names are to find. */
+/* Looks functions up in every way, under a preloaded libuvmalloc.so. The first argument is a
+ * library of two functions that stands for CUDA's driver. The second argument is "ours" or
+ * "theirs": look-ups of CUDA's names must find the functions of uvmalloc or of that library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The name of the file that a function is in. */
+/* Returns the name of the file that a function is in. */
 static const char* library_of(void* function) {
   Dl_info found;
   if (function == NULL || dladdr(function, &found) == 0) return "none";
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   failed += expect("dlsym of a driver's call", dlsym(driver, "cuMemAlloc_v2"), whose);
   failed += expect("dlsym of a call that is not served", dlsym(driver, "cuTest"), "libcuda.so.1");
   failed += expect("dlsym of a call that is not there", dlsym(driver, "cuMemFree_v2"), "none");
-  /* The real function looks at its caller's address. */
+  /* The real dlsym looks at the address of its caller. */
   failed += expect("dlsym of the next", dlsym(RTLD_NEXT, "fopen"), "libc.so");
   failed += expect("dlsym of the default", dlsym(RTLD_DEFAULT, "fopen"), "libc.so");
   failed += expect("dlsym of nothing", dlsym(RTLD_DEFAULT, "custom_function"), "none");

@@ -1,5 +1,5 @@
-"""numba-cuda's memory: device, pinned, mapped and managed arrays, streams and events, without
-kernels. The argument is the number of steps."""
+"""numba-cuda's memory without kernels: device, pinned, mapped and managed arrays, streams and
+events. The argument is the number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// A step of kernels over more memory than the device has, repeated. The arguments are the mode, the
+// Repeats a step of kernels over more memory than the device has. The arguments are the mode, the
 // number of blocks of 2 MiB, and the number of steps. Each step prints the first value of a block.
 #include <cuda.h>
 
@@ -57,7 +57,7 @@ Function entry_point(const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-// By the driver, with one address for each argument and with a buffer by turns.
+// Launches through the driver, in turn with one address for each argument and with a buffer.
 void launch_by_driver(float* to, const float* from, cudaStream_t stream) {
   static const auto launch_kernel = entry_point<decltype(&cuLaunchKernel)>("cuLaunchKernel");
   static bool has_buffer = false;
@@ -134,7 +134,7 @@ void change(const char* mode, cudaGraphExec_t executable, cudaGraph_t graph,
   }
 }
 
-// Another block at the same address, which a graph goes on to use.
+// Puts another block at the same address, which a graph continues to use.
 void replace(float* block) {
   std::vector<float*> others;
   CHECK(cudaDeviceSynchronize());
@@ -168,8 +168,8 @@ int main(int argc, char** argv) {
   }
   CHECK(cudaDeviceSynchronize());
 
-  // The blocks in groups of eight, each of which is a graph. Where the graphs are to change, each
-  // is of the first group before.
+  // The blocks form groups of eight, and each group is a graph. If the graphs are to change, each
+  // is captured with the first group before.
   std::vector<cudaGraphExec_t> graphs;
   const bool has_graphs = is("graph") || is("child") || is("replace") || is("update") || is("set");
   for (std::size_t first = 0; has_graphs && first < blocks.size(); first += kGroup) {

@@ -1,5 +1,5 @@
-// Images in pitched memory, filled from pinned memory and summed row by row, all of it allocated
-// and freed in each step. The argument is the number of steps.
+// Images in pitched memory, filled from pinned memory and summed row by row. Each step allocates
+// and frees everything. The argument is the number of steps.
 #include "check.hpp"
 #include "kernel_bodies.hpp"
 

@@ -1,18 +1,19 @@
 // A random program of CUDA: memory of every kind, copies, streams, events, captures, contexts,
-// threads, two devices, and errors. It prints each call's result and the values that it finds. The
-// output depends on the seed alone: with and without libuvmalloc.so it must be the same.
+// threads, two devices, and errors. The program prints each call's result and the values that it
+// finds. The output depends on the seed alone: it must be the same with and without libuvmalloc.so.
 //
 //   served_fuzz FIRST_SEED SEQUENCES CALLS
 //
-// Left out, because served calls differ from CUDA's there (docs/any-program.md says so):
-//  * requests between what the device has free and what nobody has: the host serves them;
-//  * free memory as cudaMemGetInfo tells it: cached blocks count as in use;
-//  * allocations and frees beside a capture that is not relaxed: CUDA refuses them, and invalidates
+// The program leaves out calls for which uvmalloc differs from CUDA (see docs/any-program.md):
+//  * requests for more than the device has free, up to a size that no device has: the host serves
+//    them;
+//  * free memory as cudaMemGetInfo reports it: cached blocks count as in use;
+//  * allocations and frees during a capture that is not relaxed: CUDA refuses them, and invalidates
 //    the capture;
 //  * contents and attributes of freed memory, and wrong kinds of copies: served memory is managed;
 //  * advice for cudaMalloc's memory: CUDA refuses it;
-//  * calls of the driver in a primary context that was reset: we keep it in use;
-//  * whether work is over that nobody has waited for: our prefetches take time.
+//  * calls of the driver in a primary context that was reset: uvmalloc keeps the context in use;
+//  * whether work is over that nobody has waited for: uvmalloc's prefetches take time.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -32,7 +33,7 @@ namespace {
 
 constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMiB = 1024 * kKiB;
-constexpr std::size_t kMostLiveBytes = 256 * kMiB;  // of a device with 8 GiB
+constexpr std::size_t kMostLiveBytes = 256 * kMiB;  // a device has 8 GiB
 constexpr int kDevices = 2;
 constexpr int kThreads = 3;
 
@@ -43,7 +44,7 @@ struct Block {
   std::size_t bytes;
   Kind kind;
   int device;
-  cudaStream_t stream;  // of kOrdered
+  cudaStream_t stream;  // for kOrdered
 };
 
 struct Stream {
@@ -51,7 +52,7 @@ struct Stream {
   int device;
 };
 
-// Calls are made by one thread at a time, in the order of the seed.
+// One thread at a time makes calls, in the order of the seed.
 class Worker {
  public:
   Worker() : thread_([this] { run(); }) {}
@@ -90,7 +91,7 @@ class Worker {
   std::condition_variable changed_;
   const std::function<void()>* body_ = nullptr;
   bool is_over_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because the thread uses the other members
 };
 
 class Sequence {
@@ -138,7 +139,7 @@ class Sequence {
     return device;
   }
 
-  // A stream of the device, or its default stream.
+  // Returns a stream of the device, or a default stream.
   cudaStream_t stream_on(int device) {
     std::vector<cudaStream_t> found{nullptr, cudaStreamPerThread};
     for (const Stream& stream : streams_) {
@@ -146,7 +147,7 @@ class Sequence {
     }
     return found[below(found.size())];
   }
-  // One that is not the calling thread's own.
+  // Returns a stream that is not the calling thread's own.
   cudaStream_t shared_stream_on(int device) {
     std::vector<cudaStream_t> found{cudaStreamLegacy};
     for (const Stream& stream : streams_) {
@@ -161,7 +162,7 @@ class Sequence {
     if (result != 0 || address == nullptr) return;
     Block block{static_cast<char*>(address), bytes, kind, here(), stream};
     if (kind == Kind::kOrdered) cudaStreamSynchronize(stream);
-    // What is read later has been written.
+    // Writes all bytes, so that later reads find known values.
     say(number, "first fill", cudaMemset(address, static_cast<int>(below(256)), bytes));
     live_bytes_ += bytes;
     blocks_.push_back(block);
@@ -235,7 +236,7 @@ class Sequence {
     live_bytes_ -= block.bytes;
     cudaDeviceSynchronize();
     say(number, "free", free_block(block));
-    // At once: no other block has the address yet.
+    // Frees again at once, while no other block has the address.
     if (one_in(4)) say(number, "free again", free_block(block));
   }
 
@@ -388,7 +389,7 @@ class Sequence {
     say(number, "cudaEventDestroy", cudaEventDestroy(event));
   }
 
-  // The capture of a stream of its own; meanwhile another thread, or a relaxed one, allocates.
+  // Captures a new stream. Meanwhile another thread allocates, or this thread in a relaxed capture.
   void capture(int number) {
     std::vector<std::size_t> own;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -434,7 +435,7 @@ class Sequence {
     say(number, "capture stream", cudaStreamDestroy(stream));
   }
 
-  // Memory and a stream that end with a context of the program's own.
+  // Makes memory and a stream that end with a context of the program.
   void visit_context(int number) {
     CUcontext context = nullptr;
     CUdeviceptr memory = 0;

@@ -1,5 +1,5 @@
-// Three streams that allocate in their own order, compute and copy to pinned memory, step by step.
-// The argument is the number of steps. Each prints what the streams computed.
+// Three streams that allocate in stream order, compute and copy to pinned memory, step by step. The
+// argument is the number of steps. Each step prints what the streams computed.
 #include "check.hpp"
 #include "kernel_bodies.hpp"
 
