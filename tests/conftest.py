@@ -1,9 +1,8 @@
-"""For all Python tests: the marks `slow`, `all` and `fresh_start`; and torch's own CPU kernels do
-not die where AMX is announced and refused.
+"""For all Python tests: the marks `slow`, `all` and `fresh_start`, a time limit, and a workaround
+for machines that announce AMX and refuse it.
 
-Some virtual machines do that. There every product of bfloat16 matrices ends in SIGILL, with or
-without uvmalloc, and the simulated device runs the same kernels.
-"""
+On some virtual machines, every product of bfloat16 matrices in torch's own CPU kernels ends in
+SIGILL, with or without uvmalloc. The simulated device runs the same kernels."""
 
 from __future__ import annotations
 
@@ -35,17 +34,17 @@ def _amx_is_refused() -> bool:
     return ended.returncode == -signal.SIGILL
 
 
-# Programs in the background are often started with signals ignored. Those under test must not be.
+# Programs in the background often start with signals ignored. Programs under test must not.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
-_MOST_SECONDS = 600  # that a test may take
+_MOST_SECONDS = 600  # for one test
 
 
 @pytest.fixture(autouse=True)
 def _time_limit() -> Iterator[None]:
-    """A test that hangs fails, and the others run."""
+    """Fails a test that hangs, so that the other tests run."""
 
     def fail(*_: object) -> None:
         pytest.fail(f"still running after {_MOST_SECONDS} s")

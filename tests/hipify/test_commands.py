@@ -1,4 +1,5 @@
-"""The command `uvmalloc` with devices of HIP, and the real HIP library of a machine without any."""
+"""The command `uvmalloc` with HIP devices, and with the real HIP library on a machine without
+devices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """CuPy for ROCm, unmodified, allocates and copies on the stand-in for HIP's library.
 
-Its modules are linked with more libraries of ROCm. Empty ones with the same names stand in for them
-here: only memory, streams and events are used, and no kernel.
-"""
+The modules of CuPy are linked to more libraries of ROCm. Empty libraries with the same names
+stand in for them, because the test uses only memory, streams and events, and no kernel."""
 
 from __future__ import annotations
 
@@ -63,7 +62,8 @@ def run(*command: str | Path) -> str:
 
 
 def write_empty_libraries(folder: Path, modules: list[Path]) -> None:
-    """One for each library of ROCm but HIP's own that a module is linked with."""
+    """Writes an empty library for each library of ROCm, except HIP's, that a module is linked
+    to."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "this test compiles libraries"
     wanted: set[str] = set()

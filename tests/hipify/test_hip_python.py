@@ -48,7 +48,7 @@ print(json.dumps(found))
 """
 
 
-# The same calls by the names of CUDA's bindings.
+# The same calls, with the names of CUDA's bindings.
 INTEROP_PROGRAM = """
 import ctypes, json
 from cuda.bindings import driver, runtime
@@ -110,7 +110,7 @@ print(json.dumps({"error": error.name, "count": count}))
     assert found == {"error": "hipErrorNoDevice", "count": 0}
 
 
-# -S: the environment's own packages hold CUDA's bindings, whose names these take.
+# -S hides the environment's own packages: they hold CUDA's bindings, which have the same names.
 @pytest.mark.parametrize(("program", "allocations"), [(PROGRAM, 3), (INTEROP_PROGRAM, 2)])
 def test_each_program_is_served_under_the_preload(
     tmp_path: Path, bindings: Path, program: str, allocations: int

@@ -1,7 +1,6 @@
-"""The plugin for PyTorch, translated by PyTorch's own hipify, is valid code for PyTorch on ROCm.
+"""PyTorch's own hipify translates the plugin into valid code for PyTorch on ROCm.
 
-No wheel for ROCm is needed: the headers of the one for CUDA are translated in the same way.
-"""
+No wheel for ROCm is needed: the headers of the wheel for CUDA are translated in the same way."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tests.hipify.test_translation import ROOT, header_folders
 # Names of CUDA's runtime and driver that the translation must not leave in code.
 CALL = re.compile(r"\b(?:cuda[A-Z]|cu[A-Z][a-z]+[A-Z])\w*\s*\(")
 COMMENT = re.compile(r"//[^\n]*|\"[^\"\n]*\"")
-# Headers that torch's headers ask for by the names that CUDA has.
+# Headers that torch's headers include by CUDA's names.
 TOOLKIT = ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "driver_types.h")
 
 
@@ -32,7 +31,8 @@ def torch_include() -> Path:
 
 
 def translate(folder: Path) -> None:
-    """Puts the plugin and the parts of torch's headers that it needs below `folder`, translated."""
+    """Puts the translated plugin below `folder`, with the translated headers of torch that it
+    needs."""
     shutil.copytree(
         ROOT / "pytorch", folder / "pytorch", ignore=shutil.ignore_patterns("python", "*.txt")
     )
@@ -48,10 +48,11 @@ hipify(project_directory=sys.argv[1], output_directory=sys.argv[1], includes=[sy
     subprocess.run(
         [sys.executable, "-c", program, folder], check=True, capture_output=True, text=True
     )
-    # hipify leaves includes of ours as they are.
+    # hipify does not change includes of uvmalloc's own files.
     for renamed in folder.glob("pytorch/**/*_hip.*"):
         renamed.rename(renamed.with_name(renamed.name.replace("_hip.", ".")))
-    # Where a header of torch includes the original, it gets the translation: both would define all.
+    # If a header of torch includes the original, it gets the translation instead. Both together
+    # would define everything twice.
     for family in families:
         for header in (folder / family / "cuda").rglob("*.h"):
             relative = header.relative_to(folder / family / "cuda")

@@ -1,4 +1,4 @@
-"""Sources are translated from CUDA to HIP completely, and the result compiles."""
+"""Sources are translated completely from CUDA to HIP, and the result compiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import translate  # noqa: E402
 
 
 def header_folders() -> Iterator[Path]:
-    """HIP 7.1 comes with triton, HIP 5.2 with Debian."""
+    """Yields folders of headers. HIP 7.1 comes with triton, HIP 5.2 with Debian."""
     for folder in (
         Path(sysconfig.get_path("purelib")),
         *(Path(entry) for entry in sys.path if entry.endswith("site-packages")),
@@ -60,7 +60,7 @@ def run_translate(
 
 
 def write_runtime(folder: Path, table: Path = TABLES[0]) -> Path:
-    """Translates the runtime below `folder`; returns the file that compares types."""
+    """Translates the runtime below `folder` and returns the file that compares types."""
     check = folder / "types.cpp"
     files = [file for file in translated_files() if file.startswith("runtime/")]
     done = run_translate(folder, "--check", str(check), *files, table=table)
@@ -69,9 +69,9 @@ def write_runtime(folder: Path, table: Path = TABLES[0]) -> Path:
 
 
 def compile_(compiler: str, headers: Path, folder: Path, source: Path) -> str:
-    """What the compiler says; empty if nothing."""
+    """Returns the compiler's messages, or an empty string if there are none."""
     command = [compiler, "-std=c++20", *STRICT, "-fsyntax-only", "-D__HIP_PLATFORM_AMD__"]
-    # A folder of its own: /usr/include must keep its place in the search.
+    # Uses a separate folder, because /usr/include must keep its place in the search.
     (folder / "headers").mkdir(exist_ok=True)
     if not (folder / "headers" / "hip").is_symlink():
         (folder / "headers" / "hip").symlink_to(headers / "hip")
@@ -105,7 +105,7 @@ def test_bound_calls_have_a_row_each_and_twins_of_their_own(
     twins = [rows[name].hip for name in bound]
     assert len(set(twins)) == len(twins)
     assert all(re.fullmatch(r"hip[A-Z]\w+", twin) for twin in twins)
-    # What HIP 5.2 lacks must not be required.
+    # Calls that HIP 5.2 lacks must not be required.
     late = {name for name in bound if rows[name].version() > 50_200_000}
     assert late == {name for name in bound if rows[name].how == "optional"}
     assert late.isdisjoint(re.findall(r'bind\.required\(api->\w+, "(\w+)"\)', source))

@@ -1,5 +1,5 @@
-// What libraries ask of torch's device allocator in C++ alone, for Python tests by way of ctypes.
-// Linked to torch alone.
+// Functions of torch's device allocator that libraries call in C++ only. Python tests call them
+// through ctypes. This library links to torch only.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #define CALLABLE_FROM_PYTHON extern "C" __attribute__((visibility("default")))
@@ -15,7 +15,7 @@ class GiveMemoryBack final : public c10::FreeMemoryCallback {
   bool Execute() override { return give_memory_back != nullptr && give_memory_back(); }
 };
 
-// torch 2.11 has no such observers: false.
+// Returns false with torch 2.11, which has no such observers.
 template <class Allocator, class Observer>
 bool attach_rejection_observer(Allocator* allocator, Observer observer) {
   if constexpr (requires { allocator->attachOomRejectionObserver(observer); }) {
@@ -31,7 +31,8 @@ namespace c10 {
 REGISTER_FREE_MEMORY_CALLBACK("give_memory_back", GiveMemoryBack)
 }  // namespace c10
 
-// From then on called before memory runs out; answers whether it gave any back.
+// From now on, torch calls `callback` before memory runs out. `callback` returns whether it gave
+// memory back.
 CALLABLE_FROM_PYTHON void on_memory_pressure(bool (*callback)()) {
   give_memory_back = callback;
 }

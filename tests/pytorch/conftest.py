@@ -43,10 +43,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The minor version of the torch that the programs import: 11 of 2.11.
 TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
 
-# What a developer has set must not reach the programs under test.
 
-
-# Begins programs that look at what moves have shared and copied.
+# Begins programs that check which moves have shared and which have copied.
 MOVES_PRELUDE = """
 import json, torch
 def report():
@@ -64,11 +62,11 @@ class SimulatedRun:
     returncode: int
     stdout: str
     stderr: str
-    report: dict[str, Any]  # of libuvmalloc.so; empty where it wrote none
-    sim: dict[str, Any]  # the simulator's counters; empty where it wrote none
+    report: dict[str, Any]  # of libuvmalloc.so; empty if it wrote none
+    sim: dict[str, Any]  # the simulator's counters; empty if it wrote none
 
     def check(self) -> SimulatedRun:
-        """Fails the test where the program failed."""
+        """Fails the test if the program failed."""
         assert self.returncode == 0, f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
         return self
 
@@ -91,7 +89,7 @@ class Simulate(Protocol):
 def fails_in_one_line_on_a_full_disk(
     environment: Mapping[str, str], arguments: Sequence[str | Path]
 ) -> None:
-    """The command `uvmalloc` with these arguments and an output that cannot be written."""
+    """Runs `uvmalloc` with these arguments and an output that cannot be written."""
     with Path("/dev/full").open("w") as full:
         finished = subprocess.run(
             [sys.executable, "-m", "uvmalloc", *arguments],
@@ -111,7 +109,8 @@ class Checked(Protocol):
 
 @pytest.fixture
 def checked(simulate: Simulate, request: pytest.FixtureRequest) -> Checked:
-    """Runs the PRELUDE of the test's module and then `program`, and fails the test if it fails."""
+    """Returns a function that runs the PRELUDE of the test's module and then `program`. The test
+    fails if the program fails."""
     prelude = getattr(request.module, "PRELUDE", "")
 
     def run(program: str, *arguments: str, **options: Any) -> SimulatedRun:
@@ -122,7 +121,8 @@ def checked(simulate: Simulate, request: pytest.FixtureRequest) -> Checked:
 
 @pytest.fixture
 def same_output(checked: Checked) -> Checked:
-    """The run under uvmalloc, which has printed what the program prints with torch's allocators."""
+    """Returns a function that runs a program with torch's allocators and with uvmalloc. Both
+    must print the same. The function returns the run with uvmalloc."""
 
     def run(program: str, *arguments: str, **options: Any) -> SimulatedRun:
         native = checked(program, *arguments, native=True, **options)
@@ -148,7 +148,7 @@ def other_build() -> Iterator[Path]:
 
 @pytest.fixture
 def lonely_library(libraries: Libraries, other_build: Path) -> Path:
-    """The library in a folder that holds no plugin for the torch at hand."""
+    """Returns the library in a folder without a plugin for the installed torch."""
     lonely = other_build / "libuvmalloc.so"
     shutil.copy(libraries.require_uvmalloc(), lonely)
     return lonely
@@ -156,14 +156,15 @@ def lonely_library(libraries: Libraries, other_build: Path) -> Path:
 
 @pytest.fixture
 def clean_environment() -> dict[str, str]:
-    """This process's environment, less what sets uvmalloc, the simulator, torch or the loader."""
+    """Returns this process's environment without variables that set uvmalloc, the simulator,
+    torch or the loader. A developer's settings must not reach the programs under test."""
     kept = without_settings(os.environ, "CUDA_", "LD_")
     chosen = os.environ.get("UVMALLOC_LIB_DIR")
     return {**kept, "UVMALLOC_LIB_DIR": chosen} if chosen else kept
 
 
 class ForkServers:
-    """The servers of a session, each made at first need."""
+    """The fork servers of a session, each made at its first use."""
 
     def __init__(self, folder: Path) -> None:
         self.report_dir = folder
@@ -194,12 +195,12 @@ def simulate(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Simulate:
-    """Runs Python (a program text, or a file and its arguments) on a simulated device.
+    """Returns a function that runs Python (a program text, or a file and its arguments) on a
+    simulated device.
 
-    `native` leaves uvmalloc out; `environment` is added last, over everything else. A program that
-    sets no variable that libraries read when they are loaded is forked from a server that has
-    imported torch (fork_server.py), except in tests that are marked `fresh_start`.
-    """
+    `native` leaves uvmalloc out; `environment` is added last, over everything else. A program is
+    forked from a server that has imported torch (fork_server.py), unless the program sets a
+    variable that libraries read when they are loaded, or its test is marked `fresh_start`."""
     is_fresh = request.node.get_closest_marker("fresh_start") is not None
 
     def run(

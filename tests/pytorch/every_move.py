@@ -1,9 +1,8 @@
-"""Moves of every kind of tensor, and what programs do around them; prints what each gives.
+"""Moves every kind of tensor, does what programs do around moves, and prints each result.
 
-test_every_move.py runs it with torch's own allocators and under uvmalloc: the output must not
-differ. With the argument `reads` nothing is written to after it has moved: so it runs through in
-alias mode as well, where layouts stay as they are.
-"""
+test_every_move.py runs this program with torch's own allocators and with uvmalloc: the output
+must be the same. With the argument `reads`, nothing is written after a move, so the program also
+runs in alias mode, in which layouts stay as they are."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def scenario(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def writing(function: Callable[[], object]) -> Callable[[], object]:
-    """Writes to a tensor while the other side of a move lives."""
+    """Marks a scenario that writes to a tensor while the other side of a move lives."""
     WRITES.add(function.__name__)
     return scenario(function)
 
@@ -49,7 +48,7 @@ def ramp(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -
 
 
 def digest(x: object) -> object:
-    """All that can be seen of a tensor but its address."""
+    """Returns everything that a program can see of a tensor, except its address."""
     if not isinstance(x, torch.Tensor):
         return x
     seen: list[object] = [type(x).__name__, str(x.dtype), x.device.type, str(x.layout)]
@@ -68,7 +67,7 @@ def digest(x: object) -> object:
     if x.is_quantized:
         seen.append(str(x.qscheme()))
         return [*seen, digest(x.cpu().int_repr()), digest(x.cpu().dequantize())]
-    # What is looked at is a copy, so that looking does not tell uvmalloc of an exported pointer.
+    # Looks at a copy, because a look at the tensor would count as an exported pointer.
     plain = x.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
     if type(plain) is not torch.Tensor:
         return seen
@@ -163,7 +162,7 @@ def ways(x: torch.Tensor) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     if x.layout == torch.strided and not x.is_nested and not x.is_quantized:
         yield "contiguous", lambda: x.to("cuda", memory_format=torch.contiguous_format)
         if x.is_conj():
-            return  # conj_kernel_cuda cannot run on the simulated device
+            return  # the simulated device cannot run conj_kernel_cuda
         yield "into", lambda: torch.empty(x.shape, dtype=x.dtype, device="cuda").copy_(x.detach())
         yield "like", lambda: torch.empty_like(x, device="cuda").copy_(x.detach())
         yield "new", lambda: x.new_empty(x.shape, device="cuda").copy_(x.detach())
@@ -175,7 +174,7 @@ def ways(x: torch.Tensor) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
 def outcome(work: Callable[[], object]) -> object:
     try:
         return work()
-    except Exception as error:  # which it is must be the same
+    except Exception as error:  # the kind of error must be the same
         first = str(error).strip().splitlines()
         return f"{type(error).__name__}: {first[0] if first else ''}"
 
@@ -192,7 +191,7 @@ def move_every_kind() -> None:
                 if READS or not y.is_floating_point() or y.is_quantized:
                     return seen
                 with torch.no_grad():
-                    # To each side in turn, in place where the tensor allows it.
+                    # Writes to each side in turn, in place if the tensor allows it.
                     seen.append(outcome(lambda: digest(x.mul_(2))))
                     seen.append(digest(y))
                     seen.append(outcome(lambda: digest(y.mul_(3))))
@@ -631,7 +630,7 @@ def dlpack_both_ways() -> object:
 
 
 class DLManagedTensor(ctypes.Structure):
-    """As dlpack.h has it."""
+    """The structure as dlpack.h declares it."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -651,7 +650,7 @@ class DLManagedTensor(ctypes.Structure):
 
 @scenario
 def dlpack_of_managed_memory() -> object:
-    """Torch has no name for kDLCUDAManaged, 13, and refuses it."""
+    """torch has no name for kDLCUDAManaged (13), and refuses it."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     capsule = torch.utils.dlpack.to_dlpack(ramp(*LARGE).cuda())
@@ -664,7 +663,7 @@ def dlpack_of_managed_memory() -> object:
 
 
 class Wrapped(torch.Tensor):
-    """A user's `__torch_function__` subclass that counts what passes."""
+    """A user's `__torch_function__` subclass that counts its calls."""
 
     seen = 0
 
@@ -845,7 +844,8 @@ def hooks_and_versions() -> object:
 
 @writing
 def writes_by_every_kind_of_operator() -> object:
-    """Out arguments, index writes, foreach and fused ones: each must see the first write."""
+    """Out arguments, index writes, foreach and fused operators: uvmalloc must notice each as a
+    write."""
     seen: list[object] = []
     side: dict[str, Callable[[torch.Tensor], object]] = {
         "out": lambda t: torch.add(torch.ones_like(t), 1, out=t),

@@ -1,13 +1,12 @@
-"""Programs that begin where `import torch` has already happened.
+"""Starts programs in a process that has already imported torch.
 
-A server imports torch once, and forks for each program: a program then starts in a tenth of the
-time. It finds `__main__`, `sys.argv`, `sys.path`, its streams and its variables as it would after
-`python -c TEXT` or `python FILE`, and is the first of its process to use the device. It differs in
-two ways: `torch` is imported, and the variables that libraries read when they are loaded are those
-of the server. READ_LATE names the variables that a program may have of its own.
+A server imports torch once, and forks for each program, so a program starts in a tenth of the time.
+The program finds `__main__`, `sys.argv`, `sys.path`, its streams and its variables as after `python
+-c TEXT` or `python FILE`, and is the first in its process to use the device. There are two
+differences: `torch` is imported, and the variables that libraries read when they are loaded are the
+server's. READ_LATE names the variables that a program may set itself.
 
-`ForkServer` is the tests' side. This file is the server's program too.
-"""
+Tests use `ForkServer`. This file is also the program that the server runs."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class Ended(NamedTuple):
 
 
 class ForkServer:
-    """Runs programs, one at a time. `environment` is the server's."""
+    """Runs programs, one at a time. `environment` is the environment of the server."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
@@ -71,11 +70,10 @@ class ForkServer:
         variables: Mapping[str, str],
         timeout_seconds: float,
     ) -> Ended:
-        """Waits until the program has ended and nobody writes to its output any more.
+        """Runs a program, until it has ended and no process writes to its output any more.
 
-        `program` is a text or a file, `variables` are all of its environment. Raises TimeoutError,
-        with the output so far, after it has killed the program and its children.
-        """
+        `program` is a text or a file; `variables` is its whole environment. After a timeout,
+        kills the program and its children, and raises TimeoutError with the output so far."""
         request = json.dumps(
             {
                 "file": str(program) if isinstance(program, Path) else None,
@@ -118,7 +116,8 @@ class ForkServer:
 
 
 def _read_to_the_end(texts: dict[int, bytes], deadline: float) -> bool:
-    """Adds to each descriptor's text whatever comes; False where the end is not seen in time."""
+    """Adds what arrives to each descriptor's text. Returns False if an end does not come in
+    time."""
     with selectors.DefaultSelector() as selector:
         for descriptor in texts:
             selector.register(descriptor, selectors.EVENT_READ)
@@ -135,7 +134,7 @@ def _read_to_the_end(texts: dict[int, bytes], deadline: float) -> bool:
 
 
 def _serve(connection: socket.socket) -> dict[str, object]:
-    """Forks for each request until the tests end; gives the request to the child."""
+    """Forks for each request until the tests end; returns the request in the child."""
     while True:
         header, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 2)
         if not header:
@@ -158,7 +157,7 @@ def _serve(connection: socket.socket) -> dict[str, object]:
 
 
 def _become(request: dict[str, object]) -> None:
-    """Runs the program that was asked for, in this process."""
+    """Runs the requested program in this process."""
     os.setsid()
     os.chdir(str(request["folder"]))
     os.environ.clear()

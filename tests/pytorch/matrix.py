@@ -1,14 +1,14 @@
-"""Every public function of the Python side, used in every way in which a program may use it.
+"""Every public function of the Python side, in every way in which a program may use it.
 
-A use is what a program does with a function: `call` computes a value with it, `stock` the same
-value with torch's own functions. A row is a way to run a use: on a second device, inside a capture,
-beside a thread that reads. A cell is a use in a row. Its two values must be equal in all that a
-program can see. Where a row makes no sense for a use, the use has a reason instead.
+A use is what a program does with a function: `call` computes a value with the function, `stock`
+computes the same value with torch's own functions. A row is a way to run a use: on a second device,
+inside a capture, beside a thread that reads. A cell is a use in a row. Its two values must be equal
+in everything that a program can see. If a row makes no sense for a use, the use gives a reason
+instead.
 
-Started with `names` this program prints what is public, as the product itself says it. With `table`
-it prints the functions that need no rows. With `cells` it runs all cells but those of signals, and
-with `signals FUNCTION` it runs those of one function. test_matrix.py compares.
-"""
+With `names`, this program prints the public names, as the product lists them. With `table`, it
+prints the functions that need no rows. With `cells`, it runs all cells except those of signals.
+With `signals FUNCTION`, it runs the cells of signals of one function. test_matrix.py compares."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from torch import nn
 from uvmalloc import torch_names
 
 FOLDER = Path(tempfile.mkdtemp(prefix="uvmalloc-matrix-"))
-WAIT_SECONDS = 120  # for what is over in a moment, or never
+WAIT_SECONDS = 120  # for calls that end at once or never
 LONG_CYCLES = 10**12  # of a simulated stream
 
 # Public functions that change nothing and wait for nothing: they need no rows.
@@ -63,7 +63,7 @@ ONLY_ASKS = frozenset(
         "ops.residency",
     ]
 )
-# What uvmalloc calls itself while torch is imported. No program calls it.
+# uvmalloc itself calls these functions while torch is imported. No program calls them.
 WIRING = frozenset(
     f"torch_names.{name}"
     for name in [
@@ -80,7 +80,8 @@ WIRING = frozenset(
 
 
 def public_names() -> set[str]:
-    """As the product says it: the package's list, what its functions return, torch's registries."""
+    """Returns the public names as the product lists them: in the package's list, in the results
+    of its functions, and in torch's registries."""
     names = set()
     for name in uvmalloc.__all__:
         names.add(f"uvmalloc.{name}")
@@ -115,7 +116,8 @@ def _functions_of(module: ModuleType) -> Iterator[str]:
 
 
 def ramp(device: str) -> torch.Tensor:
-    """A whole 2 MiB page. Its matrix product is cast by autocast, and has a gradient."""
+    """Returns a tensor of a whole 2 MiB page. autocast casts its matrix product, which has a
+    gradient."""
     return (torch.arange(1 << 19, device=device) % 251).float().reshape(64, 8192).requires_grad_()
 
 
@@ -124,7 +126,7 @@ def product(x: torch.Tensor) -> torch.Tensor:
 
 
 def digest(value: Any) -> Any:
-    """All that a program can see of it."""
+    """Returns everything that a program can see of `value`."""
     if isinstance(value, dict):
         return {key: digest(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -140,7 +142,7 @@ def digest(value: Any) -> Any:
 
 
 class Tied(nn.Module):
-    """A language model whose input and output have one weight."""
+    """A language model with one weight for its input and its output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +167,8 @@ def tokens(device: str) -> torch.Tensor:
 
 
 def save_file(tensors: dict[str, torch.Tensor], name: str) -> Path:
-    """A safetensors file. Newer torches are tested without the format's own library."""
+    """Writes a safetensors file without the format's own library, which newer torches are tested
+    without."""
     header, end = {}, 0
     pieces = []
     for key, tensor in tensors.items():
@@ -191,7 +194,7 @@ TABLE: dict[str, Use] = {}
 
 
 def use(*names: str) -> Callable[[type[Use]], type[Use]]:
-    """Adds the class to the table, for all these functions: a program uses them together."""
+    """Adds the class to the table for all these functions, which a program uses together."""
 
     def add(kind: type[Use]) -> type[Use]:
         TABLE.update(dict.fromkeys(names, kind()))
@@ -201,21 +204,21 @@ def use(*names: str) -> Callable[[type[Use]], type[Use]]:
 
 
 NOTHING_TO_CLOSE = "it leaves nothing behind that could be closed"
-UNPINNED = (RuntimeError, "during CUDA graph capture unless the CPU tensor is pinned")  # as torch
+UNPINNED = (RuntimeError, "during CUDA graph capture unless the CPU tensor is pinned")  # by torch
 FORKED = (RuntimeError, "this is a forked child")
 DOES_NOT_WAIT = "it never waits: a signal is handled before it or after it"
 WAITS_IN_THE_DRIVER = "one call of the driver waits: the signal is handled after it, as torch does"
 
 
 class Use:
-    """One use of a function; see the text of this file."""
+    """One use of a function; the docstring of this file explains uses."""
 
     without: ClassVar[dict[str, str]] = {}  # reasons, by row
-    refuses: ClassVar[dict[str, tuple[type[Exception], str]]] = {}  # the right error, by row
-    pending_cycles = 0  # for which a thread of ours has put work on the device by then
+    refuses: ClassVar[dict[str, tuple[type[Exception], str]]] = {}  # the expected error, by row
+    pending_cycles = 0  # cycles of device work that a thread of uvmalloc has queued
 
     def make(self, device: str) -> Any:
-        """What `call` is given."""
+        """Returns what `call` gets."""
         raise NotImplementedError
 
     def call(self, given: Any) -> Any:
@@ -225,31 +228,33 @@ class Use:
         raise NotImplementedError
 
     def begun(self, device: str) -> tuple[Any, Callable[[], Any]]:
-        """A call that a forked child ends, and what it is given."""
+        """Returns what a call gets, and the call, which a forked child ends."""
         given = self.make(device)
         return given, lambda: self.call(given)
 
     def read(self, given: Any) -> Any:
-        """What another thread may do meanwhile with the same memory or file."""
+        """Does what another thread may do at the same time with the same memory or file."""
         return digest(given)
 
     def model(self, model: Tied) -> torch.Tensor:
-        """The logits of `tokens` after the function had all parameters. `model` may be changed."""
+        """Returns the logits of `tokens` after the function got all parameters. May change
+        `model`."""
         raise NotImplementedError
 
     def closed(self, given: Any) -> None:
-        """Asserts what must hold after the end of what the function has made."""
+        """Asserts what must hold after the end of an object that the function made."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def stuck(self, given: Any, stand: Callable[[], None]) -> Iterator[Callable[[], Any]]:
-        """Gives a call that waits until `stand`, which does not return, has ended in any thread."""
+        """Yields a call that waits until `stand` has ended in any thread. `stand` itself does
+        not return."""
         raise NotImplementedError
         yield
 
 
 class OfATensor(Use):
-    """Uses of functions that take a tensor and give one; `touch` calls the function."""
+    """Uses of functions that take a tensor and return a tensor; `touch` calls the function."""
 
     without: ClassVar = {
         "after close": NOTHING_TO_CLOSE,
@@ -348,7 +353,7 @@ class ManageByOperator(OfATensor):
 
 @use("torch_names.to_managed")
 class ToManaged(OfATensor):
-    """Tensor.to calls it for its argument `manage`."""
+    """Tensor.to calls this function for its argument `manage`."""
 
     refuses: ClassVar = {"after fork": FORKED}
 
@@ -396,7 +401,7 @@ class Pin(Moves):
 
 @use("torch_names.restore_on_device")
 class Load(OfATensor):
-    """torch.load calls it for each storage of a file."""
+    """torch.load calls this function for each storage of a file."""
 
     refuses: ClassVar = {"inside a capture": UNPINNED}
     without: ClassVar = {
@@ -414,7 +419,7 @@ class Load(OfATensor):
 
 
 class Inside(OfATensor):
-    """Uses of what holds for a while: tensors are made while it does."""
+    """Uses of contexts: tensors are made inside a context."""
 
     def holds(self) -> contextlib.AbstractContextManager[Any]:
         raise NotImplementedError
@@ -487,7 +492,8 @@ class OfAFile(Use):
 
     @contextlib.contextmanager
     def stuck(self, given: Any, stand: Callable[[], None]) -> Iterator[Callable[[], Any]]:
-        """The disk does not answer the thread that reads ahead, or the only one."""
+        """The disk does not answer the thread that reads ahead, or the caller if no thread reads
+        ahead."""
         read, count, callers = os.preadv, itertools.count(), []
 
         def preadv(*arguments: Any) -> int:
@@ -524,7 +530,7 @@ class LoadFile(OfAFile):
 
 
 def once(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's tensors, those that are shared under their first name alone."""
+    """Returns the model's tensors. A shared tensor appears under its first name only."""
     return {name: tensor.cpu() for name, tensor in model.named_parameters()}
 
 
@@ -568,7 +574,7 @@ class Stream(OfAFile):
         first = next(begun)["t0"]
         stream.close()
         stream.close()
-        with save_file({"t0": torch.zeros(1 << 20)}, "other").open("rb"):  # has its descriptor
+        with save_file({"t0": torch.zeros(1 << 20)}, "other").open("rb"):  # reuses the descriptor
             assert_raises(ValueError, "closed", list, begun)
             assert_raises(ValueError, "closed", list, stream)
         assert digest(first) == digest(self.stock(given)["t0"]), "what was given stays"
@@ -729,7 +735,7 @@ class Plan(Use):
 
     @contextlib.contextmanager
     def stuck(self, given: Any, stand: Callable[[], None]) -> Iterator[Callable[[], Any]]:
-        """Another thread's run does not end."""
+        """The run of another thread does not end."""
         _, planned = self._planned[str(given.device)]
         begun = threading.Event()
 
@@ -766,14 +772,15 @@ def assert_raises(kind: type[BaseException], words: str, function: Any, *argumen
 
 
 def check(each: Use, device: str = "cuda") -> None:
-    """The plain way to run a use; most rows surround it."""
+    """Runs a use in the plain way. Most rows call this function in a special situation."""
     given = each.make(device)
     found, wanted = each.call(given), each.stock(given)
     assert digest(found) == digest(wanted), f"gave {digest(found)}, and not {digest(wanted)}"
 
 
 def check_on(each: Use, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> None:
-    """The other stream is busy for long: nothing is put on it, and nothing waits for it."""
+    """Checks a use while the other stream is busy for long. The use must put no work on the
+    other stream, and must not wait for that stream."""
     is_per_thread = stream.cuda_stream == 2  # cudaStreamPerThread
     with torch.cuda.stream(stream):
         given = each.make("cuda")
@@ -791,7 +798,7 @@ def check_on(each: Use, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> 
         cycles = LONG_CYCLES * begin.elapsed_time(end) / begin.elapsed_time(before)
         assert cycles >= each.pending_cycles, "the caller's stream has not waited for the result"
         if is_per_thread and each.pending_cycles:
-            return  # its threads wait for the caller's stream with the device (docs/design.md)
+            return  # the threads of uvmalloc then wait for the whole device (docs/design.md)
         assert cycles < LONG_CYCLES / 2, "it has waited for another stream"
         assert before.elapsed_time(after) == 0, "it has put work on another stream"
 
@@ -857,7 +864,7 @@ def _(each: Use) -> None:
 
 
 def beside(*functions: Callable[[], None]) -> None:
-    """Runs them at the same time, each on a thread."""
+    """Runs the functions at the same time, each on its own thread."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(functions))
 
@@ -918,10 +925,9 @@ def _(each: Use) -> None:
 
 @row("after fork")
 def _(each: Use) -> None:
-    """A child has no device, so it computes on the host; what needs the device is an error.
+    """A child has no device, so it computes on the host. What needs the device raises an error.
 
-    Another thread may be inside the function at the moment of the fork.
-    """
+    Another thread may be inside the function at the moment of the fork."""
     on_the_device = each.make("cuda")
     each.call(on_the_device)
     torch.cuda.synchronize()
@@ -981,7 +987,8 @@ SIGNALS = ("SIGINT", "SIGTERM")
 
 
 def stand_on(reached: int, released: int) -> Callable[[], None]:
-    """Writes to one pipe, and returns when the other one is closed. Signals may interrupt it."""
+    """Returns a function that writes to one pipe, and returns when the other pipe is closed.
+    Signals may interrupt that function."""
 
     def stand() -> None:
         os.write(reached, b"x")
@@ -991,7 +998,8 @@ def stand_on(reached: int, released: int) -> Callable[[], None]:
 
 
 def signals(each: Use) -> None:
-    """Each is sent while the use waits. Ends by SystemExit(7), which the handler of one raises."""
+    """Sends each signal while the use waits. Ends by SystemExit(7), which the handler of SIGTERM
+    raises."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     given = each.make("cuda")
     for name in SIGNALS:
@@ -1033,7 +1041,8 @@ def main() -> None:
 
 
 def run_cells(wanted: list[str]) -> None:
-    """A line for each use and row: "right", "wrong", a reason, or the function to run it with."""
+    """Prints a line for each use and row: "right", "wrong", a reason, or the arguments that run
+    the cell alone."""
     for name, each in TABLE.items():
         if not wanted or name in wanted:
             for title in (*ROWS, *SIGNALS):

@@ -1,13 +1,12 @@
-"""Random exported programs: uvmalloc.plan_storage against program.module().
+"""Random exported programs: compares uvmalloc.plan_storage with program.module().
 
     python -m tests.pytorch.plan_fuzz [--programs N] [--seconds S] [--seed K] [--device cuda]
 
-Each program is run several times from one plan: with other sizes, strides, types, aliases and
-modes, and with arguments that it does not accept. Errors, results, their memory layout, what lies
-in the memory of what, and everything that is written must be the same. Prints the programs that
-differ; the exit code is 1 if there is one. `--faults` breaks plan_storage in several ways, and the
-exit code is 1 if one of them is not found.
-"""
+Each program runs several times from one plan: with other sizes, strides, types, aliases and
+modes, and with arguments that the program does not accept. Errors, results, their memory layout,
+shared memory and all writes must be the same. Prints the programs that differ; the exit code is
+1 if one differs. `--faults` breaks plan_storage in several ways, and then the exit code is 1 if
+one fault is not found."""
 
 from __future__ import annotations
 
@@ -49,14 +48,14 @@ counts: collections.Counter[str] = collections.Counter()
 
 
 class Difference(Exception):
-    """What differs between a plan and the module."""
+    """A difference between a plan and the module."""
 
 
 # ---- the arguments of a run
 
 
 def values(leaf: Tensor, sizes: dict[str, int], random: Random) -> torch.Tensor:
-    """Random elements in one of a few layouts."""
+    """Returns random elements in one of a few layouts."""
     size = leaf.size(sizes)
     layout = random.choices(("dense", "reversed", "strided"), (6, 1, 1))[0]
     dtype = leaf.dtype
@@ -76,7 +75,8 @@ def values(leaf: Tensor, sizes: dict[str, int], random: Random) -> torch.Tensor:
 
 
 def call_of(program: Program, seed: int, sizes: dict[str, int], is_odd: bool = False) -> Any:
-    """The arguments of one run, made anew; `is_odd`: perhaps of another kind than the program's."""
+    """Returns new arguments for one run. With `is_odd`, some may be of another kind than the
+    program's."""
     random = Random(seed)
     torch.manual_seed(seed)
     made: list[torch.Tensor] = []
@@ -137,13 +137,13 @@ def mode(name: str, device: str) -> Iterator[None]:
 
 def bits(tensor: torch.Tensor) -> bytes:
     dense = tensor.detach().cpu().contiguous()
-    # Also a dense tensor of one element may have another stride.
+    # Even a dense tensor of one element may have another stride.
     flat = dense.as_strided((dense.numel(),), (1,))
     return flat.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
 
 
 def described(leaves: list[Any]) -> list[Any]:
-    """Values, layouts, and which leaves are the same or share memory."""
+    """Returns values, layouts, and which leaves are the same or share memory."""
     objects: dict[int, int] = {}
     storages: dict[int, int] = {}
     found = []
@@ -159,7 +159,7 @@ def described(leaves: list[Any]) -> list[Any]:
 
 
 class Subject:
-    """The module, or the plan, with the buffers that it writes to."""
+    """The module or the plan, with the buffers that it writes to."""
 
     def __init__(self, call: Callable[..., Any], module: torch.nn.Module) -> None:
         self.call = call
@@ -168,7 +168,7 @@ class Subject:
         self.kept: list[tuple[torch.Tensor, bytes]] = []
 
     def run(self, call: Any, where: str, seed: int | None, device: str) -> tuple[Any, Any]:
-        """An error, or the results; and everything that can be seen after the run."""
+        """Returns an error or the results, and everything that can be seen after the run."""
         arguments, options = call
         if seed is not None:
             torch.manual_seed(seed)
@@ -203,7 +203,7 @@ def check_same(found: Any, wanted: Any, what: str) -> None:
 
 
 def compare(program: Program, seed: int, device: str) -> None:
-    """Raises Difference. Counts why a program cannot be compared."""
+    """Raises Difference. Counts the reasons why a program cannot be compared."""
     random = Random(seed)
     model = program.model().to(device)
     arguments, options = call_of(program, seed, EXPORTED)
@@ -277,7 +277,7 @@ def run_both(
 def run_in_threads(
     program: Program, subjects: tuple[Subject, Subject], seed: int, device: str
 ) -> None:
-    """Two threads at once, if the program keeps nothing and draws no random numbers."""
+    """Compares on two threads at once, if the program keeps nothing and draws no random numbers."""
     if "self.b" in program.text.split("def body")[1] or "rand" in program.text:
         return
     if "training=True" in program.text:
@@ -348,8 +348,8 @@ class WithoutTurns(plan_arena.PlanArena):
 
 
 conditions = storage_plans._conditions
-# By name: what of storage_plans is replaced, by what, and a program that shows it or is a little
-# before such a program.
+# By name: the function of storage_plans to replace, the replacement, and the number of a program
+# that shows the fault, or that comes shortly before such a program.
 FAULTS: dict[str, tuple[str, Any, int]] = {
     "guards": ("with_body", without_guards, 1),
     "mutations": ("FlatModule", WithoutMutations, 1),
@@ -372,7 +372,7 @@ def differences(seeds: Iterable[int], device: str) -> Iterator[tuple[int, Progra
 
 
 def plant_faults(device: str) -> int:
-    """How many faults of plan_storage the comparison does not find in a few programs."""
+    """Returns how many faults of plan_storage the comparison does not find in a few programs."""
     missed = 0
     for fault, (name, replacement, first) in FAULTS.items():
         with mock.patch.object(storage_plans, name, replacement):

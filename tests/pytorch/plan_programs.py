@@ -1,8 +1,7 @@
-"""Random programs for torch.export: models as text, with what a call of them takes.
+"""Random programs for torch.export: models as text, with the arguments of a call.
 
-A program's statements are tried on tensors without data, for two sizes of its inputs. Statements
-that fail there are left out, so most programs can be exported. A seed decides everything.
-"""
+Each statement is tried on tensors without data, for two sizes of the inputs. Statements that
+fail there are left out, so most programs can be exported. A seed decides everything."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ from typing import Any
 
 import torch
 
-LARGEST = 12  # of the sizes n and m that plans are made for
+LARGEST = 12  # the largest n and m that plans are made for
 TRIED = ({"n": 3, "m": 4}, {"n": 6, "m": 5})
 EXPORTED = {"n": 4, "m": 6}
 MOST_ELEMENTS = 4096
-# Builtins, and names that torch.export gives to values itself. With "torch", "device" or "dict" the
-# code of program.module() fails.
+# Builtins, and names that torch.export itself gives to values. With "torch", "device" or "dict",
+# the code of program.module() would fail.
 NAMES = (
     "input", "type", "id", "max", "min", "x", "self_", "filter", "None_", "range", "tensor",
     "arg_0", "add", "mul", "relu", "output", "b_b0", "sum", "print", "len", "_guards_fn", "forward",
@@ -84,7 +83,7 @@ BRANCHES = (
     "{a} + 1 if {a}.shape[0] == {b}.shape[0] else {a} * 5",
     "{a} - 1 if {a}.dtype == torch.float32 else {a} - 2",
 )
-# What a statement gives on tensors without data, if these cannot run it.
+# The results of statements that tensors without data cannot run.
 WITHOUT_DATA = {
     "torch.nonzero({a} > 0).sum()": "torch.zeros((), dtype=torch.long, device='meta')",
     "{a}[{a} > 0].sum() * 2": "{a}.sum()",
@@ -106,7 +105,7 @@ class Model(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor among a program's inputs."""
+    """A tensor among the inputs of a program."""
 
     shape: Shape
     dtype: torch.dtype
@@ -155,7 +154,7 @@ class Program:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """The same containers with function(leaf) for each leaf."""
+    """Returns the same containers with function(leaf) for each leaf."""
     if isinstance(value, dict):
         return {key: mapped(function, each) for key, each in value.items()}
     if isinstance(value, tuple | list):
@@ -164,7 +163,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def paths(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The leaves of containers, each with the expression that reads it."""
+    """Yields the leaves of containers, each with the expression that reads the leaf."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from paths(each, f"{path}[{key!r}]")
@@ -186,7 +185,7 @@ class Writer:
         self.trials: list[dict[str, Any]] = []
 
     def argument(self, depth: int = 0) -> Any:
-        """The structure of one argument."""
+        """Returns the structure of one random argument."""
         random = self.random
         kind = random.random()
         if depth < 2 and kind < 0.2:
@@ -200,7 +199,7 @@ class Writer:
         return Tensor(random.choice(SHAPES), random.choice(dtypes))
 
     def begin(self, leaves: list[Any]) -> None:
-        """Names x0, x1, ... stand for the leaves of the arguments."""
+        """Gives the names x0, x1, ... to the leaves of the arguments."""
         found: dict[str, Any] = {}
         exec(CONSTRUCTOR, found)
         for sizes in TRIED:
@@ -221,7 +220,7 @@ class Writer:
         kinds = (UNARY, BINARY, VIEWS, IN_PLACE, BRANCHES)
         kind = random.choices(kinds, (8, 5, 5, 4, 1))[0]
         template = random.choice(kind)
-        # Recent values more often: programs are deep rather than wide.
+        # Prefers recent values, so that programs are deep rather than wide.
         recent = self.tensors[-3:]
         a, b = (random.choice(recent if random.random() < 0.6 else self.tensors) for _ in "ab")
         if self.numbers and random.random() < 0.1:
@@ -236,7 +235,8 @@ class Writer:
             self.tensors.append(name.split()[0])
 
     def runs(self, line: str) -> bool:
-        """Whether the statement runs for all sizes. Failed ones have changed nothing."""
+        """Returns whether the statement runs for all sizes. A statement that fails has changed
+        nothing."""
         name = line.split(" = ")[0]
         try:
             for trial in self.trials:
@@ -254,7 +254,7 @@ class Writer:
             if len(self.lines) < count:
                 self.statement()
         lines, place = [], 0
-        while place < len(self.lines):  # some of them in a part of their own
+        while place < len(self.lines):  # puts some of the lines into a block
             if self.random.random() < 0.1:
                 lines.append("with torch.no_grad():")
                 some = self.lines[place : place + self.random.randint(1, 3)]

@@ -1,4 +1,4 @@
-"""What torch and libraries ask of torch's device allocator in C++ alone."""
+"""Functions of torch's device allocator that torch and libraries call in C++ only."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ print(counts()['num_ooms'])
         capacity="1GiB",
     )
     first, *_ = run.stdout.splitlines()
-    free = (1024 - 16 - 302) << 20  # the context has 16 MiB of it
+    free = (1024 - 16 - 302) << 20  # the context takes 16 MiB
     assert first == f"False [('oom', 0, {400 << 20}, {512 << 20}, {free})]"
 
 
@@ -113,7 +113,7 @@ if known:
         capacity="1GiB",
         budget="1GiB",
     )
-    # Torch 2.11 has neither the setting nor those who could be told.
+    # Torch 2.11 has neither the setting nor the observers.
     figures = f"('rejected', 0, {800 << 20}, {302 << 20}, {1 << 30})"
     assert (figures in run.stdout) == run.stdout.startswith("True ")
 

@@ -1,4 +1,4 @@
-"""What torch refuses is refused under uvmalloc, as the same kind of error with the same words."""
+"""uvmalloc refuses what torch refuses, with the same kind of error and the same words."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ weakref.finalize(card, outcome, 'finalised', lambda: float(torch.ones(count).to(
 
 
 def test_bad_input_is_refused_as_torch_refuses_it(simulate: Simulate) -> None:
-    """Devices that are not there, emptied storages, captures, forked children, and exit."""
+    """Devices that do not exist, emptied storages, captures, forked children, and exit."""
     native = simulate(PROGRAM, native=True, timeout_seconds=150).check()
     managed = simulate(PROGRAM, timeout_seconds=150).check()
     assert managed.stdout == native.stdout

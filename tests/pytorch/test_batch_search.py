@@ -1,4 +1,4 @@
-"""Searches for the largest batch, which look for an out-of-memory error of the device."""
+"""Searches for the largest batch, which need an out-of-memory error of the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pytorch.conftest import Simulate
 
 CAPACITY = "64MiB"
 
-# Two or three steps of a network, of which a batch of some 2,000 rows fits.
+# Three steps of a network. A batch of about 2,000 rows fits.
 TRAIN = """
 import torch
 torch.manual_seed(0)
@@ -38,7 +38,7 @@ print(find_executable_batch_size(train, starting_batch_size=8192)())
 """
 )
 
-# The loop of Lightning's tuner, with its names.
+# The loop of Lightning's tuner, with its function names.
 LIGHTNING = (
     TRAIN
     + """
@@ -65,7 +65,7 @@ print(_scale_batch_size())
 """
 )
 
-# Neither: a loop whose requests grow, in a function that handles the error.
+# A loop of neither library, with growing requests and a handler for the error.
 OWN_LOOP = """
 import torch
 size = 1 << 20
@@ -93,7 +93,7 @@ _BY_TORCH: dict[str, int] = {}
 
 
 def by_torch(simulate: Simulate, program: str) -> int:
-    """What the program finds with torch's own allocators, each time the same."""
+    """Returns what the program finds with torch's own allocators, which is the same each time."""
     if program not in _BY_TORCH:
         _BY_TORCH[program] = answer(simulate, program, native=True)
     return _BY_TORCH[program]
@@ -102,7 +102,7 @@ def by_torch(simulate: Simulate, program: str) -> int:
 @pytest.mark.parametrize("program", [ACCELERATE, LIGHTNING], ids=["accelerate", "lightning"])
 def test_a_known_search_ends_at_the_device(simulate: Simulate, program: str) -> None:
     torchs = by_torch(simulate, program)
-    # torch keeps more of a small device in blocks that fit nothing.
+    # torch keeps more of a small device in blocks that fit no request.
     assert 0.8 * torchs <= answer(simulate, program) <= 2 * torchs
 
 
@@ -123,7 +123,7 @@ def test_at_a_limit_of_one_nothing_spills(simulate: Simulate) -> None:
     assert answer(simulate, OWN_LOOP, UVMALLOC_SPILL="1x") == torchs
 
 
-# Starts with a batch that is too large, in a function of no known name, and gets smaller.
+# Starts with a batch that is too large and makes it smaller, in no function with a known name.
 SHRINKING = (
     TRAIN
     + """

@@ -1,7 +1,6 @@
 """The benchmark's program: a run of the smallest level gives every figure that uvmalloc can have.
 
-What the figures are is not looked at: that depends on the machine.
-"""
+The tests do not check the values of the figures, which depend on the machine."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ KEYS = COMPARED_KEYS | {
     "trace_cost",
     "trace_event_ns",
 }
-# As little as can be asked of every allocator.
+# The least work for every allocator.
 TINY = replace(
     SMOKE, sizes=("512 B",), few_live=10, many_live=100, churn_live=(10,), replacements=100,
     grid_allocations=(10,), more_steps=1, beginnings=1, metadata_divisor=10_000,
@@ -68,7 +67,7 @@ TINY = replace(
 
 
 def run_bench(output: Path, timeout_seconds: float, *options: str) -> None:
-    """The smallest level, into that folder."""
+    """Runs the smallest level and writes to that folder."""
     done = subprocess.run(
         [sys.executable, "-m", "bench", "--level", "smoke", "--output", str(output), *options],
         cwd=ROOT,
@@ -82,7 +81,8 @@ def run_bench(output: Path, timeout_seconds: float, *options: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run that also replays a trace given to it, once more the smallest of the committed."""
+    """Returns the folder of a run that also replays a given trace: again the smallest committed
+    trace."""
     folder = tmp_path_factory.mktemp("bench")
     given = f"given={committed_file('cnn')}"
     run_bench(folder, 120, "--part", "engine", "--allocators", "uvmalloc", "--replay", given)
@@ -97,7 +97,7 @@ def document(folder: Path) -> dict[str, Any]:
 def test_every_key_has_values_of_uvmalloc(document: dict[str, Any]) -> None:
     assert document.keys() >= KEYS
     assert list(document["allocators"]) == ["uvmalloc"]
-    # A library that knows no trace cannot say what one costs.
+    # A library without traces cannot measure the cost of a trace.
     excused = {gap["key"] for gap in document["absent"] if "UVMALLOC_TRACE" in gap["reason"]}
     assert excused <= {"trace_cost", "trace_event_ns", "trace_ns"}
     left_out = {
@@ -177,7 +177,7 @@ def test_a_fault_is_exit_code_1(
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with the allocators that every build with torch has, and CUB."""
+    """Returns the folder of a run with CUB and the allocators that every build with torch has."""
     folder = tmp_path_factory.mktemp("comparison")
     wanted = ["uvmalloc", "pytorch", "cub", "jemalloc"]
     traces = {"cnn": committed_file("cnn")}

@@ -9,7 +9,7 @@ from uvmalloc._trace.reader import ALLOCATE, SITE, Trace, read_trace
 
 from tests.pytorch.conftest import Simulate
 
-# The numbers of these lines are in the tests.
+# The tests name the numbers of these lines.
 PROGRAM = """import threading, torch
 def weights():
     return torch.ones(1 << 20, device='cuda', requires_grad=True)
@@ -38,7 +38,7 @@ def traced(simulate: Simulate, tmp_path: Path):
 
 
 def sites_by_size(trace: Trace) -> dict[int, list[str]]:
-    """The texts of the call sites of allocations of each size."""
+    """Returns the texts of the call sites of allocations, by size."""
     sizes: dict[int, int] = {}
     found: dict[int, list[str]] = {}
     for event in trace.events:

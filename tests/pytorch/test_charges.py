@@ -1,4 +1,5 @@
-"""Figures and limits of devices after random moves, against a model of where bytes are used."""
+"""Figures and limits of devices after random moves, compared with a model of where bytes are
+used."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import pytest
 
 from tests.pytorch.conftest import Checked, Simulate
 
-# A block counts on the device that uses it: on the one that it moved to last if several do, and on
-# the host if none does. Storages over one block share its charge until they are written.
+# A block counts on the device that uses it. If several devices use it, the block counts on the
+# device of the last move; if none does, on the host. Storages over one block share its charge until
+# they are written.
 MODEL = """
 import random
 import sys

@@ -28,7 +28,7 @@ UVMALLOC = (sys.executable, "-m", "uvmalloc")
 
 @pytest.fixture
 def uvmalloc(clean_environment, tmp_path):
-    """Runs the command with the given arguments and returns the completed process."""
+    """Returns a function that runs the command and returns the completed process."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -44,7 +44,7 @@ def uvmalloc(clean_environment, tmp_path):
 
 
 def error_line(finished: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a refused command writes."""
+    """Returns the one line that a refused command writes."""
     assert finished.stdout == ""
     lines = finished.stderr.splitlines()
     assert len(lines) == 1, finished.stderr
@@ -176,7 +176,7 @@ def test_importing_the_package_imports_no_torch():
 def test_lib_dir_must_be_a_folder_of_the_checkout(
     uvmalloc, libraries, other_build, tmp_path, where
 ):
-    """A folder elsewhere may be one that others write to, and its library runs in the process."""
+    """Other users may write to a folder elsewhere, and its library would run in the process."""
     folder = tmp_path / "lib"
     if where == "of nobody":
         folder = other_build / "nowhere"
@@ -193,7 +193,7 @@ def test_lib_dir_must_be_a_folder_of_the_checkout(
 
 
 def test_a_build_above_a_package_that_is_in_no_checkout_is_not_found(tmp_path):
-    """The folder above may be one that others write to."""
+    """Other users may write to the folder above."""
     for package in (tmp_path / "site/uvmalloc", tmp_path / "a/python/uvmalloc"):
         package.mkdir(parents=True)
         for above in (package.parent, tmp_path):
@@ -668,7 +668,7 @@ def test_a_program_with_a_static_runtime_is_refused_before_it_runs(uvmalloc, tmp
 
 
 def test_the_report_says_that_a_static_runtime_cannot_be_simulated(uvmalloc):
-    # The call by which the simulator knows it.
+    # By this call, the simulator recognizes a static runtime.
     ask = "import ctypes\ntable = ctypes.c_void_p()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
     ask += "driver.cuInit(0); driver.cuGetExportTable(ctypes.byref(table), bytes(16))"
     finished = uvmalloc("sim", "--", sys.executable, "-c", ask)
@@ -733,7 +733,7 @@ def test_shells_complete_commands_options_and_values(uvmalloc, typed, offered):
 
 
 def test_the_completion_of_a_shell_is_shown(uvmalloc):
-    # Which shell it is would be found out from the processes above this one.
+    # Without this variable, the command would find out the shell from its parent processes.
     given = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     finished = uvmalloc("--show-completion", "bash", **given)
     assert "_UVMALLOC_COMPLETE=complete_bash" in finished.stdout
@@ -1029,10 +1029,9 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
 
 
 def torch_problems(uvmalloc, folder, version, cuda, python=None):
-    """What doctor says of a torch in `folder`, of which only the version is there.
+    """Returns what doctor says of a torch in `folder` that has only a version.
 
-    `python` is the folder of another uvmalloc package than that of this checkout.
-    """
+    `python` is the folder of a uvmalloc package outside this checkout."""
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
     (folder / f"torch-{version}.dist-info").mkdir()

@@ -1,4 +1,5 @@
-"""Nobody can tell moves from copies: random programs give the same with and without uvmalloc."""
+"""No program can tell a move from a copy: random programs give the same with and without
+uvmalloc."""
 
 from __future__ import annotations
 

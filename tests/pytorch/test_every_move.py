@@ -1,4 +1,4 @@
-"""Every kind of tensor, moved in every way: a program sees what it sees without uvmalloc."""
+"""Every kind of tensor, moved in every way: a program sees the same with and without uvmalloc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("every_move.py")
 
-# Strides of the kinds of tensors whose elements lie apart or over each other, as they are made.
+# Original strides of tensors with gaps or overlaps between their elements, by kind.
 OPEN_STRIDES = {
     "gaps": (1024, 2),
     "expanded whole": (0, 1024, 1),
@@ -41,7 +41,8 @@ def test_every_move_gives_what_it_gives_without_uvmalloc(simulate: Simulate) -> 
 
 
 def with_open_strides(line: str) -> str:
-    """What an alias shows where a copy, of which the line tells, has moved elements together."""
+    """Replaces the strides of a copy, which has closed the gaps, by the strides that an alias
+    keeps."""
     kind, way, *rest = line.split("|")
     if kind not in OPEN_STRIDES or way in WAYS_THAT_COPY:
         return line

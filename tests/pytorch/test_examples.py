@@ -1,4 +1,4 @@
-"""The examples, plain PyTorch programs, under uvmalloc and without it: the same bits."""
+"""The examples, plain PyTorch programs, give the same bits with and without uvmalloc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the command writes, in folders of this user alone and in shared ones."""
+"""Files that the command writes, in private folders of this user and in shared folders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Before and after a program's first use of CUDA: uvmalloc is never the first to initialise the
-driver or to make a context, and CPU tensors from before that nobody else can be reading are
-converted at their first move."""
+"""Before and after a program's first use of CUDA. uvmalloc is never the first to initialise the
+driver or to make a context. Earlier CPU tensors are converted at their first move, if nobody
+else can be reading them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_cpu_tensors_are_managed_once_the_program_has_initialised_cuda(
 
 
 def test_a_device_is_not_chosen_for_the_program(checked: Checked) -> None:
-    """Asking whether there is CUDA says nothing about which of two devices will be used."""
+    """A query whether there is CUDA does not say which of two devices will be used."""
     checked(
         """
 assert torch.cuda.is_available()
@@ -496,7 +496,7 @@ torch.ops.uvmalloc.check_invariants()
 
 
 def test_freed_memory_is_forgotten(checked: Checked) -> None:
-    """A block that the C library gives out again is another one: it may be converted."""
+    """A block that the C library gives out again is another block, so it may be converted."""
     checked("""
 for _ in range(8):
     x = large(2 * MIB)

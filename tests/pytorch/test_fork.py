@@ -1,4 +1,4 @@
-"""Data loaders fork: workers find host tensors where their parent has them."""
+"""Data loaders fork: workers find host tensors at the same addresses as their parent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from tests.pytorch.conftest import Simulate
 
-# Machines whose devices reach ordinary memory; it is the best there or the user wants it.
+# Machines with devices that reach ordinary memory. Host tensors use ordinary memory because it is
+# best there, or because the user wants it.
 on_ordinary_memory = pytest.mark.parametrize(
     "machine",
     [
@@ -116,7 +117,7 @@ for epoch in range(3):
 """).check()
     forks = run.report["forks"]
     assert (forks["count"], forks["without_copy"]) == (6, 0)
-    # Of each epoch's first worker: nobody has the last epoch's copy any more.
+    # The first worker of each epoch copies: nobody has the last epoch's copy any more.
     assert (forks["copied_bytes"], forks["shared_bytes"]) == (3 * size, 3 * size)
 
 
@@ -143,7 +144,7 @@ assert uvmalloc.stats()['forks']['copied_bytes'] == 2 * managed.nbytes
 
 
 def test_what_only_a_device_uses_is_not_copied(simulate: Simulate) -> None:
-    """A model that was made on the host and moved: its weights stay where they are."""
+    """A model was made on the host and moved: its weights stay on the device."""
     simulate("""
 import os, torch, uvmalloc
 torch.cuda.init()

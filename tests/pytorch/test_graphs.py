@@ -1,4 +1,5 @@
-"""CUDA graphs: what a capture allocates, who keeps it, and what nobody may touch meanwhile."""
+"""CUDA graphs: what a capture allocates, what keeps that memory, and what nobody may touch
+meanwhile."""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ print((a + 1).sum().item())
 def test_what_a_graph_uses_keeps_its_address_and_its_contents_to_itself(
     same_output: Checked,
 ) -> None:
-    """A replay reads and writes at captured addresses, and tells nobody."""
+    """A replay reads and writes at captured addresses without any notice."""
     program = """
 import torch
 SIZE = 1 << 20

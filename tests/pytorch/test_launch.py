@@ -43,7 +43,7 @@ TOLD = [
     "SIGRTMIN",
     "SIGRTMAX",
 ]
-# Says which signals it gets, until its standard input ends.
+# Prints the signals that it gets, until its standard input ends.
 LISTENER = """
 import os, signal, sys
 names = sys.argv[1:]
@@ -69,7 +69,7 @@ def launched(
         text=True,
         start_new_session=True,
     ) as process:
-        # What goes wrong here leaves programs that nobody ends.
+        # A failure in this block leaves programs that nothing else ends.
         end = threading.Timer(60, os.killpg, (process.pid, signal.SIGKILL))
         end.start()
         try:
@@ -92,7 +92,7 @@ def test_every_signal_is_passed_on_and_kills_neither(clean_environment, name):
 
 
 def test_a_timer_that_is_set_before_runs_out_in_the_program(clean_environment):
-    """As in `perl -e 'alarm 1; exec @ARGV' uvmalloc run ...`."""
+    """Like `perl -e 'alarm 1; exec @ARGV' uvmalloc run ...`."""
     command = [*UVMALLOC, "run", "--no-report", "--", "sleep", "60"]
     text = "import os, signal, sys; signal.alarm(8); os.execvp(sys.argv[1], sys.argv[1:])"
     finished = subprocess.run([sys.executable, "-c", text, *command], env=clean_environment)
@@ -134,11 +134,11 @@ class Terminal:
         return self._text.count(text)
 
     def read_to_the_end(self) -> int:
-        """The exit code."""
+        """Reads all output and returns the exit code."""
         try:
             while data := os.read(self._end, 4096):
                 self._text += data.decode()
-        except OSError:  # how Linux says that nobody has the terminal any more
+        except OSError:  # on Linux: nobody has the terminal any more
             pass
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
@@ -179,7 +179,7 @@ def test_a_program_in_a_group_of_its_own_gets_the_key_through_us(terminal):
     os.kill(shell.pid, signal.SIGKILL)
 
 
-# As a shell runs a job in the foreground: in a group of its own, which goes on when it has stopped.
+# Runs a job in the foreground, like a shell: in its own group, which continues after a stop.
 SHELL = """
 import os, signal, sys
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -226,7 +226,8 @@ pathlib.Path({str(note)!r}).write_text("hung up")
 
 
 def test_the_end_of_a_program_is_seen_in_a_process_of_several_threads(clean_environment):
-    """SIGCHLD comes before anybody waits for it, and the kernel gives it to the other thread."""
+    """SIGCHLD comes before a thread waits for it, and the kernel gives the signal to the other
+    thread."""
     text = f"""
 import os, threading
 from uvmalloc._cli import launch
@@ -249,7 +250,8 @@ def test_a_stop_of_the_launcher_alone_changes_nothing(clean_environment):
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # The stop begins while the launcher waits, and outlasts the time between two looks.
+        # The stop begins while the launcher waits, and lasts longer than the time between two
+        # checks.
         for _ in range(2):
             os.kill(process.pid, signal.SIGSTOP)
             time.sleep(0.8)

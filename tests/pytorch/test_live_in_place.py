@@ -1,4 +1,4 @@
-"""Programs with memory of which a kernel touches each byte once, on devices that are too small."""
+"""Programs on devices that are too small, with memory of which a kernel touches each byte once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.oversubscription import in_place
 from tests.pytorch.conftest import Simulate, SimulatedRun
 
 ENVIRONMENT = {"UVMSIM_MACHINE": in_place.MACHINE}
-# Of the optimizer's program: fewer than the benchmark has, with as much less memory.
+# For the optimizer's program: fewer rows than the benchmark has, and a capacity to match.
 ROWS, CAPACITY = "512", "112MiB"
 
 
@@ -30,7 +30,7 @@ def test_weights_that_are_read_once_stay_on_the_host_and_steps_are_shorter(
     moved, other = decode(simulate, many, "36MiB")
     assert short["sums"] == enough["sums"]
     assert run.report["live_plan"]["in_place_pages"] > 0
-    # Until the step is known pages come as under `lru`.
+    # Until the step is known, pages arrive as under `lru`.
     brought = run.report["live_plan"]["brought_pages"]
     assert brought < 0.5 * other.report["live_plan"]["brought_pages"]
     assert run.sim["remote_access_bytes"] > 0

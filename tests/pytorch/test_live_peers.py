@@ -1,4 +1,4 @@
-"""Programs whose pages leave to another device of the process, over a fast link."""
+"""Programs with pages that leave to another device of the process, over a fast link."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.pytorch.conftest import Simulate, SimulatedRun
 
-# Twelve layers of 2 MiB each, with momentum: 36 MiB that last, and activations. From the step
-# `sys.argv[2]` on, each step uses as many MiB of the other device as `sys.argv[3]` says.
+# Twelve layers of 2 MiB each, with momentum: 36 MiB that last, and activations. From step
+# `sys.argv[2]` on, each step uses `sys.argv[3]` MiB of the other device.
 TRAINING = """
 import ctypes, json, sys, torch
 simulator = ctypes.CDLL("libuvmsim.so")
@@ -91,7 +91,8 @@ def test_a_peer_that_needs_its_memory_gets_it_and_keeps_it(simulate: Simulate) -
     figures, run = train(simulate, "h100-sxm-nvlink", 2, steps=STEPS, **needs)
     longer, later = train(simulate, "h100-sxm-nvlink", 2, steps=STEPS + 4, **needs)
     assert run.report["live_plan"]["pages_to_peers"] > 0
-    # In the last steps nothing goes to the peer or comes from it, and all of its own is there.
+    # In the last steps, no page moves to or from the peer, and all memory of the peer itself is
+    # there.
     counter = "migrated_bytes_between_devices"
     assert later.sim[counter] == run.sim[counter]
     assert figures["there"] == longer["there"] == 42 << 20

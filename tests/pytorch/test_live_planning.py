@@ -42,7 +42,7 @@ _ENOUGH: dict[tuple[str, str], list[str]] = {}
 def losses_with_enough(
     simulate: Simulate, program: str = TRAINING, steps: str = STEPS
 ) -> list[str]:
-    """With memory enough; each time the same."""
+    """Returns the losses of a run with enough memory, which are the same each time."""
     if (program, steps) not in _ENOUGH:
         _ENOUGH[program, steps] = losses(simulate(program, steps, capacity="1GiB"))
     return _ENOUGH[program, steps]
@@ -78,7 +78,7 @@ def test_a_learned_step_faults_less_than_the_driver(simulate: Simulate) -> None:
     assert faults["auto"]["faults_device"] < 0.7 * faults["driver"]["faults_device"]
 
 
-# The driver's memory, which no figure of uvmalloc counts, as another program's.
+# Memory of the driver stands for another program's memory: no figure of uvmalloc counts it.
 BESIDE_OTHERS = TRAINING.replace(
     "width, layers",
     """

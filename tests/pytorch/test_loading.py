@@ -1,5 +1,5 @@
-"""Checkpoints get to the device without a second copy of them, and load_safetensors gives what
-safetensors itself gives."""
+"""Checkpoints reach the device without a second copy, and load_safetensors gives the same
+tensors as safetensors itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Random files, each read by safetensors and by uvmalloc, to the host and to the device.
+# safetensors and uvmalloc read each of many random files, to the host and to the device.
 PROPERTY = """
 import contextlib, json, os, random, sys, uvmalloc
 import torch
@@ -90,7 +90,8 @@ def test_random_files_give_what_safetensors_gives(
         assert run.report["copies_by_moves"]["by_reason"].keys() <= {"small_block"}
 
 
-# One process for all: each damaged file with what the message must say, and what is no file at all.
+# One process reads all damaged files, each with the words that the message must have, and paths
+# that are not files.
 DAMAGED = """
 import json, os, sys, uvmalloc
 from pathlib import Path
@@ -241,8 +242,8 @@ def test_damaged_files_are_refused_with_the_reason(simulate: Simulate, tmp_path:
     assert run.stdout == "all\n"
 
 
-# Each way leaves the model on the device, in pages that were the host's: nothing was copied, and no
-# more pages were touched than the model has.
+# Each way leaves the model on the device, in pages that were the host's: nothing is copied, and no
+# more pages are touched than the model has.
 LOADS = (
     MOVES_PRELUDE
     + """
@@ -324,7 +325,7 @@ def test_loading_copies_nothing_large(simulate: Simulate, tmp_path: Path) -> Non
     run = simulate(LOADS, str(tmp_path), environment={"PYTHONPATH": str(ROOT)}).check()
     added, *errors = run.stdout.splitlines()
     assert errors == ["RuntimeError", "RuntimeError"]
-    # 32 MiB of large tensors; the small ones and pages that a block shares come on top.
+    # 32 MiB of large tensors, plus the small tensors and the pages that blocks share.
     assert max(json.loads(added).values()) <= 36 << 20, added
 
 

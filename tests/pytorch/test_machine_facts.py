@@ -1,4 +1,4 @@
-"""What the doctor reads of a machine, on file trees that stand for machines."""
+"""What the doctor reads about a machine, on file trees that stand for machines."""
 
 from __future__ import annotations
 

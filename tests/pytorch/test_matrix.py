@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("matrix.py")
 
-# The ways in which each public function is used. matrix.py says how.
+# The ways to use each public function; matrix.py runs them.
 ROWS = (
     "second device",
     "side stream",
@@ -32,11 +32,11 @@ ROWS = (
     "SIGTERM",
 )
 
-Cells = dict[tuple[str, str], str]  # what came of it, by function and row
+Cells = dict[tuple[str, str], str]  # outcomes, by function and row
 
 
 def gaps(public: set[str], without_rows: set[str], cells: Cells) -> list[str]:
-    """What the table lacks, and what it has too much."""
+    """Returns what the table lacks, and what it has too much."""
     named = {name for name, _ in cells}
     found = [f"{name}: no rows" for name in sorted(public - named - without_rows)]
     found += [f"{name}: {row} is not there" for name in sorted(named) for row in ROWS
@@ -66,12 +66,12 @@ def test_every_public_function_is_right_in_every_row(simulate: Simulate) -> None
     cells = cells_of(simulate)
     assert gaps(public, without_rows, cells) == []
     assert [cell for cell, outcome in cells.items() if outcome == "wrong"] == []
-    # All others are right, have the reason why there is nothing to run, or run alone.
+    # All others are right, give the reason why nothing runs, or run alone.
     reasons = {outcome for outcome in cells.values() if outcome != "right"}
     alone = {outcome for outcome in reasons if re.fullmatch(r"signals \S+", outcome)}
     assert [reason for reason in reasons - alone if len(reason.split()) < 5] == []
 
-    # A table with a hole is seen.
+    # The test notices a hole in the table.
     assert gaps(public | {"uvmalloc.new"}, without_rows, cells) == ["uvmalloc.new: no rows"]
     for row in ROWS:
         rest = {cell: outcome for cell, outcome in cells.items() if cell[1] != row}

@@ -1,4 +1,4 @@
-"""What torch tells about memory, and what happens when there is none left."""
+"""What torch reports about memory, and what happens when memory runs out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of their own: MemPool, and the private pools and checkpoints that graphs' trees use."""
+"""Separate pools: MemPool, and the private pools and checkpoints that graph trees use."""
 
 from __future__ import annotations
 

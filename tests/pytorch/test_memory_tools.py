@@ -1,4 +1,4 @@
-"""torch's memory figures and tools give the answers that they give without uvmalloc."""
+"""torch's memory figures and tools report the same as without uvmalloc."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ for ask in (torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats):
 
 
 def test_private_pools_have_figures_of_their_own(same_output: Checked) -> None:
-    """From torch 2.15 on. Torch reserves 20 MiB at a time, uvmalloc 2 MiB."""
+    """torch 2.15 and later. Torch reserves 20 MiB at a time, uvmalloc 2 MiB."""
     same_output("""
 import torch
 pool = torch.cuda.MemPool()
@@ -71,7 +71,7 @@ print('reset', any('private_pools' in key and value
 
 
 def test_the_stack_of_an_allocation_is_found_by_its_address(same_output: Checked) -> None:
-    """From torch 2.15 on."""
+    """torch 2.15 and later."""
     same_output("""
 import torch
 if not hasattr(torch.cuda.memory, '_allocation_traceback'):
@@ -439,12 +439,12 @@ print(json.dumps({
 
 
 def free_memory(simulate: Simulate, **options: Any) -> dict[str, Any]:
-    """What each interface says after 100 MiB were taken; all must say the same."""
+    """Returns what each interface reports after 100 MiB were taken; all must report the same."""
     found = json.loads(simulate(FREE, **options).check().stdout)
     free, total = found["torch"]
     assert total == found["properties"]
     for name in ("accelerator", "runtime", "driver"):
-        # Of an integrated device it is the host's, on which others live too.
+        # Free memory of an integrated device is the host's, which other programs use, too.
         assert abs(found[name][0] - free) < 1 << 30, (name, found)
         assert found[name][1] == total
     return {"free": free, "total": total, **found}
@@ -453,7 +453,7 @@ def free_memory(simulate: Simulate, **options: Any) -> dict[str, Any]:
 def test_free_memory_of_a_discrete_device_is_the_drivers_within_the_budget(
     simulate: Simulate,
 ) -> None:
-    left = (1024 - 16 - 100) << 20  # the context has 16 MiB
+    left = (1024 - 16 - 100) << 20  # the context takes 16 MiB
     found = free_memory(simulate, capacity="1GiB")
     assert found["free"] == found["untold"][0][0] == found["untold"][1][0] == left
     found = free_memory(simulate, capacity="1GiB", budget="300MiB")
@@ -467,11 +467,11 @@ def test_free_memory_of_an_integrated_device_is_the_hosts_within_the_budget(
 ) -> None:
     integrated = {"UVMSIM_PROFILE": "integrated"}
     found = free_memory(simulate, capacity="64TiB", environment=integrated)
-    # The automatic budget leaves 512 MiB; others take and give memory meanwhile.
+    # The automatic budget leaves 512 MiB; other programs take and give memory meanwhile.
     assert abs(found["free"] - found["available"]) < 2 << 30
     found = free_memory(simulate, capacity="64TiB", budget="300MiB", environment=integrated)
     assert found["free"] == 200 << 20
-    # A device that claims less than the host has is believed.
+    # If a device claims less memory than the host has, the claim counts.
     assert free_memory(simulate, capacity="1GiB", environment=integrated)["free"] == 1 << 30
 
 

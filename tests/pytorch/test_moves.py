@@ -1,4 +1,4 @@
-"""Device moves: what shares, what copies and why, and that nobody can tell the difference."""
+"""Device moves: what shares, what copies and why. No program can tell the difference."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ assert x[0].item() == 42 and y[0].item() == 0
     ("make", "reason"),
     [
         ("torch.zeros(1000)", "small_block"),
-        ("torch.zeros(1 << 21)[1 : (1 << 20) + 1]", "partial_storage"),  # not aligned as copies are
+        ("torch.zeros(1 << 21)[1 : (1 << 20) + 1]", "partial_storage"),  # not aligned like a copy
         ("torch.zeros(1 << 21)[: 1 << 17]", "small_block" if PARTS else "partial_storage"),
         ("torch.zeros(1 << 20, 2)[:, 0]", "layout"),
         ("torch.from_numpy(__import__('numpy').zeros(1 << 20))", "foreign_memory"),
@@ -147,7 +147,7 @@ def test_parts_of_a_storage_move_without_a_copy(checked: Checked) -> None:
     assert run.report["copies_by_moves"]["count"] == 0
     assert run.report["moves"]["host_to_device"] == 4
     assert run.report["moves"]["bytes"] == 16 << 20
-    assert run.sim["copy_bytes"] == 4 * 4  # the elements that were looked at
+    assert run.sim["copy_bytes"] == 4 * 4  # the elements that the program reads
 
 
 @pytest.mark.skipif(PARTS, reason="torch shares parts of storages")
@@ -365,7 +365,7 @@ assert read.query(), 'the second device wrote while the first could read'
 def test_a_non_blocking_copy_from_managed_host_memory_may_be_overwritten(
     checked: Checked,
 ) -> None:
-    """Stock stages pageable memory: when the call returns, the source is the caller's again."""
+    """torch stages pageable memory, so the caller may change the source when the call returns."""
     checked("""
 x = torch.zeros(1 << 20)
 x.numpy()
@@ -426,7 +426,7 @@ for recorded in (False, True):
 def test_a_moved_tensor_comes_back_by_its_address(
     simulate: Simulate, profile: str, loaded_late: bool
 ) -> None:
-    """Torch asks the driver whose address it is, which knows nothing of ordinary memory."""
+    """Torch asks the driver about the address, but the driver does not know ordinary memory."""
     simulate(
         """
 import torch, uvmalloc
@@ -504,7 +504,8 @@ print(torch.nn.Conv2d(1, 4096, 9).to('cuda', memory_format=last).weight.stride()
 def test_an_address_that_a_tensor_has_left_waits_for_its_readers_on_all_streams(
     checked: Checked,
 ) -> None:
-    """Asking for a pointer gives the tensor other bytes; kernels may still read at the old ones."""
+    """A request for the pointer gives the tensor other bytes, but kernels may still read the old
+    bytes."""
     checked("""
 x = torch.ones(1 << 20)
 y = x.cuda()
@@ -527,7 +528,7 @@ assert read.query()
     "file", ["/home/me/torch/serialization.py", "/srv/uvmalloc/loading.py", "\\udcff.py"]
 )
 def test_a_pointer_that_a_file_of_any_name_asks_for_has_left(checked: Checked, file: str) -> None:
-    """Also where the file is called like one of torch's, or its name is not UTF-8."""
+    """Also if the file is named like one of torch's files, or its name is not UTF-8."""
     checked(f"""
 x = torch.zeros(1 << 20)
 exec(compile('pointer = x.data_ptr()', '{file}', 'exec'))
@@ -538,7 +539,7 @@ assert copied() == {{'exported_pointer': 1}}, copied()
 
 
 def test_a_pointer_that_an_object_takes_while_it_is_loaded_has_left(checked: Checked) -> None:
-    """torch.load itself keeps no address; an object that it restores may."""
+    """torch.load itself keeps no address, but an object that it restores may."""
     checked("""
 import io
 class Keeper:
@@ -556,7 +557,8 @@ assert copied() == {'exported_pointer': 1}, copied()
 
 
 def test_a_move_copies_where_a_pointer_leaves_while_it_is_under_way(checked: Checked) -> None:
-    """The callback runs when the move has found no reason to copy, and has not shared yet."""
+    """The callback runs after the move has found no reason to copy, and before it shares the
+    block."""
     checked(
         """
 import torch.cuda._gpu_trace as trace
@@ -578,10 +580,10 @@ assert x.data_ptr() == pointers[0] != y.data_ptr()
 def test_a_pointer_that_leaves_after_a_move_has_shared_keeps_its_block(
     checked: Checked, source: str
 ) -> None:
-    """As when another thread moves between taking the pointer and giving it to Python.
+    """Acts like a move on another thread between taking the pointer and giving it to Python.
 
-    _data_address takes it as torch's other code does, and a stream's handle leaves as it does.
-    """
+    _data_address takes the pointer like torch's other code, and a stream's handle leaves like a
+    pointer."""
     checked(f"""
 import ctypes
 x = torch.zeros(1 << 20, device='{source}')

@@ -1,4 +1,4 @@
-"""Errors of memory begin with the words that programs look for."""
+"""Out-of-memory errors begin with the words that programs look for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The bound of a step on small examples, what is made of points, and `uvmalloc plan`."""
+"""The lower bound of a step in small examples, tables and charts of several sizes, and `uvmalloc
+plan`."""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ def kernel(*blocks: int, writes: bool = True) -> Kernel:
 @pytest.mark.parametrize(
     ("step", "chunks", "to_device", "to_host"),
     [
-        # Three blocks in turn with room for two: every second use misses, for Belady too.
+        # Three blocks in turn, with room for two: every second use misses, even with Belady's rule.
         ([kernel(0), kernel(1), kernel(2)], 2, 1.5, 1.5),
         ([kernel(0), kernel(1), kernel(2)], 3, 0, 0),
         ([kernel(0), kernel(1), kernel(2)], 1, 3, 3),
-        # What is never written has its copy on the host.
+        # A block that is never written has its copy on the host.
         ([kernel(0, writes=False), kernel(1, writes=False)], 1, 2, 0),
         # Block 0 leaves twice between its writes, and is copied back once.
         (
@@ -51,7 +52,7 @@ def kernel(*blocks: int, writes: bool = True) -> Kernel:
              kernel(1)],
             1, 6, 4,
         ),
-        # A kernel that needs more than there is can be short of all others only.
+        # A kernel that needs more than the device has can push out all other blocks, but no more.
         ([kernel(0, 1, 2), kernel(3)], 2, 3, 3),
     ],
 )  # fmt: skip
@@ -90,7 +91,7 @@ def test_blocks_that_are_used_alike_count_together() -> None:
     bound = Bound(step)
     assert sorted(gap.count for gap in bound.gaps) == [1, 3]
     assert bound.blocks == 4
-    # Block 3 and one of the others take turns, out and in.
+    # Block 3 and one of the other blocks take turns, out and in.
     assert bound.fewest_bytes(3, True, True) == pytest.approx(4 * BLOCK)
 
 
@@ -110,21 +111,21 @@ def test_the_bound_of_time_is_that_of_the_kernels_where_copies_fit_beside_them()
 
 
 def test_the_bound_of_time_is_never_below_a_lane() -> None:
-    # Both blocks go both ways in each round.
+    # Both blocks move in both directions in each round.
     assert timed([kernel(0), kernel(1)], 10, 1) == pytest.approx(80)
     reads: list[Kernel | End] = [kernel(0, writes=False), kernel(1, writes=False)]
     assert timed(reads, 10, 1) == pytest.approx(80)
 
 
 def test_the_bound_of_time_knows_that_a_peak_parts_the_ways() -> None:
-    # Eight blocks are written and read again in the opposite order, and then they are dead.
+    # Eight blocks are written, then read in the opposite order, and then are dead.
     order = [*range(8), *reversed(range(8))]
     step: list[Kernel | End] = [kernel(block) for block in order]
     step.append(End(dict.fromkeys(range(8), ALL)))
     bound = Bound(step)
     lane = bound.fewest_bytes(2, True, False) / BLOCK * 40
     assert lane == pytest.approx(6 * 40)
-    # Six blocks must have left before the middle, and they come back after it.
+    # Six blocks must leave before the middle, and come back after it.
     assert timed(step, 1, 2) > 1.5 * lane
 
 
@@ -135,7 +136,7 @@ def test_slots_take_about_equal_time() -> None:
 
 
 def test_a_repeated_step_frees_what_its_last_round_has_left() -> None:
-    # Two blocks of 2 MiB and one of 4 MiB, from before the step. It leaves one of each size.
+    # Two blocks of 2 MiB and one of 4 MiB are older than the step, which leaves one of each size.
     first, second, large = End({7: ALL}), End({8: ALL}), End({9: ALL, 10: ALL})
     free_what_the_step_leaves(
         [(3, BLOCK, second), (1, BLOCK, first), (2, 2 * BLOCK, large)],
@@ -258,7 +259,8 @@ NO_ROOM = {"failure": "it does not fit"}
 
 
 def result_of(*points: tuple[int, dict[str, float]], asked: bool = False) -> dict[str, Any]:
-    """An answer for sizes in blocks; the policies' ratios, those that are missing do not fit."""
+    """Returns a result for sizes in blocks, with the policies' ratios. A policy without a ratio
+    does not fit."""
     names = ("off", "driver", "lru", "auto", "planned")
     return {
         "machine": "m", "program": "python train.py", "step_found_by": "marks",
@@ -351,7 +353,7 @@ def test_a_step_without_marks_is_described() -> None:
 
 
 def test_the_page_has_the_tables_and_the_picture_the_chart(tmp_path, monkeypatch) -> None:
-    # The chart library, which scripts/setup has put beside the other packages.
+    # scripts/setup has put the chart library beside the other packages.
     monkeypatch.syspath_prepend((_CHECKOUT / "build" / "report").read_text().strip())
     plan.write(RESULT, tmp_path / "plan.html", tmp_path / "plan.png")
     page = (tmp_path / "plan.html").read_text()
@@ -527,6 +529,6 @@ def test_a_small_model_has_state_and_activations_that_move_by_hand(
     command = ["plan", "--machine", "h100-pcie5", "--memory", "1GiB", "--json", "--"]
     assert main([*command, sys.executable, "-c", SMALL_MODEL]) == 0
     by_hand = json.loads(capsys.readouterr().out)["by_hand"]
-    # The optimizer needs most of all, with its state.
+    # The step of the optimizer needs the most memory, including its state.
     for way in ("offload-optimizer", "offload-activations"):
         assert by_hand[way]["figures"]["failure"] == "it saves no memory"

@@ -1,4 +1,4 @@
-"""The picture of README.md, from figures that are given."""
+"""The picture of README.md, drawn from given figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinned memory: its figures, who may use a block again and when, and the loader's thread."""
+"""Pinned memory: its figures, who may reuse a block and when, and the loader's thread."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ for count in 1000, 1 << 20:
 """)
 
 
-# Host tensors of every origin, and the ways to copy to them. `idle()` says whether the current
-# stream has done all that it was given; _sleep keeps it busy for longer than a test's step takes.
+# Host tensors of every origin, and the ways to copy to them. `idle()` returns whether the current
+# stream has finished its work; _sleep keeps the stream busy for longer than a step of a test.
 _NON_BLOCKING = """
 import torch
 cudart = torch.cuda.cudart()
@@ -238,7 +238,8 @@ for tensor in host[0], host[1], other, half, wide[:, 1]:
 def test_a_copy_from_ordinary_memory_is_through_with_its_source_when_the_call_returns(
     simulate: Simulate,
 ) -> None:
-    """Stock stages the source. A copy from managed memory reads it until the stream is through."""
+    """torch stages the source. A copy from managed memory reads the source until the stream is
+    done."""
     simulate(
         _NON_BLOCKING
         + """
@@ -314,7 +315,7 @@ for count in 1000, 1 << 20:
 def test_a_blocking_move_returns_when_its_stream_has_done_all_its_work(
     same_output: Checked,
 ) -> None:
-    """Programs take it for a barrier, and read clocks around it."""
+    """Programs use such a move as a barrier, and read clocks around it."""
     same_output(
         _NON_BLOCKING
         + """

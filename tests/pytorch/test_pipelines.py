@@ -1,4 +1,4 @@
-"""uvmalloc.pipeline: order, quotas, errors, ends. Nothing here needs torch but the last test."""
+"""uvmalloc.pipeline: order, quotas, errors, ends. Only the last test needs torch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_slow_caller_stops_the_source() -> None:
     with uvmalloc.pipeline(source(), stage, credits=2) as made:
         assert next(made) == 0
         assert reached.wait(60)
-        # Two results, one of them held by the caller, and two behind the stage, at most.
+        # At most two results, of which the caller holds one, and two items behind the stage.
         assert len(produced) <= 4
 
 
@@ -106,7 +106,7 @@ def test_items_together_never_exceed_the_quota() -> None:
         assert item.nbytes == 1000
     del item
     assert made.peak_bytes <= 4000
-    assert peak <= 4 + 1  # the caller's variable holds one beyond its turn
+    assert peak <= 4 + 1  # the caller's variable holds one item too long
     assert peak > 2, "else nothing ran ahead"
 
 
@@ -164,7 +164,7 @@ def test_a_caller_that_never_asks_again_is_named() -> None:
             failed.set()
 
     made = uvmalloc.pipeline(source(), timeout=0.05)
-    assert next(made) == 0  # and keeps it
+    assert next(made) == 0  # and the caller keeps it
     for thread in list(threading.enumerate()):
         if thread.name.startswith("uvmalloc pipeline"):
             thread.join(60)  # its stages end by themselves
@@ -471,7 +471,7 @@ print('ordered')
 
 
 def test_the_callers_per_thread_stream_waits_for_the_stages(simulate: Simulate) -> None:
-    """It has one name in all threads, and is another stream in each."""
+    """The stream has one name in all threads, but is another stream in each thread."""
     assert simulate(PER_THREAD).check().stdout == "ordered\n"
 
 

@@ -1,4 +1,5 @@
-"""More than one process: workers that are not forked, tensors that are sent; other libraries."""
+"""More than one process: workers that are not forked, tensors sent to other processes, and other
+libraries."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def test_the_simulated_device_sends_tensors_of_torchs_own_allocator(
 def test_a_device_tensor_sent_to_another_process_says_what_to_do_instead(
     simulate: Simulate,
 ) -> None:
-    """`share_memory_` itself does nothing to a device's tensor, as ever."""
+    """`share_memory_` itself does nothing to a device's tensor, with or without uvmalloc."""
     run = simulate("""
 import torch
 import torch.multiprocessing as multiprocessing
@@ -223,7 +224,8 @@ int kind_of(const void* address) {
 def test_memory_that_other_libraries_ask_the_driver_for_stays_the_drivers(
     simulate: Simulate, libraries: Libraries, tmp_path: Path
 ) -> None:
-    """NCCL, NVSHMEM, UCX and MPI register it, which managed memory does not bear."""
+    """NCCL, NVSHMEM, UCX and MPI register this memory, which is not possible with managed
+    memory."""
     source = tmp_path / "nccl.c"
     source.write_text(NCCL)
     library = tmp_path / "libnccl.so.2"

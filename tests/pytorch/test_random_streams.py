@@ -1,7 +1,6 @@
-"""Random models, files and callers: streams, loads and pipelines give what PyTorch gives.
+"""Random models, files and callers: streams, loads and pipelines give the same results as PyTorch.
 
-`python -m bench.programs.random_streams --seconds 600` on a simulated machine looks for longer.
-"""
+`python -m bench.programs.random_streams --seconds 600` on a simulated machine searches longer."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def replay(libraries: Libraries):
 
 
 def kernels_after(trace: Trace, mark: str) -> list[tuple[str, int]]:
-    """Type and amount of the kernels between that mark and the next."""
+    """Returns type and amount of the kernels between that mark and the next mark."""
     kernels, chosen = [], False
     for event in trace.events:
         if event["kind"] == MARK:
@@ -62,8 +62,8 @@ def kernels_after(trace: Trace, mark: str) -> list[tuple[str, int]]:
     return kernels
 
 
+# An expression of `torch` and tensors of these shapes, and the operations of its one kernel.
 # Convolutions may use tensor cores for float32 unless a program forbids it.
-# An expression after `torch` and tensors of these shapes; the operations of its one kernel.
 OPERATIONS = [
     ("torch.mm(a, b)", [(64, 32), (32, 16)], "float32", 2 * 64 * 32 * 16),
     ("torch.bmm(a, b)", [(3, 8, 32), (3, 32, 16)], "float32", 2 * 3 * 8 * 32 * 16),
@@ -143,7 +143,7 @@ def test_a_recorded_step_replays_on_any_machine(recorded, replay) -> None:
     fast = replay(file, "--machine", "h100-pcie5")
     assert [step["mark"] for step in fast["steps"]] == ["", "step 0", "step 1", "step 2", "end"]
     assert [step["kernels"] for step in fast["steps"][1:4]] == [4, 4, 4]
-    # 2 * 512^3 operations at 51 TFLOP/s, behind a launch of 2 us.
+    # 2 * 512^3 operations at 51 TFLOP/s, after a launch of 2 us.
     assert fast["steps"][2]["kernel_ns"] == pytest.approx(4 * (2000 + 2 * 512**3 / 51e3), abs=8)
     slow = replay(file, "--machine", "gtx1080-pcie3")
     assert slow["steps"][2]["duration_ns"] > fast["steps"][2]["duration_ns"]

@@ -1,8 +1,7 @@
 """The page of `uvmalloc report TRACE` in a browser: opened, clicked through and looked at.
 
-The browser is Debian's Chromium without a window. The trace is of a program with 128 MiB of
-weights; the page shows it on a machine with 96 MiB, where each step moves all of them.
-"""
+The browser is Debian's Chromium without a window. The traced program has 128 MiB of weights. The
+page shows the trace on a machine with 96 MiB, where each step moves all weights."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ CHARTS = {
     "traffic": ["to the device", "to the host", "evicted", "used over the link"],
     "faults": ["faults"],
 }
-_DOUBLE_CLICK_MS = 600  # twice the time in which two clicks are one double click
-_WAIT_MS = 120_000  # of a machine that does much else
+_DOUBLE_CLICK_MS = 600  # twice the longest time between the clicks of a double click
+_WAIT_MS = 120_000  # for a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def browser() -> Iterator[Any]:
 
 
 class OpenPage:
-    """The page with all charts drawn, and what it has asked for and complained of."""
+    """The page with all charts drawn, its requests, and its error messages."""
 
     def __init__(self, browser: Any, file: Path) -> None:
         self.requests: list[str] = []
@@ -92,7 +91,8 @@ class OpenPage:
         )
 
     def curves(self, chart: str) -> dict[str, dict[str, Any]]:
-        """By name: the greatest value, the colour, and whether a line with a length is drawn."""
+        """Returns by name: the greatest value, the colour, and whether a line with a length is
+        drawn."""
         found: list[dict[str, Any]] = self.page.evaluate(
             """chart => {
                 const plot = document.getElementById(chart);
@@ -108,7 +108,7 @@ class OpenPage:
         return {curve["name"]: curve for curve in found}
 
     def place_of(self, chart: str, curve: str) -> tuple[float, float]:
-        """Where the curve first reaches its greatest value, in pixels of the window."""
+        """Returns where the curve first reaches its greatest value, in pixels of the window."""
         self.page.locator(f"#{chart}").scroll_into_view_if_needed()
         x, y = self.page.evaluate(
             """([chart, name]) => {
@@ -125,7 +125,8 @@ class OpenPage:
         return float(x), float(y)
 
     def shows_color(self, color: str, x: float, y: float) -> bool:
-        """Whether the screenshot has a pixel of about that colour within 3 pixels of the place."""
+        """Returns whether the screenshot has a pixel of about that colour within 3 pixels of the
+        place."""
         picture = imread(io.BytesIO(self.page.screenshot()), format="png")[..., :3]
         row, column = round(y), round(x)
         near = picture[max(row - 3, 0) : row + 4, max(column - 3, 0) : column + 4]

@@ -41,7 +41,7 @@ ENDINGS = {
 
 @pytest.fixture
 def simulated(clean_environment, tmp_path) -> Run:
-    """Runs a program text under `uvmalloc sim`, which writes its report to report.json."""
+    """Returns a function that runs a program under `uvmalloc sim`, which writes report.json."""
 
     def run(text: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
         file = ("--report", str(tmp_path / "report.json"))
@@ -247,7 +247,7 @@ def test_figures_of_a_process_that_went_on_or_still_runs_say_so(tmp_path, monkey
         pid = int(file.name.split(".")[1].split("-")[0])
         return of_process(pid, 1, start_ticks=own_start)
 
-    gone = 4_000_000  # more than the kernel gives
+    gone = 4_000_000  # above the largest process number
     for name in (f"{gone}", f"{gone}-2", f"{os.getpid()}"):
         (tmp_path / f"report.{name}.figures").touch()
     monkeypatch.setattr(processes, "read_found", read)

@@ -1,7 +1,6 @@
 """Loops that move batches take no more memory than with torch's own allocators.
 
-What counts is the memory of the process as the kernel sees it, not uvmalloc's figures.
-"""
+The tests compare the memory of the process as the kernel reports it, not uvmalloc's figures."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tests.pytorch.conftest import Simulate, SimulatedRun
 
 ROOT = Path(__file__).parents[2]
 LOOPS = ROOT / "bench" / "programs" / "random_loops.py"
-# Without it glibc's heap grows by holes, with any allocator.
+# Without this setting, holes make glibc's heap grow, with any allocator.
 FIXED_HEAP = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
 ENVIRONMENT = FIXED_HEAP | {"PYTHONPATH": str(ROOT)}
 MOST_OVER_STOCK = 1.25
@@ -53,7 +52,7 @@ def test_many_random_loops_take_no_more_memory_than_with_torchs_allocators(
 
 
 def check_flat(run: SimulatedRun) -> None:
-    """The program prints its resident memory early and late."""
+    """Checks that memory stays flat. The program prints its resident memory early and late."""
     early, late = map(int, run.check().stdout.split())
     assert late < early + (32 << 20)
 

@@ -34,7 +34,7 @@ def refused(call, kind, *words):
 
 
 def preloaded(simulate: Simulate, libraries: Libraries, program: str) -> SimulatedRun:
-    """The library is there, and nothing switches it on but the program."""
+    """Runs a program with the library preloaded; only the program can switch uvmalloc on."""
     preload = {"LD_PRELOAD": str(libraries.require_uvmalloc())}
     return simulate(program, native=True, environment=preload)
 
@@ -55,7 +55,7 @@ def test_the_examples_of_the_rfc(
 def test_a_program_has_the_functions_without_an_import_of_ours_and_methods_when_it_asks(
     simulate: Simulate, libraries: Libraries, switch: str
 ) -> None:
-    """Other libraries look for attributes of tensors: a variable must not add any."""
+    """Other libraries look for attributes of tensors, so a variable must not add any."""
     preload = {"LD_PRELOAD": str(libraries.require_uvmalloc())}
     run = simulate(
         "import sys, threading\nthread = threading.Thread(target=__import__, args=('torch',))\n"
@@ -70,7 +70,7 @@ def test_a_program_has_the_functions_without_an_import_of_ours_and_methods_when_
 
 
 def test_a_library_that_has_a_flag_of_that_name_finds_its_own(checked: Checked) -> None:
-    """bitsandbytes takes a tensor whose `is_managed` is true for one that it paged itself."""
+    """bitsandbytes takes a tensor with a true `is_managed` for a tensor that it paged itself."""
     checked("""
 assert not getattr(torch.ones(1 << 20), 'is_managed', False)
 torch.cuda.set_enabled_uvm(True)

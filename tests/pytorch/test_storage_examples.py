@@ -1,4 +1,4 @@
-"""The examples of docs/pipelines.md do what they print."""
+"""The examples of docs/pipelines.md give the results that they print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""uvmalloc.plan_storage: real torch.export programs, run from an arena, against eager."""
+"""uvmalloc.plan_storage: real torch.export programs, run from an arena, compared with eager
+runs."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def same(planned, model, *inputs):
 
 @pytest.fixture
 def checked(checked: Checked) -> Checked:
-    """With torch's own allocators."""
+    """Runs programs with torch's own allocators."""
     return functools.partial(checked, native=True)
 
 
@@ -223,7 +224,7 @@ except ValueError as error:
 
 
 def test_arguments_are_taken_as_the_program_takes_them(checked: Checked) -> None:
-    """By position: the names that torch.export gives to values are its own."""
+    """Arguments are taken by position, because torch.export gives its own names to values."""
     checked("""
 sequence = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
 x = torch.randn(4, 8)
@@ -284,7 +285,7 @@ same(planned, Parity(), ones(4, 3), ones(4, 3), 2)
 
 
 def test_every_write_of_the_program_is_seen_after_a_run(checked: Checked) -> None:
-    """To inputs, in containers too, to buffers and to views of them, decomposed or not."""
+    """Writes to inputs, also in containers, to buffers, and to views of them, decomposed or not."""
     checked("""
 class Cache(torch.nn.Module):
     def __init__(self):
@@ -340,7 +341,8 @@ for modes in ((infer, no_grad, infer), (cast, no_grad, cast, cast), (no_grad, ca
 
 
 def test_results_lie_as_those_of_the_module(checked: Checked) -> None:
-    """Strides of inputs are not part of a program; views of one tensor stay views of it."""
+    """Strides of inputs are not part of a program. Views of one tensor stay views of that
+    tensor."""
     checked("""
 class Model(torch.nn.Module):
     def forward(self, x):

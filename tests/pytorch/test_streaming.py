@@ -133,8 +133,8 @@ error(lambda: uvmalloc.load_safetensors(file, device))
     assert "in 3 attempts: 'FOLDER/model.safetensors'" in lines[6]
 
 
-# Models whose tensors are not where a module's own forward pass looks for them. Each is run whole,
-# and then from a file that holds each tensor once.
+# Models with tensors in places where a module's own forward pass does not look for them. Each model
+# runs whole, and then from a file that holds each tensor once.
 SHARED = (
     PRELUDE
     + """

@@ -1,4 +1,4 @@
-"""On, off, and unable: what the variable does, and what a user reads when it cannot do it."""
+"""On, off, and unable: what the variable does, and what a user reads if uvmalloc cannot start."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def test_a_torch_without_a_plugin_is_left_alone(simulate: Simulate, lonely_libra
 
 
 def test_importing_torch_alone_makes_no_driver_call(simulate: Simulate) -> None:
-    """A launcher that only imports torch must not pay for a context, nor lose the right to fork."""
+    """A launcher that only imports torch must not pay for a context, nor lose the ability to
+    fork."""
     run = simulate("import torch; torch.ones(1000)").check()
     assert run.report == {}
     assert run.sim.get("managed_allocations", 0) == 0

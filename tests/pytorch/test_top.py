@@ -1,4 +1,4 @@
-"""`uvmalloc top`: what it shows of programs that run."""
+"""`uvmalloc top`: what it shows of running programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def running(clean_environment) -> Iterator[str]:
-    """The number of a process on the simulated device, under `uvmalloc sim`."""
+    """Runs a process on the simulated device, under `uvmalloc sim`, and gives its number."""
     process = subprocess.Popen(
         [sys.executable, "-m", "uvmalloc", "sim", "--", sys.executable, "-c",
          PROGRAM],
@@ -64,7 +64,7 @@ def top(environment, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_running_program_shows_its_memory_and_the_machines_counters(running, clean_environment):
-    # Without a number it would show all processes, other tests' too.
+    # Without a number, the command would show all processes, including those of other tests.
     finished = top(clean_environment, running, "--count", "2", "--interval", "0.2")
     assert finished.returncode == 0, finished.stderr
     rows = [line.split() for line in finished.stdout.splitlines() if line.strip()]
@@ -101,7 +101,7 @@ def folders_of_children(pid: int) -> list[Path]:
 
 
 NESTED = b"[" * 4000
-GONE = 4_000_000  # more than the kernel gives: not a process that runs
+GONE = 4_000_000  # above the largest process number, so no such process runs
 OF_ANOTHER_VERSION = b"uvmalloc-fig-1".ljust(16, b"\0") + b"99.0".ljust(16, b"\0")
 BAD_FILES: list[Callable[[Path], object]] = [
     os.mkfifo,

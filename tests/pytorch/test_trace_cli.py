@@ -24,7 +24,7 @@ WRITER = find_libraries().folder.parent / "bin" / "write_trace"
 
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory) -> Path:
-    """The trace of write_trace.cpp."""
+    """Returns the trace that write_trace.cpp writes."""
     file = tmp_path_factory.mktemp("trace") / "known.trace"
     subprocess.run([WRITER, file], check=True)
     return file
@@ -47,7 +47,7 @@ def trace_command(clean_environment, tmp_path):
 
 
 def refusal(finished: subprocess.CompletedProcess[str]) -> str:
-    """The one line of a command that refuses a file."""
+    """Returns the one line of a command that refuses a file."""
     assert finished.returncode == 2, finished
     assert finished.stdout == ""
     line = finished.stderr.removesuffix("\n")
@@ -121,7 +121,8 @@ def test_an_output_that_cannot_be_written_is_one_line(clean_environment, trace_f
 
 # ---- perfetto -----------------------------------------------------------------------------------
 
-# What the trace-event format asks of each phase: https://perfetto.dev/docs/getting-started/other-formats
+# What the trace-event format requires of each phase:
+# https://perfetto.dev/docs/getting-started/other-formats
 REQUIRED = {
     "M": {"name", "pid", "tid", "args"},
     "C": {"name", "pid", "tid", "ts", "args"},
@@ -305,7 +306,7 @@ def test_missing_files_and_folders_are_named(trace_command, trace_file, tmp_path
 
 
 def test_a_trace_made_from_the_description_is_read(tmp_path):
-    """Both byte orders; the clock counts 3 ticks a nanosecond."""
+    """Tests both byte orders. The clock counts 3 ticks per nanosecond."""
     for order in "<>":
         header = struct.pack(
             order + "8s4IQq2Q4I", b"UVMTRACE", 1, 0x01020304, 72 + 64 + 8, 48, 42, 7, 3000, 50,
@@ -326,7 +327,8 @@ def test_a_trace_made_from_the_description_is_read(tmp_path):
 
 
 def test_a_packed_chunk_made_from_the_description_is_read(tmp_path):
-    """Both byte orders: a block that comes twice, a use of it, a pause, a time before the last."""
+    """Tests both byte orders: a repeated block, a use of it, a pause, and a time before the last
+    time."""
     for order in "<>":
         header = struct.pack(
             order + "8s4IQq2Q4I", b"UVMTRACE", 2, 0x01020304, 72 + 64 + 8, 48, 42, 7, 3000, 50,

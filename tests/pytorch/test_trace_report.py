@@ -37,7 +37,8 @@ def trace_file(simulate: Simulate, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def report(clean_environment):
-    """Runs `uvmalloc report`, with the packages that scripts/setup has put beside the others."""
+    """Returns a function that runs `uvmalloc report`, with the packages that scripts/setup has
+    put beside the others."""
     packages = (_CHECKOUT / "build" / "report").read_text().strip()
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -96,7 +97,7 @@ def test_a_page_without_its_packages_is_refused_in_one_line(
 def test_without_an_option_the_page_lies_beside_the_trace(report, trace_file):
     finished = report(trace_file)
     assert finished.returncode == 0, finished.stderr
-    assert trace_file.with_name("run.trace.html").stat().st_size > 1 << 20  # the library is in it
+    assert trace_file.with_name("run.trace.html").stat().st_size > 1 << 20  # with the library
 
 
 def test_the_picture_is_a_png(report, trace_file, tmp_path):

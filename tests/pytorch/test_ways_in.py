@@ -1,8 +1,8 @@
-"""The ways in: preloaded, loaded at the end of `import torch`, and by `set_enabled_uvm`.
+"""The ways to load uvmalloc: preloaded, at the end of `import torch`, and by `set_enabled_uvm`.
 
-A library that is loaded late must see all that a preloaded one sees; and however many ways a
-process takes, it has one active copy. The entry point itself is that of the wheel (test_wheel.py).
-"""
+A library that is loaded late must see everything that a preloaded library sees. However many
+ways a process takes, it has one active copy. test_wheel.py tests the entry point itself, which
+belongs to the wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.pytorch.conftest import MOVES_PRELUDE, TORCH_MINOR, Simulate
 pytestmark = pytest.mark.slow
 
 SWITCH = {"PYTORCH_ENABLE_UNIFIED_MEMORY": "1"}
-# As torch calls it where the wheel is installed.
+# Makes the call that torch makes if the wheel is installed.
 AUTOLOAD = "import torch, uvmalloc_autoload\nuvmalloc_autoload.load()\n"
 LOADED = """
 import os
@@ -30,7 +30,7 @@ def loaded(prefix='libuvmalloc'):
 
 
 def copy_of(libraries: Libraries, folder: Path) -> Path:
-    """Another copy of the library and its plugins."""
+    """Makes another copy of the library and its plugins, and returns the library."""
     folder.mkdir()
     for file in [libraries.require_uvmalloc(), *libraries.plugins()]:
         shutil.copy(file, folder / file.name)
@@ -39,9 +39,9 @@ def copy_of(libraries: Libraries, folder: Path) -> Path:
 
 @pytest.fixture(params=["preloaded", "late"])
 def way(request: pytest.FixtureRequest, libraries: Libraries) -> tuple[str, dict[str, str]]:
-    """How a program begins, and its environment."""
+    """Returns how a program begins, and its environment."""
     if request.param == "late":
-        # Torch has called its own functions before.
+        # Torch has called its own functions already.
         used = "import torch\nx = torch.ones(9); y = torch._lazy_clone(x); x[0] = 2; x.numpy()\n"
         return used + AUTOLOAD + MOVES_PRELUDE, SWITCH
     return MOVES_PRELUDE, {**SWITCH, "LD_PRELOAD": str(libraries.require_uvmalloc())}
@@ -117,7 +117,8 @@ for name, export in exports.items():
 
 
 def test_torch_exports_through_no_function_that_is_not_known(libraries: Libraries) -> None:
-    """What libtorch_python.so takes from torch to make DLPack structures is all interposed."""
+    """uvmalloc intercepts every function of torch that libtorch_python.so uses for DLPack
+    structures."""
     import torch
 
     def names(library: Path, kind: str) -> set[str]:
@@ -137,7 +138,7 @@ def test_torch_exports_through_no_function_that_is_not_known(libraries: Librarie
 
 @pytest.fixture(scope="session")
 def later_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An extension that tells torch of a write to a storage."""
+    """Builds an extension that notifies torch of a write to a storage."""
     folder = tmp_path_factory.mktemp("extension")
     source = folder / "extension.cpp"
     source.write_text(
@@ -192,7 +193,7 @@ assert set(report()['native_allocations'].values()) == {{0}}, report()['native_a
 
 
 def test_a_late_library_takes_over_from_torch_in_use(simulate: Simulate) -> None:
-    """By a program that has used CUDA and switches on itself, without a library of ours before."""
+    """The program has used CUDA without uvmalloc, and then switches uvmalloc on."""
     simulate(
         """
 import torch
@@ -342,7 +343,7 @@ def test_late_without_a_device_is_one_line(simulate: Simulate) -> None:
 def test_where_torch_comes_first_for_the_loader_nothing_is_shared_unseen(
     simulate: Simulate,
 ) -> None:
-    """Libraries to come would call torch's functions past ours."""
+    """Libraries that are loaded later would call torch's functions instead of uvmalloc's."""
     environment = {**SWITCH, "TORCH_USE_RTLD_GLOBAL": "1"}
     run = simulate(REFUSED, native=True, environment=environment).check()
     assert run.stderr.count("\n") == 1 and "TORCH_USE_RTLD_GLOBAL" in run.stderr
@@ -352,7 +353,8 @@ def test_where_torch_comes_first_for_the_loader_nothing_is_shared_unseen(
 def test_not_switched_on_the_entry_point_does_nothing(
     simulate: Simulate, value: str | None
 ) -> None:
-    """And imports nothing of ours; what is not understood is off too, and said."""
+    """The entry point also imports nothing of uvmalloc. An unknown value means off, and a line
+    says so."""
     run = simulate(
         LOADED
         + AUTOLOAD

@@ -1,4 +1,4 @@
-"""The wheel that scripts/wheel makes, in an environment that knows nothing of this checkout."""
+"""The wheel that scripts/wheel makes, in an environment without this checkout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ print(torch.cuda.get_allocator_backend(), y.sum().item(), *sorted(map(os.path.ba
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel and the packages of ours, but without this checkout."""
+    """An environment with the wheel and with torch's folder of packages, but without this
+    checkout."""
 
     wheel: Path
     folder: Path
@@ -157,7 +158,7 @@ def test_otherwise_the_wheel_is_not_noticed(
 
 
 def test_no_failure_of_ours_reaches_import_torch(installed: Installed, tmp_path: Path) -> None:
-    """As where the package is broken, or hidden by one that is called the same."""
+    """The package may be broken, or hidden by another package with the same name."""
     (tmp_path / "uvmalloc").mkdir()
     (tmp_path / "uvmalloc" / "__init__.py").write_text("raise LookupError('two\\nlines')\n")
     run = installed.run(

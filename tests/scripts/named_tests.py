@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def named_tests() -> set[str]:
-    """Names of C++ tests without their suites, and of Python's test functions."""
+    """Returns the names of C++ tests without their suites, and of Python's test functions."""
     found = subprocess.run(
         ["git", "grep", "-hE", r"^TEST|^ *def test_", "--", "tests"],
         cwd=ROOT, capture_output=True, text=True, check=True,

@@ -1,4 +1,4 @@
-"""clang-tidy sees a file when it changes, or when something that it includes does."""
+"""clang-tidy checks a file when the file or something that it includes has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Includes and imports against the arrows are found."""
+"""The check finds includes and imports that go against the arrows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree of three rooms, in which each includes only what is below it."""
+    """Makes a tree of three rooms; each includes only the rooms below it."""
     for room in ("runtime", "storage", "hints"):
         shutil.copytree(ROOT / room, tmp_path / room)
     shutil.copytree(ROOT / "include", tmp_path / "include")

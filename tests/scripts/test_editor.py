@@ -1,4 +1,4 @@
-"""An editor understands the files of a fresh clone: compile_flags.txt needs no build."""
+"""An editor understands the files of a fresh clone, because compile_flags.txt needs no build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (".cpp", ".hpp", ".h", ".c", ".cu")
 QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-# A build makes them; each is included by one file.
+# A build makes these files; one source file includes each.
 MADE = {"torch_names.inc", "runtime/hip/driver_api.hpp", "runtime/hip/hip_runtime.hpp"}
 
 

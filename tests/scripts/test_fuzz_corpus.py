@@ -1,4 +1,4 @@
-"""scripts/fuzz_corpus.py: a folder of sequences as one archive, and back."""
+"""scripts/fuzz_corpus.py packs a folder of sequences into one archive, and unpacks it."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ MEASUREMENTS = ROOT / "docs" / "measurements"
 
 @pytest.fixture(scope="module")
 def gpu_check() -> Any:
-    """The package, with its modules as attributes."""
+    """Imports the package, with its modules as attributes."""
     sys.path.insert(0, str(TOOLS))
     try:
-        importlib.import_module("gpu_check.command")  # which imports the others
+        importlib.import_module("gpu_check.command")  # imports the other modules
         return importlib.import_module("gpu_check")
     finally:
         sys.path.remove(str(TOOLS))
@@ -42,7 +42,7 @@ def measurement_files() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """The JSON and the page that a run on the simulated device writes."""
+    """Returns the JSON and the page that a run on the simulated device writes."""
     output = tmp_path_factory.mktemp("measurements")
     build = find_libraries().folder.parent
     before = measurement_files()
@@ -105,7 +105,7 @@ def test_the_driver_was_asked_everything(trial: tuple[dict[str, Any], str]) -> N
     assert list(results["capture"]) == ["global", "thread_local", "relaxed"]
     for by_thread in results["capture"].values():
         assert list(by_thread) == ["same_thread", "other_thread"]
-        # What the simulated device refuses, and what that does to the capture.
+        # What the simulated device refuses, and how that affects the capture.
         assert by_thread["same_thread"]["nothing"]["capture"] == "CUDA_SUCCESS"
         assert by_thread["same_thread"]["prefetch_on_capturing"] == {
             "result": "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
@@ -161,7 +161,7 @@ def test_all_conformance_tests_of_cuda_and_no_others_meet_the_driver(gpu_check: 
 
 
 def written(folder: Path, name: str, text: str) -> Path:
-    """A program."""
+    """Writes a program and returns its file."""
     file = folder / "bin" / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(f"#!{sys.executable}\n{text}")
@@ -211,7 +211,7 @@ def test_what_a_program_that_takes_too_long_has_started_ends_too(
         gpu_check.subprograms.run([str(program)], os.environ, 3, "program")
     status = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
     deadline = time.monotonic() + 30
-    # Nobody may be there to collect it.
+    # No process may be there to collect the ended program.
     while status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""docs/internals: notes and invariants name tests that exist, and the code cites all of them."""
+"""docs/internals: notes and invariants name existing tests, and the code cites each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INVARIANTS = (ROOT / "docs/internals/invariants.md").read_text()
 
 
 def code() -> str:
-    """All sources of the product, with each comment on one line."""
+    """Returns all sources of the product, with each comment on one line."""
     files = subprocess.run(
         ["git", "ls-files", "*.cpp", "*.hpp"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()

@@ -1,4 +1,4 @@
-"""The lists that scripts/lists.py writes are those of the library and of the simulator."""
+"""The lists that scripts/lists.py writes match the library and the simulator."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def ranks() -> list[str]:
 
 
 def described() -> list[tuple[str, str]]:
-    """Each rank in ARCHITECTURE.md, and whether its lock is held across driver calls."""
+    """Returns each rank in ARCHITECTURE.md, and whether its lock is held across driver calls."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     section = text.split("\n## Locks\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (k[\w, ]+) \|.*\| (yes|no) \|$", section, re.MULTILINE)

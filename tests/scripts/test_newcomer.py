@@ -1,4 +1,4 @@
-"""The way of a newcomer who has installed the newest torch: build, wheel, doctor, run."""
+"""The steps of a newcomer who has installed the newest torch: build, wheel, doctor, run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ VERSIONS = [minor.replace(".", "_") for minor in MINORS]
 
 
 class Newcomer:
-    """A copy of this checkout that has built nothing, and an environment that it does not know."""
+    """A copy of this checkout that has built nothing, and a Python environment outside that
+    copy."""
 
     def __init__(self, folder: Path) -> None:
         self.checkout, self.environment = folder / "checkout", folder / "environment"

@@ -1,4 +1,4 @@
-"""The soak: it passes for a moment, and finds what is planted."""
+"""The soak passes for a moment, and finds planted faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MOMENT = "0.005"  # 18 s, and the rounds before it
 
 
 def soak(hours: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Without scripts/soak, which builds: tests beside this one would meet half a library."""
+    """Runs the soak without scripts/soak, which builds: tests at the same time would find half a
+    library."""
     return run(sys.executable, "-m", "bench.programs.soak", hours, **environment)
 
 

@@ -1,4 +1,4 @@
-"""For which torch packages scripts/build makes plugins, and what scripts say of themselves."""
+"""Which torch packages scripts/build makes plugins for, and what the scripts print as help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The scripts, in a checkout with the default environment and that of 2.13."""
+    """Makes a checkout with the scripts, the default environment and the environment of torch
+    2.13."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts", root / "scripts")
     for name in ("venv", "venv-2.13"):
@@ -24,7 +25,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def torch_package(folder: Path, version: str, cuda: str | None) -> Path:
-    """A Python whose torch is this one."""
+    """Makes a Python with this torch."""
     package = folder / "site" / "torch"
     (package / "include" / "ATen").mkdir(parents=True)
     (package / "include" / "ATen" / "ATen.h").touch()
@@ -106,7 +107,7 @@ def test_plugins_that_no_build_makes_again_are_removed(checkout: Path) -> None:
 
 
 def described(text: str) -> bool:
-    """Whether a script sources the file that answers --help."""
+    """Returns whether a script sources the file that answers --help."""
     return "/common.sh" in text and "own_help" not in text
 
 

@@ -1,5 +1,5 @@
-"""safetensors: files written from the device and read back whole, in part and into a model. Prints
-for each way whether the values are those that were written, as one line of JSON."""
+"""safetensors: writes files from the device and reads them back whole, in part and into a model.
+Prints one line of JSON that says for each way whether the values are those written."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""accelerate: a checkpoint placed by device_map="auto", with room for all of it and for a part, and
-offloaded to the CPU as a whole. Prints where what was placed and a checksum of each's results."""
+"""accelerate: places a checkpoint by device_map="auto", with room for all or a part of it, and
+offloads it to the CPU as a whole. Prints each placement and a checksum of its results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Programs that use PyTorch through libraries of others, unmodified: what they print is the same
-with uvmalloc and with torch's own allocators, and no large tensor is copied where a move suffices.
-"""
+"""Unmodified programs that use PyTorch through other libraries print the same with uvmalloc and
+with torch's own allocators. No large tensor is copied if a move suffices."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import pytest
 from tests.pytorch.conftest import Simulate, SimulatedRun
 
 PROGRAMS = Path(__file__).parent
-# Nothing is looked up in the network.
+# The libraries must not use the network.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -24,7 +23,8 @@ def last_line(run: SimulatedRun) -> Any:
 def run_both(
     simulate: Simulate, program: str | Path, *options: str, devices: int = 1
 ) -> tuple[Any, SimulatedRun]:
-    """What the program printed last, the same both times, and its run under uvmalloc."""
+    """Runs the program with torch's allocators and with uvmalloc; the last lines must be equal.
+    Returns that line and the run with uvmalloc."""
     stock, ours = (
         simulate(
             program,
@@ -42,7 +42,8 @@ def run_both(
 
 
 def large_copies(run: SimulatedRun, *allowed: str) -> int:
-    """Bytes that moves of tensors above the threshold have copied for other reasons than these."""
+    """Returns the bytes of tensors above the threshold that moves copied for reasons not in
+    `allowed`."""
     reasons = run.report["copies_by_moves"]["by_reason"]
     return sum(
         reason["bytes_at_or_above_threshold"]
@@ -61,7 +62,8 @@ def test_transformers_trains_and_generates(simulate: Simulate, model: str, worke
     assert len(found["losses"]) == 6
     assert found["sampling_repeats"]
     assert run.report["moves"]["total"] > 0
-    # A checkpoint's writer looks at the addresses of all tensors before it takes them to the host.
+    # The writer of a checkpoint looks at the addresses of all tensors before it moves them to the
+    # host.
     assert large_copies(run, "exported_pointer") == 0
 
 
@@ -69,25 +71,25 @@ def test_torchvision_trains_from_forked_workers(simulate: Simulate) -> None:
     found, run = run_both(simulate, PROGRAMS / "train_resnet.py")
     assert len(found["losses"]) == 6
     assert run.report["moves"]["total"] > 0
-    # A batch changes its layout on the way: that is no move.
+    # A batch changes its layout on the way to the device, so it is copied and not moved.
     assert large_copies(run, "layout") == 0
 
 
 def test_accelerate_places_and_offloads(simulate: Simulate) -> None:
     found, run = run_both(simulate, PROGRAMS / "offload_model.py")
     assert set(found["part"]["map"].values()) == {"0", "cpu"}
-    # Checkpoints are mapped files, which no device can have.
+    # Checkpoints are mapped files, which cannot move to a device.
     assert large_copies(run, "foreign_memory") == 0
 
 
 def test_safetensors_round_trips(simulate: Simulate) -> None:
     found, run = run_both(simulate, PROGRAMS / "exchange_safetensors.py")
     assert all(found.values())
-    # Tensors loaded to the host lie in a mapped file.
+    # Tensors that are loaded to the host lie in a mapped file.
     assert large_copies(run, "foreign_memory") == 0
 
 
-# What `torchrun` is.
+# The program that `torchrun` starts.
 TORCHRUN = "from torch.distributed.run import main; main()"
 
 

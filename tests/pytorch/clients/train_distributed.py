@@ -1,6 +1,7 @@
 """One rank of a data-parallel training on random data over gloo: DistributedDataParallel or FSDP2.
 
-Start two with torchrun. Rank 0 prints the losses and what its parameters are, as a line of JSON."""
+Start two with torchrun. Rank 0 prints the losses and the type of its parameters, as a line of
+JSON."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""CUDA graphs on the simulated device: a replay does what the same program does eagerly, bit for
-bit, and a capture does nothing else.
+"""CUDA graphs on the simulated device: a replay gives the same bits as an eager run of the same
+program, and a capture has no other effect.
 
 Runs inside a process that is on the simulated device already:
 
-    uvmalloc sim -- python -m pytest tests/sim/torch_operators
-"""
+    uvmalloc sim -- python -m pytest tests/sim/torch_operators"""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def _seeded() -> Iterator[None]:
 
 
 def warm_up(run: Callable[[], Any]) -> None:
-    """On a stream of its own, as PyTorch's documentation asks before a capture."""
+    """Runs on a separate stream, as PyTorch's documentation requires before a capture."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -53,7 +52,7 @@ def assert_identical(actual: Tensor, expected: Tensor) -> None:
     assert torch.equal(actual, expected)
 
 
-# ---- what a capture does and does not -----------------------------------------------------------
+# ---- the effects of a capture -------------------------------------------------------------------
 
 
 def test_a_capture_changes_nothing_in_memory() -> None:
@@ -76,7 +75,7 @@ def test_a_stream_tells_that_it_is_being_captured() -> None:
 
 
 def test_captured_operators_see_what_earlier_ones_would_have_made() -> None:
-    # Indices that an operator of the same capture computes must be in range when the next one is
+    # Indices that an operator of the capture computes must be in range when the next operator is
     # tried out.
     table = torch.randn(50, 4, device=DEVICE)
     scores = torch.randn(7, 50, device=DEVICE)
@@ -97,8 +96,8 @@ def test_captured_operators_see_what_earlier_ones_would_have_made() -> None:
 
 
 def test_a_capture_looks_at_no_memory_that_an_earlier_capture_would_have_written() -> None:
-    # As make_graphed_callables does: forward and backward are captured before either was launched,
-    # in a pool whose memory holds anything.
+    # As in make_graphed_callables, forward and backward are captured before either is launched, in
+    # a pool with arbitrary bytes in its memory.
     images = torch.randn(2, 3, 16, 16, device=DEVICE, requires_grad=True)
     table = torch.randn(64, 100, device=DEVICE, requires_grad=True)
     pool = torch.cuda.graph_pool_handle()
@@ -391,7 +390,7 @@ class Transformer(nn.Module):
 
 
 class Training:
-    """A training step whose tensors stay where they are."""
+    """A training step with tensors that stay at their addresses."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
         self.model, self.optimizer = model, optimizer
@@ -407,7 +406,7 @@ class Training:
 
 
 def test_a_captured_training_step_of_a_transformer_trains_as_the_eager_one() -> None:
-    # Each token is the one before it plus one, modulo 11.
+    # Each token is the token before it plus one, modulo 11.
     starts = torch.randint(11, (23, 4, 1), device=DEVICE)
     batches = (starts + torch.arange(9, device=DEVICE)) % 11
     start = Transformer().to(DEVICE)

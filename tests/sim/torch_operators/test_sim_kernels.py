@@ -1,9 +1,8 @@
-"""PyTorch's CUDA operators on the simulated device give what its CPU operators give.
+"""PyTorch's CUDA operators on the simulated device give the results of its CPU operators.
 
 Runs inside a process that is on the simulated device already:
 
-    uvmalloc sim -- python -m pytest tests/sim/torch_operators
-"""
+    uvmalloc sim -- python -m pytest tests/sim/torch_operators"""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def complex_system() -> Sequence[Tensor]:
 
 
 def solve_from_the_right(a: Tensor, b: Tensor) -> Tensor:
-    """Its CPU kernel leaves the conjugation of the result to whoever reads it."""
+    """Resolves the conjugation of the result, which the CPU kernel leaves to the reader."""
     return torch.linalg.solve(a, b, left=False).resolve_conj()
 
 
@@ -661,7 +660,7 @@ def test_second_derivatives_agree_with_the_cpu() -> None:
 
 
 def nested_pair(*shapes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The same nested tensor on the host and on the device."""
+    """Returns the same nested tensor on the host and on the device."""
     parts = [torch.randn(shape) for shape in shapes or ((2, 6), (4, 6), (1, 6))]
     host, device = (torch.nested.nested_tensor(parts, device=device) for device in ("cpu", DEVICE))
     return host, device
