@@ -1,4 +1,4 @@
-// Rare states: small blocks behind fences, pages whose advice has changed, statistics that outlive
+// Rare states: small blocks behind fences, pages with changed advice, statistics that outlive
 // their thread, an allocator that is destroyed while its threads end.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 
 namespace uvm::testing {
 
-// Managed memory can be allocated while a stream is captured.
+// Returns whether managed memory can be allocated while a stream is captured.
 inline bool allocates_beside_captures() {
   return true;
 }

@@ -47,7 +47,7 @@ struct At {
     const bool may_not_wait = (is_forked || is_capturing) && status == UVMALLOC_ERROR_NOT_USABLE;
     EXPECT_TRUE(status == UVMALLOC_OK || may_refuse || may_not_wait) << uvmalloc_last_error();
   }
-  // Runs a call of the C++ interface that throws where C returns UVMALLOC_ERROR_NOT_USABLE.
+  // Runs a call of the C++ interface that throws if C would return UVMALLOC_ERROR_NOT_USABLE.
   void may_throw(const std::function<void()>& call) const {
     try {
       call();

@@ -1,4 +1,4 @@
-"""Programs on devices that are too small, with memory of which a kernel touches each byte once."""
+"""Programs on devices that are too small: a kernel touches each byte of some memory only once."""
 
 from __future__ import annotations
 

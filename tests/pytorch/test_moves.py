@@ -397,7 +397,7 @@ assert report()['materializations']['copies'] == 2
 def test_a_copy_for_the_first_write_belongs_to_all_who_used_the_tensor(
     same_output: Checked,
 ) -> None:
-    """The stream that happens to write first is not the only one that works on the copy."""
+    """The stream that writes first is not the only stream that works on the copy."""
     same_output("""
 import torch
 side, third = torch.cuda.Stream(), torch.cuda.Stream()

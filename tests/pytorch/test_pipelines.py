@@ -78,7 +78,7 @@ def test_a_slow_caller_stops_the_source() -> None:
     with uvmalloc.pipeline(source(), stage, credits=2) as made:
         assert next(made) == 0
         assert reached.wait(60)
-        # At most two results, of which the caller holds one, and two items behind the stage.
+        # At most two results, one of them with the caller, and two items behind the stage.
         assert len(produced) <= 4
 
 

@@ -1,4 +1,4 @@
-"""scripts/gpu_check: a trial run on the simulated device, and its small parts."""
+"""scripts/gpu_check: a trial run on the simulated device, and its parts."""
 
 from __future__ import annotations
 

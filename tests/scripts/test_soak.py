@@ -37,7 +37,7 @@ def test_a_short_soak_finds_nothing() -> None:
     last = done.stdout.splitlines()[-1]
     assert " 0 wrong values, 0 hangs, 0 ends, " in last, done.stdout + done.stderr
     grown = re.search(r"([+-][\d.]+) % in the last half", last)
-    assert grown is not None and float(grown[1]) < 10, last  # a moment is too short for 1 %
+    assert grown is not None and float(grown[1]) < 10, last  # too short to check 1 %
 
 
 @pytest.mark.all

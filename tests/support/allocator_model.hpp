@@ -50,7 +50,7 @@ class AllocatorModel {
     std::set<Place> unheld;           // places with a record that nobody releases
     Place location;
     Place newest_device = {};      // of the last move to a device, if any
-    std::set<Place> used_at = {};  // places whose use no move has ended
+    std::set<Place> used_at = {};  // places in use: no move has ended the use
     bool exported = false;
     std::size_t alignment_bytes = 0;  // requested; 0 means the default
     PrivatePool pool{};

@@ -122,7 +122,7 @@ class FakeMachine {
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
   std::vector<std::pair<int, Hint>> calls_for_hints;  // the same, with the device of each call
-  std::set<StreamHandle> busy;                        // streams whose work never ends by itself
+  std::set<StreamHandle> busy;                        // their work never ends by itself
   std::map<StreamHandle, int> device_of;  // a stream not in this map ends with any device's work
   std::set<StreamHandle> capturing;       // streams that are captured; no device can be waited for
   std::map<std::string, int> failures;    // by call: how often the call still fails

@@ -1,5 +1,5 @@
-// Profile files. Those of the tree can be read. A malformed file is refused with the file, the key
-// and the accepted values.
+// Profile files. The profiles of the tree can be read. A malformed file is refused with the file,
+// the key and the accepted values.
 #include <unistd.h>
 
 #include <cstdio>
