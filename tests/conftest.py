@@ -2,7 +2,8 @@
 for machines that announce AMX and refuse it.
 
 On some virtual machines, every product of bfloat16 matrices in torch's own CPU kernels ends in
-SIGILL, with or without uvmalloc. The simulated device runs the same kernels."""
+SIGILL, with or without uvmalloc. The simulated device runs the same kernels.
+"""
 
 from __future__ import annotations
 

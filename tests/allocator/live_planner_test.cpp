@@ -443,7 +443,7 @@ TEST_F(TwoPlansTest, ThePlanOfOneDeviceEndsWithoutTheOther) {
 class ThrashingTest : public LivePlannerTest {
  protected:
   static constexpr std::chrono::milliseconds kFast{20};  // 1.5 times the time with enough memory
-  static constexpr std::chrono::milliseconds kSlow{10};  // 3.3 times that time
+  static constexpr std::chrono::milliseconds kSlow{10};  // 3.3 times the time
 
   void begin(Configuration settings) {
     start_small(Policy::kPlanned, settings);

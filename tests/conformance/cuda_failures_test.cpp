@@ -29,8 +29,7 @@ class CudaFailures : public ::testing::Test {
   static Function* driver_function(const char* name) {
     return reinterpret_cast<Function*>(dlsym(cuda::load_driver().handle, name));
   }
-  // Sets device 0 in a new thread, which has no context before. Returns false if `device` is device
-  // 0.
+  // Sets device 0 in a new thread, which has no context before. Returns false if `device` is 0.
   static bool choose_another_device(int device) {
     if (device == 0) return false;
     CUcontext context = nullptr;

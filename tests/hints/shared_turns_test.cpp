@@ -189,7 +189,7 @@ TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
     while (words.programs[1].waits_since_ns == 0) std::this_thread::sleep_for(1ms);
   });
   EXPECT_EQ(result_of(look), 0);
-  do {  // stops the waiter at a moment without the lock
+  do {  // stops the waiter when it does not hold the lock
     kill(waiter, SIGCONT);
     std::this_thread::sleep_for(1ms);
     kill(waiter, SIGSTOP);

@@ -1,7 +1,8 @@
 """CuPy for ROCm, unmodified, allocates and copies on the stand-in for HIP's library.
 
 The modules of CuPy are linked to more libraries of ROCm. Empty libraries with the same names
-stand in for them, because the test uses only memory, streams and events, and no kernel."""
+stand in for them, because the test uses only memory, streams and events, and no kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """PyTorch's own hipify translates the plugin into valid code for PyTorch on ROCm.
 
-No wheel for ROCm is needed: the headers of the wheel for CUDA are translated in the same way."""
+No wheel for ROCm is needed: the headers of the wheel for CUDA are translated in the same way.
+"""
 
 from __future__ import annotations
 

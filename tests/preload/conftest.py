@@ -2,7 +2,8 @@
 serves.
 
 The simulated driver counts the allocations that reached it, and the report counts those that
-were served."""
+were served.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ alone.
 
 programs/served_fuzz.cpp says what the programs do, and where the two outputs may differ.
 
-    build/venv/bin/python -m tests.preload.served_fuzz --seconds 600"""
+    build/venv/bin/python -m tests.preload.served_fuzz --seconds 600
+"""
 
 from __future__ import annotations
 

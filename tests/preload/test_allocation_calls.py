@@ -2,7 +2,8 @@
 asks for it.
 
 The programs run on the simulated device. Its counters tell how many allocations reached the
-driver, and the report tells how many were served."""
+driver, and the report tells how many were served.
+"""
 
 from __future__ import annotations
 

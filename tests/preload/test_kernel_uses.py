@@ -1,6 +1,7 @@
 """Programs that use more memory than the device has, and know nothing of uvmalloc.
 
-Their kernels and graphs tell the plan which memory they use, so a learned step has no faults."""
+Their kernels and graphs tell the plan which memory they use, so a learned step has no faults.
+"""
 
 from __future__ import annotations
 

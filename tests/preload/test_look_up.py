@@ -1,7 +1,8 @@
 """Functions that a program looks up, with libuvmalloc.so preloaded.
 
 scripts/cross_test runs the same program on 64-bit ARM, which has other machine code for
-look-ups."""
+look-ups.
+"""
 
 from __future__ import annotations
 

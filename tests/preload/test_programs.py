@@ -1,7 +1,8 @@
 """Programs that know nothing of uvmalloc, with and without the preload.
 
 The programs run unmodified on the simulated device, and print the same with and without
-uvmalloc. With uvmalloc, a step makes no allocation in the driver once the cache is warm."""
+uvmalloc. With uvmalloc, a step makes no allocation in the driver once the cache is warm.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Random programs of CUDA, served and alone (served_fuzz.py).
 
-`python -m tests.preload.served_fuzz --seconds 600` searches longer."""
+`python -m tests.preload.served_fuzz --seconds 600` searches longer.
+"""
 
 from __future__ import annotations
 

@@ -200,7 +200,8 @@ def simulate(
 
     `native` leaves uvmalloc out; `environment` is added last, over everything else. A program is
     forked from a server that has imported torch (fork_server.py), unless the program sets a
-    variable that libraries read when they are loaded, or its test is marked `fresh_start`."""
+    variable that libraries read when they are loaded, or its test is marked `fresh_start`.
+    """
     is_fresh = request.node.get_closest_marker("fresh_start") is not None
 
     def run(

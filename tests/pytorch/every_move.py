@@ -2,7 +2,8 @@
 
 test_every_move.py runs this program with torch's own allocators and with uvmalloc: the output
 must be the same. With the argument `reads`, nothing is written after a move, so the program also
-runs in alias mode, in which layouts stay as they are."""
+runs in alias mode, in which layouts stay as they are.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ The program finds `__main__`, `sys.argv`, `sys.path`, its streams and its variab
 differences: `torch` is imported, and the variables that libraries read when they are loaded are the
 server's. READ_LATE names the variables that a program may set itself.
 
-Tests use `ForkServer`. This file is also the program that the server runs."""
+Tests use `ForkServer`. This file is also the program that the server runs.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ class ForkServer:
         """Runs a program, until it has ended and no process writes to its output any more.
 
         `program` is a text or a file; `variables` is its whole environment. After a timeout,
-        kills the program and its children, and raises TimeoutError with the output so far."""
+        kills the program and its children, and raises TimeoutError with the output so far.
+        """
         request = json.dumps(
             {
                 "file": str(program) if isinstance(program, Path) else None,

@@ -8,7 +8,8 @@ instead.
 
 With `names`, this program prints the public names, as the product lists them. With `table`, it
 prints the functions that need no rows. With `cells`, it runs all cells except those of signals.
-With `signals FUNCTION`, it runs the cells of signals of one function. test_matrix.py compares."""
+With `signals FUNCTION`, it runs the cells of signals of one function. test_matrix.py compares.
+"""
 
 from __future__ import annotations
 
@@ -927,7 +928,8 @@ def _(each: Use) -> None:
 def _(each: Use) -> None:
     """A child has no device, so it computes on the host. What needs the device raises an error.
 
-    Another thread may be inside the function at the moment of the fork."""
+    Another thread may be inside the function at the moment of the fork.
+    """
     on_the_device = each.make("cuda")
     each.call(on_the_device)
     torch.cuda.synchronize()

@@ -6,7 +6,8 @@ Each program runs several times from one plan: with other sizes, strides, types,
 modes, and with arguments that the program does not accept. Errors, results, their memory layout,
 shared memory and all writes must be the same. Prints the programs that differ; the exit code is
 1 if one differs. `--faults` breaks plan_storage in several ways, and then the exit code is 1 if
-one fault is not found."""
+one fault is not found.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Random programs for torch.export: models as text, with the arguments of a call.
 
 Each statement is tried on tensors without data, for two sizes of the inputs. Statements that
-fail there are left out, so most programs can be exported. A seed decides everything."""
+fail there are left out, so most programs can be exported. A seed decides everything.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The benchmark's program: a run of the smallest level gives every figure that uvmalloc can have.
 
-The tests do not check the values of the figures, which depend on the machine."""
+The tests do not check the values of the figures, which depend on the machine.
+"""
 
 from __future__ import annotations
 

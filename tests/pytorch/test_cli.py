@@ -1031,7 +1031,8 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
 def torch_problems(uvmalloc, folder, version, cuda, python=None):
     """Returns what doctor says of a torch in `folder` that has only a version.
 
-    `python` is the folder of a uvmalloc package outside this checkout."""
+    `python` is the folder of a uvmalloc package outside this checkout.
+    """
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
     (folder / f"torch-{version}.dist-info").mkdir()

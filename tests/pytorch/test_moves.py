@@ -583,7 +583,8 @@ def test_a_pointer_that_leaves_after_a_move_has_shared_keeps_its_block(
     """Acts like a move on another thread between taking the pointer and giving it to Python.
 
     _data_address takes the pointer like torch's other code, and a stream's handle leaves like a
-    pointer."""
+    pointer.
+    """
     checked(f"""
 import ctypes
 x = torch.zeros(1 << 20, device='{source}')

@@ -1,6 +1,7 @@
 """Random models, files and callers: streams, loads and pipelines give the same results as PyTorch.
 
-`python -m bench.programs.random_streams --seconds 600` on a simulated machine searches longer."""
+`python -m bench.programs.random_streams --seconds 600` on a simulated machine searches longer.
+"""
 
 from __future__ import annotations
 

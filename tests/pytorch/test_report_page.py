@@ -1,7 +1,8 @@
 """The page of `uvmalloc report TRACE` in a browser: opened, clicked through and looked at.
 
 The browser is Debian's Chromium without a window. The traced program has 128 MiB of weights. The
-page shows the trace on a machine with 96 MiB, where each step moves all weights."""
+page shows the trace on a machine with 96 MiB, where each step moves all weights.
+"""
 
 from __future__ import annotations
 

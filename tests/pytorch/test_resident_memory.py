@@ -1,6 +1,7 @@
 """Loops that move batches take no more memory than with torch's own allocators.
 
-The tests compare the memory of the process as the kernel reports it, not uvmalloc's figures."""
+The tests compare the memory of the process as the kernel reports it, not uvmalloc's figures.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A library that is loaded late must see everything that a preloaded library sees. However many
 ways a process takes, it has one active copy. test_wheel.py tests the entry point itself, which
-belongs to the wheel."""
+belongs to the wheel.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 Up to four actors, in a line and as a diamond, each with one to three slots per register, pass on
 N tensors (default: 2). The exit code is 0 if spin finds no error and stores more than 10,000
 states in all. `--break` checks a protocol that gives slots back too early: then the exit code is
-0 if spin finds an error."""
+0 if spin finds an error.
+"""
 
 from __future__ import annotations
 

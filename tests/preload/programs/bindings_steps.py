@@ -1,6 +1,7 @@
 """The driver through cuda.bindings: device, pinned, pooled and managed memory, copies and streams.
 
-Each step allocates and frees everything. The argument is the number of steps."""
+Each step allocates and frees everything. The argument is the number of steps.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Unmodified programs that use PyTorch through other libraries print the same with uvmalloc and
-with torch's own allocators. No large tensor is copied if a move suffices."""
+with torch's own allocators. No large tensor is copied if a move suffices.
+"""
 
 from __future__ import annotations
 

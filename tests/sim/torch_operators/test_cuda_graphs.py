@@ -3,7 +3,8 @@ program, and a capture has no other effect.
 
 Runs inside a process that is on the simulated device already:
 
-    uvmalloc sim -- python -m pytest tests/sim/torch_operators"""
+    uvmalloc sim -- python -m pytest tests/sim/torch_operators
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Runs inside a process that is on the simulated device already:
 
-    uvmalloc sim -- python -m pytest tests/sim/torch_operators"""
+    uvmalloc sim -- python -m pytest tests/sim/torch_operators
+"""
 
 from __future__ import annotations
 
