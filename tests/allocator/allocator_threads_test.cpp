@@ -58,9 +58,8 @@ TEST_F(AllocatorThreads, WhereTheySoonKeepLargeBlocksToo) {
   }
 }
 
-// Streams begin and end in every thread, other threads free some of their blocks, and stream
-// handles are reused. No block has two owners, and no more pools remain than streams existed at
-// once.
+// Streams begin and end in every thread, other threads free some of their blocks, and handles are
+// reused. No block has two owners, and no more pools remain than streams existed at once.
 TEST_F(AllocatorThreads, StreamsThatComeAndGoInManyThreadsShareTheirPools) {
   constexpr std::uintptr_t kThreads = 4;
   std::mutex mutex;

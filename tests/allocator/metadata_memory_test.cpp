@@ -242,8 +242,7 @@ TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
   }
 }
 
-// The next stream gets the blocks cached for a forgotten stream, even if the first request of that
-// next stream finds no memory.
+// The next stream gets the blocks of a forgotten stream, even if its first request finds no memory.
 TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
   bool has_failed = true;
   for (long number = 1; has_failed; ++number) {

@@ -1,4 +1,4 @@
-// How uvmalloc handles the differences between HIP and CUDA, on a stand-in that is as odd as the
+// How uvmalloc handles differences between HIP and CUDA, on a stand-in that is as odd as the
 // modelled library. Each test has its own process: machine, version and environment are chosen
 // once.
 #include <dlfcn.h>

@@ -216,8 +216,7 @@ class ReportFolder {
       std::filesystem::temp_directory_path() / ("uvm-left-" + std::to_string(getpid()));
 };
 
-// Runs a child that uses the allocator and ends without its exit handlers. Returns the child's
-// process number.
+// Runs a child that uses the allocator and skips its exit handlers. Returns its process number.
 pid_t run_and_leave() {
   const pid_t pid = fork();
   if (pid == 0) {

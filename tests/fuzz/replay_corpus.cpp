@@ -15,8 +15,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t kLengthBytes = 4;
 
-// Reads the sequence at `at` and moves `at` behind it. Returns false if the archive ends within the
-// sequence.
+// Reads the sequence at `at` and moves `at` behind it. Returns false if the archive ends too soon.
 bool read_sequence(const Bytes& archive, std::size_t& at, Bytes& sequence) {
   std::size_t length = 0;
   if (archive.size() - at < kLengthBytes) return false;

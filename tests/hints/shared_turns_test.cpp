@@ -182,8 +182,7 @@ TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
   const pid_t holder = start([&] { launch_for_ever(kLongTurns); });
   wait_for(shared->ready, 1);
   const pid_t waiter = start([&] { launch_for_ever(kPatientRules); });
-  // Another process looks at the table, because this process would drop its locks when it closes a
-  // file of the table.
+  // Another process looks at the table: this process would drop its locks if it closed the file.
   const pid_t look = start([this] {
     const TurnTable& words = table();
     while (words.programs[1].waits_since_ns == 0) std::this_thread::sleep_for(1ms);
@@ -205,8 +204,7 @@ TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
   result_of(waiter);
 }
 
-// A broken program could write this: it has the turn, uses the turn, has waited longest and never
-// ends.
+// A broken program could write this: it has and uses the turn, has waited longest, and never ends.
 TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
   const pid_t liar = start([this] {
     const auto turns = join(80);

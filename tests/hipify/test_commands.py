@@ -1,5 +1,4 @@
-"""The command `uvmalloc` with HIP devices, and with the real HIP library on a machine without
-devices."""
+"""The command `uvmalloc` with HIP devices, and with the real HIP library but no device."""
 
 from __future__ import annotations
 

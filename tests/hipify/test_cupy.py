@@ -63,8 +63,7 @@ def run(*command: str | Path) -> str:
 
 
 def write_empty_libraries(folder: Path, modules: list[Path]) -> None:
-    """Writes an empty library for each library of ROCm, except HIP's, that a module is linked
-    to."""
+    """Writes an empty library for each library of ROCm, except HIP's, that a module needs."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "this test compiles libraries"
     wanted: set[str] = set()

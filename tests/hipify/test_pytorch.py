@@ -32,8 +32,7 @@ def torch_include() -> Path:
 
 
 def translate(folder: Path) -> None:
-    """Puts the translated plugin below `folder`, with the translated headers of torch that it
-    needs."""
+    """Puts the translated plugin below `folder`, with the translated headers that it needs."""
     shutil.copytree(
         ROOT / "pytorch", folder / "pytorch", ignore=shutil.ignore_patterns("python", "*.txt")
     )

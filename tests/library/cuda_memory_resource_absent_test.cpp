@@ -1,5 +1,4 @@
-// Replaces cuda_memory_resource_test.cpp if there is no libcu++, so that a skipped test shows what
-// is missing.
+// Replaces cuda_memory_resource_test.cpp without libcu++: a skipped test shows what is missing.
 #include <gtest/gtest.h>
 
 namespace {

@@ -20,8 +20,7 @@ LISTED = listed_calls() + [
 
 
 def names(library: Path, kind: str) -> set[str]:
-    """Returns dynamic symbols as the list writes them: uvmalloc's C++ names are demangled,
-    without arguments."""
+    """Returns dynamic symbols as the list writes them, with uvmalloc's C++ names demangled."""
     command = ["nm", "-D", kind, "--format=posix", library]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     linked = [line.split(maxsplit=1)[0].split("@")[0] for line in lines]
@@ -92,8 +91,7 @@ def test_the_allocators_libraries_hold_nothing_of_pipelines() -> None:
 
 
 def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:
-    """In such a program, the C library's secure_getenv() finds no variables, but getenv() finds
-    the caller's."""
+    """secure_getenv() finds no variables in such a program, but getenv() finds the caller's."""
     found = [path for path in find_libraries().folder.rglob("libuv*.so") if path.is_file()]
     libraries = [path for path in found if "bench" not in path.name]
     readers = [
@@ -105,8 +103,7 @@ def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:
 
 
 def test_libraries_find_each_other_by_their_own_place_alone() -> None:
-    """The wheel takes the libraries as they were built. An empty element of a path would mean
-    the current folder."""
+    """The wheel takes the libraries as built. An empty element would mean the current folder."""
     libraries = [path for path in find_libraries().folder.rglob("*.so*") if not path.is_symlink()]
     assert len(libraries) > 3
     for library in libraries:

@@ -32,8 +32,7 @@ _RELATIVE_PATHS = {"$ORIGIN]", "$ORIGIN/..]", "$ORIGIN:$ORIGIN/..:$ORIGIN/../..]
 
 
 def cuda_include_dirs() -> list[str]:
-    """Returns the folders of libcu++ and of CUDA's own headers in this build, or none without
-    libcu++."""
+    """Returns the folders of libcu++ and of CUDA's headers in this build; none without libcu++."""
     names = ("UVMALLOC_CCCL_INCLUDE_DIR", "UVMALLOC_CUDA_INCLUDE_DIR")
     folders = [found_by_cmake(name) for name in names]
     return folders if Path(folders[0], "cuda/memory_resource").is_file() else []

@@ -54,8 +54,7 @@ SAME = {
     "statistics": "uvmalloc_get_statistics",
     "stop": "uvmalloc_stop_trace",
 }
-# These functions change nothing and wait for nothing, or are half of what a preload does around a
-# capture.
+# These change nothing and wait for nothing, or are half of what a preload does at a capture.
 WITHOUT_ROWS = frozenset(
     [
         "budget_bytes",
@@ -85,8 +84,7 @@ def c_functions(header: str) -> set[str]:
 
 
 def cpp_functions(exported: list[str], used_by_plugins: set[str]) -> set[str]:
-    """Returns the functions for programs. Functions of the plugin have their rows in
-    tests/pytorch/matrix.py."""
+    """Returns the functions for programs; tests/pytorch/matrix.py has the plugin's rows."""
     public = (*CLASSES, *FREE_FUNCTIONS)
     return {name for name in exported if name.startswith(public)} - used_by_plugins
 

@@ -1,5 +1,4 @@
-"""A program with rights that its caller lacks, linked to the library, ignores the caller's
-variables."""
+"""A program with rights that its caller lacks ignores the caller's variables."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ int main(int argc, char** argv) {
 
 @pytest.fixture
 def program(installed: Installed) -> Iterator[Path]:
-    """Builds the program in a folder that every user may enter, on a file system that allows
-    raised rights."""
+    """Builds the program in a folder open to every user, on a file system that allows raised
+    rights."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         source, binary = Path(folder, "program.c"), Path(folder, "program")

@@ -98,8 +98,7 @@ def in_python(program: Program, prelude: str) -> Program:
 
 
 def build_with_nvcc(name: str, folder: Path) -> Path:
-    """Builds programs/NAME.cu with nvcc and returns the program. Skips the test if there is no
-    nvcc."""
+    """Builds programs/NAME.cu with nvcc and returns the program. Skips the test without nvcc."""
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
@@ -115,7 +114,7 @@ TWINS = {"ONE": [""], "OWN": [""], "PTSZ": ["", "_ptsz"], "SPT": ["", "_spt"]}
 
 
 def listed_calls(beginning: str = "", interface: str = "[A-Z_]+") -> list[str]:
-    """Returns the intercepted functions of an interface (CUDA_RUNTIME ...) that begin with
+    """Returns intercepted functions of an interface (CUDA_RUNTIME ...) that begin with
     `beginning`."""
     table = (ROOT / "preload" / "calls.def").read_text()
     rows = re.findall(rf"^{interface}\((\w+), \d+, ([A-Z]+), \w+\)$", table, re.MULTILINE)

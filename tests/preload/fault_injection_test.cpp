@@ -239,8 +239,7 @@ class InterposedCalls : public ::testing::TestWithParam<Call> {
   }
   void TearDown() override { failing = 0; }
 
-  // Runs the call once with allocation `number` failing. Returns whether the call made that many
-  // allocations.
+  // Runs the call with allocation `number` failing. Returns whether the call made that many.
   static bool run_failing(long number) {
     State state;
     if (GetParam().prepare) {

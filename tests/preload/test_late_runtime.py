@@ -84,8 +84,7 @@ def test_a_preloaded_library_opens_no_runtime(program: Program, tmp_path: Path) 
 
 
 def test_the_look_ups_have_call_frame_information() -> None:
-    """Without this information, a profiler or debugger that stops below a look-up loses the
-    program's frames."""
+    """Otherwise a profiler or debugger that stops below a look-up loses the program's frames."""
     library = find_libraries().require_uvmalloc()
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
     frames = subprocess.run(["readelf", "-wF", library], capture_output=True, text=True, check=True)

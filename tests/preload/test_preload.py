@@ -42,8 +42,7 @@ def run(
 
 
 def assert_unnoticed(*command: str | Path, switch: str | None) -> None:
-    """Checks that the program does the same with and without the preload: output, errors, exit
-    code."""
+    """Checks that the program does the same with and without the preload."""
     expected = run(*command, switch=switch, preload=None)
     library = find_libraries().require_uvmalloc()
     seen = run(*command, switch=switch, preload=library)
@@ -101,8 +100,8 @@ def test_no_report_is_left_by_a_program_without_a_device(tmp_path, switch):
 
 
 def test_jemalloc_takes_no_options_from_outside() -> None:
-    """jemalloc reads no variable and no file in /etc; the library does not even contain the
-    file's name."""
+    """jemalloc reads no variable and no file in /etc; the library does not contain the file's
+    name."""
     library = find_libraries().require_uvmalloc()
     environment = {
         "PATH": os.environ["PATH"],
@@ -115,8 +114,7 @@ def test_jemalloc_takes_no_options_from_outside() -> None:
 
 
 def test_a_torch_of_another_version_is_refused_with_one_line(tmp_path: Path) -> None:
-    """The libraries have torch's names, and the version file is that of a torch without a
-    plugin."""
+    """The libraries have torch's names; the version file is that of a torch without a plugin."""
     package = tmp_path / "torch"
     (package / "lib").mkdir(parents=True)
     (package / "version.py").write_text("__version__ = '3.4.5+cu140'\n")

@@ -1,5 +1,4 @@
-"""sim/lacks.md lists what CUDA and HIP document and the simulator lacks, and which faults stay
-hidden."""
+"""sim/lacks.md lists what CUDA and HIP document and the simulator lacks, and what that hides."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ namespace c10 {
 REGISTER_FREE_MEMORY_CALLBACK("give_memory_back", GiveMemoryBack)
 }  // namespace c10
 
-// From now on, torch calls `callback` before memory runs out. `callback` returns whether it gave
-// memory back.
+// From now on, torch calls `callback` before memory runs out; it returns whether it gave any back.
 CALLABLE_FROM_PYTHON void on_memory_pressure(bool (*callback)()) {
   give_memory_back = callback;
 }

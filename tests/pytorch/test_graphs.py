@@ -1,5 +1,4 @@
-"""CUDA graphs: what a capture allocates, what keeps that memory, and what nobody may touch
-meanwhile."""
+"""CUDA graphs: what a capture allocates, what keeps it, and what nobody may touch meanwhile."""
 
 from __future__ import annotations
 

@@ -226,8 +226,7 @@ pathlib.Path({str(note)!r}).write_text("hung up")
 
 
 def test_the_end_of_a_program_is_seen_in_a_process_of_several_threads(clean_environment):
-    """SIGCHLD comes before a thread waits for it, and the kernel gives the signal to the other
-    thread."""
+    """SIGCHLD comes before a thread waits for it, and the kernel gives it to the other thread."""
     text = f"""
 import os, threading
 from uvmalloc._cli import launch
@@ -250,8 +249,7 @@ def test_a_stop_of_the_launcher_alone_changes_nothing(clean_environment):
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # The stop begins while the launcher waits, and lasts longer than the time between two
-        # checks.
+        # The stop begins while the launcher waits, and outlasts the time between two checks.
         for _ in range(2):
             os.kill(process.pid, signal.SIGSTOP)
             time.sleep(0.8)

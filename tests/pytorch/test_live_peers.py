@@ -91,8 +91,7 @@ def test_a_peer_that_needs_its_memory_gets_it_and_keeps_it(simulate: Simulate) -
     figures, run = train(simulate, "h100-sxm-nvlink", 2, steps=STEPS, **needs)
     longer, later = train(simulate, "h100-sxm-nvlink", 2, steps=STEPS + 4, **needs)
     assert run.report["live_plan"]["pages_to_peers"] > 0
-    # In the last steps, no page moves to or from the peer, and all memory of the peer itself is
-    # there.
+    # In the last steps, no page moves to or from the peer, and all memory of the peer is there.
     counter = "migrated_bytes_between_devices"
     assert later.sim[counter] == run.sim[counter]
     assert figures["there"] == longer["there"] == 42 << 20

@@ -90,8 +90,7 @@ def test_random_files_give_what_safetensors_gives(
         assert run.report["copies_by_moves"]["by_reason"].keys() <= {"small_block"}
 
 
-# One process reads all damaged files, each with the words that the message must have, and paths
-# that are not files.
+# One process reads all damaged files, each with the words of the expected message, and non-files.
 DAMAGED = """
 import json, os, sys, uvmalloc
 from pathlib import Path

@@ -504,8 +504,8 @@ print(torch.nn.Conv2d(1, 4096, 9).to('cuda', memory_format=last).weight.stride()
 def test_an_address_that_a_tensor_has_left_waits_for_its_readers_on_all_streams(
     checked: Checked,
 ) -> None:
-    """A request for the pointer gives the tensor other bytes, but kernels may still read the old
-    bytes."""
+    """A request for the pointer gives the tensor other bytes; kernels may still read the old
+    ones."""
     checked("""
 x = torch.ones(1 << 20)
 y = x.cuda()
@@ -557,8 +557,7 @@ assert copied() == {'exported_pointer': 1}, copied()
 
 
 def test_a_move_copies_where_a_pointer_leaves_while_it_is_under_way(checked: Checked) -> None:
-    """The callback runs after the move has found no reason to copy, and before it shares the
-    block."""
+    """The callback runs after the move has found no reason to copy, but before the move shares."""
     checked(
         """
 import torch.cuda._gpu_trace as trace

@@ -1,5 +1,4 @@
-"""The lower bound of a step in small examples, tables and charts of several sizes, and `uvmalloc
-plan`."""
+"""The lower bound of a step in small examples, its tables and charts, and `uvmalloc plan`."""
 
 from __future__ import annotations
 
@@ -259,8 +258,8 @@ NO_ROOM = {"failure": "it does not fit"}
 
 
 def result_of(*points: tuple[int, dict[str, float]], asked: bool = False) -> dict[str, Any]:
-    """Returns a result for sizes in blocks, with the policies' ratios. A policy without a ratio
-    does not fit."""
+    """Returns a result for sizes in blocks, with ratios by policy; a policy without one does not
+    fit."""
     names = ("off", "driver", "lru", "auto", "planned")
     return {
         "machine": "m", "program": "python train.py", "step_found_by": "marks",

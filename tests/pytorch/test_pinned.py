@@ -238,8 +238,7 @@ for tensor in host[0], host[1], other, half, wide[:, 1]:
 def test_a_copy_from_ordinary_memory_is_through_with_its_source_when_the_call_returns(
     simulate: Simulate,
 ) -> None:
-    """torch stages the source. A copy from managed memory reads the source until the stream is
-    done."""
+    """torch stages the source. A copy from managed memory reads it until the stream is done."""
     simulate(
         _NON_BLOCKING
         + """

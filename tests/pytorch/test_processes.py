@@ -1,5 +1,4 @@
-"""More than one process: workers that are not forked, tensors sent to other processes, and other
-libraries."""
+"""More than one process: workers that are not forked, tensors sent elsewhere, other libraries."""
 
 from __future__ import annotations
 
@@ -224,8 +223,7 @@ int kind_of(const void* address) {
 def test_memory_that_other_libraries_ask_the_driver_for_stays_the_drivers(
     simulate: Simulate, libraries: Libraries, tmp_path: Path
 ) -> None:
-    """NCCL, NVSHMEM, UCX and MPI register this memory, which is not possible with managed
-    memory."""
+    """NCCL, NVSHMEM, UCX and MPI register this memory, which managed memory does not allow."""
     source = tmp_path / "nccl.c"
     source.write_text(NCCL)
     library = tmp_path / "libnccl.so.2"

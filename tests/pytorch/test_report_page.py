@@ -92,8 +92,7 @@ class OpenPage:
         )
 
     def curves(self, chart: str) -> dict[str, dict[str, Any]]:
-        """Returns by name: the greatest value, the colour, and whether a line with a length is
-        drawn."""
+        """Returns by name: greatest value, colour, and whether a line with a length is drawn."""
         found: list[dict[str, Any]] = self.page.evaluate(
             """chart => {
                 const plot = document.getElementById(chart);
@@ -126,8 +125,7 @@ class OpenPage:
         return float(x), float(y)
 
     def shows_color(self, color: str, x: float, y: float) -> bool:
-        """Returns whether the screenshot has a pixel of about that colour within 3 pixels of the
-        place."""
+        """Returns whether a pixel within 3 pixels of the place has about that colour."""
         picture = imread(io.BytesIO(self.page.screenshot()), format="png")[..., :3]
         row, column = round(y), round(x)
         near = picture[max(row - 3, 0) : row + 4, max(column - 3, 0) : column + 4]

@@ -1,5 +1,4 @@
-"""uvmalloc.plan_storage: real torch.export programs, run from an arena, compared with eager
-runs."""
+"""uvmalloc.plan_storage: real torch.export programs from an arena, compared with eager runs."""
 
 from __future__ import annotations
 
@@ -341,8 +340,7 @@ for modes in ((infer, no_grad, infer), (cast, no_grad, cast, cast), (no_grad, ca
 
 
 def test_results_lie_as_those_of_the_module(checked: Checked) -> None:
-    """Strides of inputs are not part of a program. Views of one tensor stay views of that
-    tensor."""
+    """Strides of inputs are not part of a program; views of one tensor stay its views."""
     checked("""
 class Model(torch.nn.Module):
     def forward(self, x):

@@ -327,8 +327,7 @@ def test_a_trace_made_from_the_description_is_read(tmp_path):
 
 
 def test_a_packed_chunk_made_from_the_description_is_read(tmp_path):
-    """Tests both byte orders: a repeated block, a use of it, a pause, and a time before the last
-    time."""
+    """Tests both byte orders: a repeated block, a use of it, a pause, and an earlier time."""
     for order in "<>":
         header = struct.pack(
             order + "8s4IQq2Q4I", b"UVMTRACE", 2, 0x01020304, 72 + 64 + 8, 48, 42, 7, 3000, 50,

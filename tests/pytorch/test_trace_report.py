@@ -37,8 +37,7 @@ def trace_file(simulate: Simulate, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def report(clean_environment):
-    """Returns a function that runs `uvmalloc report`, with the packages that scripts/setup has
-    put beside the others."""
+    """Returns a function that runs `uvmalloc report`, with the packages from scripts/setup."""
     packages = (_CHECKOUT / "build" / "report").read_text().strip()
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

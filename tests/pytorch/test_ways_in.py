@@ -118,8 +118,7 @@ for name, export in exports.items():
 
 
 def test_torch_exports_through_no_function_that_is_not_known(libraries: Libraries) -> None:
-    """uvmalloc intercepts every function of torch that libtorch_python.so uses for DLPack
-    structures."""
+    """uvmalloc intercepts all functions of torch that libtorch_python.so uses for DLPack."""
     import torch
 
     def names(library: Path, kind: str) -> set[str]:
@@ -354,8 +353,8 @@ def test_where_torch_comes_first_for_the_loader_nothing_is_shared_unseen(
 def test_not_switched_on_the_entry_point_does_nothing(
     simulate: Simulate, value: str | None
 ) -> None:
-    """The entry point also imports nothing of uvmalloc. An unknown value means off, and a line
-    says so."""
+    """The entry point also imports nothing of uvmalloc. An unknown value means off, with one
+    line."""
     run = simulate(
         LOADED
         + AUTOLOAD

@@ -31,8 +31,7 @@ print(torch.cuda.get_allocator_backend(), y.sum().item(), *sorted(map(os.path.ba
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel and with torch's folder of packages, but without this
-    checkout."""
+    """An environment with the wheel and torch's folder of packages, but without this checkout."""
 
     wheel: Path
     folder: Path

@@ -1,5 +1,4 @@
-// Tables of operations: which tables are accepted, what is passed on, and what works without a
-// table's operation.
+// Tables of operations: which are accepted, what is passed on, and what works without an operation.
 #include "runtime/external/external_runtime.hpp"
 
 #include <gtest/gtest.h>

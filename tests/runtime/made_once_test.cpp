@@ -12,8 +12,8 @@
 namespace uvm {
 namespace {
 
-// Runs `body` in a forked child and returns its result. An alarm ends a child that waits for a
-// thread of its parent.
+// Runs `body` in a child and returns its result; an alarm ends a child that waits for a thread of
+// its parent.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// Locks taken in the wrong order, and lines logged with a lock held, end the process in builds that
-// check ranks.
+// In builds that check ranks, a wrong order of locks or a line logged under a lock ends the
+// process.
 #include "runtime/ranked.hpp"
 
 #include <gtest/gtest.h>

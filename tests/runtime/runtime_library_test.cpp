@@ -1,5 +1,4 @@
-// Runtimes by the path of a shared object: which objects are opened, and what the error says of
-// others.
+// Runtimes by the path of a shared object: which are opened, and what the error says of others.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <math.h>

@@ -31,8 +31,7 @@ VERSIONS = [minor.replace(".", "_") for minor in MINORS]
 
 
 class Newcomer:
-    """A copy of this checkout that has built nothing, and a Python environment outside that
-    copy."""
+    """A copy of this checkout that has built nothing, and an environment outside that copy."""
 
     def __init__(self, folder: Path) -> None:
         self.checkout, self.environment = folder / "checkout", folder / "environment"

@@ -15,8 +15,7 @@ MOMENT = "0.005"  # 18 s, and the rounds before it
 
 
 def soak(hours: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the soak without scripts/soak, which builds: tests at the same time would find half a
-    library."""
+    """Runs the soak without scripts/soak, which builds: other tests would find half a library."""
     return run(sys.executable, "-m", "bench.programs.soak", hours, **environment)
 
 

@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Makes a checkout with the scripts, the default environment and the environment of torch
-    2.13."""
+    """Makes a checkout with the scripts, the default environment and that of torch 2.13."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts", root / "scripts")
     for name in ("venv", "venv-2.13"):

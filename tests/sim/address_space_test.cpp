@@ -1,5 +1,4 @@
-// What addresses guarantee: views, alignment, reuse, fork, and crashes at the places where the real
-// machine crashes.
+// What addresses guarantee: views, alignment, reuse, fork, and crashes like the real machine's.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,8 +108,7 @@ TEST_F(AddressSpaceTest, CopiesBeyondAnAllocationAreRefused) {
 
 class AddressSpaceDeathTest : public MachineTest {
  protected:
-  // Each death test runs in a new process image, because a forked child of this process has no
-  // machine.
+  // Death tests run in a new process image, because a forked child of this one has no machine.
   static void SetUpTestSuite() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 

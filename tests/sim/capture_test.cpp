@@ -1,5 +1,4 @@
-// Stream capture through the runtime interface: which work becomes part of a graph, and which error
-// each rule returns.
+// Stream capture through the runtime interface: which work enters a graph, and each rule's error.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 

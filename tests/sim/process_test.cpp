@@ -1,5 +1,4 @@
-// Tests that need a separate process: environment variables, forks, the audit library, the kernel
-// plug-in, the report.
+// Tests that need a process: environment variables, forks, audit library, kernel plug-in, report.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
@@ -102,8 +101,7 @@ void probe_late_list(bool driver_first) {
   std::printf("probe: error %d counts %d %d first %s\n", before, first, second, id);
 }
 
-// Prints what other libraries of the process learn of the driver, before and after the runtime
-// library initialises it.
+// Prints what other libraries learn of the driver, before and after the runtime initialises it.
 void probe_driver_library() {
   const auto ask = [] {
     void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

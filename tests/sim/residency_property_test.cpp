@@ -1,6 +1,5 @@
 // Blocks with all pages at one place take shorter code paths. The result must be the same as with
-// every block cut in two: then no block is moved or freed as a whole, and every touch is looked at
-// page by page.
+// every block cut in two, so that none is moved or freed whole, and touches go page by page.
 #include <cstring>
 #include <random>
 #include <string>
@@ -106,8 +105,7 @@ class Steps {
   Step next() {
     const auto kind = static_cast<Step::Kind>(pick(5));
     const std::size_t first = pick(kBlocks - 1);
-    // A write keeps one copy of each page after all pages are found. In pieces, the same write may
-    // evict other pages.
+    // A write keeps one copy of each page once all are found; in pieces, it may evict other pages.
     const std::size_t most = kind == Step::Kind::kCopy ? 0 : kBlocks - 1 - first;
     const std::size_t last = first + 1 + pick(most);
     Policy policy;

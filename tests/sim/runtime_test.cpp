@@ -1,5 +1,4 @@
-// Differences of the runtime interface from the driver's: implicit contexts, last errors, launches,
-// entry points.
+// How the runtime interface differs from the driver's: contexts, last errors, launches, entries.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -96,8 +95,8 @@ TEST(RuntimeTest, ErrorsHaveNamesAndTexts) {
 }
 
 TEST(RuntimeTest, PropertiesDescribeTheDevice) {
-  // In some versions, the header makes this name a macro for another function. The stand-in exports
-  // the plain name.
+  // In some versions, this name is a macro for another function; the stand-in exports the plain
+  // one.
   auto* get =
       StandIn::runtime().function<cudaError_t(cudaDeviceProp*, int)>("cudaGetDeviceProperties");
   cudaDeviceProp properties;

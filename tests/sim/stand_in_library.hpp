@@ -1,5 +1,4 @@
-// Opens a stand-in at run time, as a program does that is not linked to it, and finds its functions
-// by name.
+// Opens a stand-in at run time, like a program not linked to it, and finds its functions by name.
 #pragma once
 
 #include <dlfcn.h>

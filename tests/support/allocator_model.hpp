@@ -104,8 +104,7 @@ class AllocatorModel {
     // A large device request may get the whole pages of a displaced block.
     const bool may_be_displaced =
         block.facade == Facade::kDevice && block.requested_bytes >= 1u << 20;
-    // An aligned request may get whole pages, too; of other memory kinds than device it always
-    // does.
+    // An aligned request may get whole pages, too; outside device memory it always does.
     const bool has_pages = may_be_displaced || (aligned && block.facade != Facade::kDevice);
     const std::size_t rest = std::max({4096 + 512ul, unit, std::min(least / 32, kPage / 4)}) - 1;
     const std::size_t most =

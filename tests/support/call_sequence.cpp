@@ -115,8 +115,7 @@ class OtherThread {
   std::thread thread_;
 };
 
-// Runs `task` in a thread that has given up its cache, as a destructor of a thread-local object
-// may.
+// Runs `task` in a thread that has given up its cache, like a thread-local object's destructor.
 void run_past_the_end_of_a_thread(CachingManagedAllocator& allocator,
                                   const std::function<void()>& task) {
   struct Late {

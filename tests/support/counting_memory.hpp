@@ -1,5 +1,4 @@
-// Memory for a StorageArena, from malloc. Counts the memory it gives, and refuses requests when a
-// test says so.
+// Memory for a StorageArena, from malloc: counted, and refused when a test says so.
 #pragma once
 
 #include <cstdlib>

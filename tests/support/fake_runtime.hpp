@@ -25,8 +25,7 @@
 
 namespace uvm::testing {
 
-// Nonzero while this thread is inside the fake machine. Tests do not count the machine's own
-// memory.
+// Nonzero while this thread is inside the fake machine: tests do not count the machine's memory.
 inline thread_local int inside_fake_machine = 0;
 
 class FakeMutex {
@@ -44,17 +43,17 @@ class FakeMutex {
   std::mutex mutex_;
 };
 
-// Addresses for all machines of the process, lowest free address first, so a repeated test gets the
-// same addresses. Sanitizers keep a shadow of every address that ever was memory; reuse keeps the
-// shadow small.
+// Addresses for all machines of the process, lowest free one first, so a repeated test gets the
+// same. Sanitizers keep a shadow of every address that ever was memory; reuse keeps the shadow
+// small.
 class FakeAddresses {
  public:
   static FakeAddresses& of_process() {
     static auto* const all = new FakeAddresses;
     return *all;
   }
-  // Returns page-aligned memory of whole pages that no forked child inherits, or nullptr if no
-  // addresses are left.
+  // Returns page-aligned memory of whole pages that no forked child inherits; nullptr: none is
+  // left.
   char* take(std::size_t size_bytes) {
     std::lock_guard lock(mutex_);
     char* at = begin_;
@@ -91,8 +90,7 @@ class FakeAddresses {
   std::map<char*, std::size_t> taken_;
 };
 
-// Ends with the work that `streams` had when the event was recorded. `stream` counts even if it had
-// no work then.
+// Ends with the work that `streams` had at the record. `stream` counts even if it had none.
 struct FakeEvent {
   StreamHandle stream = nullptr;
   std::set<StreamHandle> streams;

@@ -26,8 +26,8 @@ using uvmsim::replay::Recording;
 
 constexpr std::size_t kStepKernels = 9;
 
-// Blocks 0 to 2 stay; block 3 exists for a part of each step. A kernel's duration is the number of
-// its step.
+// Blocks 0 to 2 stay; block 3 exists for a part of each step. A kernel lasts as long as its step's
+// number.
 class FoundStepTest : public ::testing::Test, protected MadeRecording {
  protected:
   FoundStepTest() : MadeRecording(4) {

@@ -149,9 +149,8 @@ TEST(MoveScheduleTest, ABlockComesBackNoSoonerThanItHasLeft) {
   EXPECT_EQ(returns, 1U);
 }
 
-// Returns the fewest bytes over every choice of evictions, with all arrivals on demand. Follows the
-// sets of blocks on the device after each kernel, with the cheapest way to each set. Shares no code
-// with the scheduler.
+// Returns the fewest bytes over every choice of evictions, with arrivals on demand: follows the
+// sets of blocks on the device, with the cheapest way to each. Shares no code with the scheduler.
 std::uint64_t fewest_bytes(const UseOrder& order, std::size_t chunks) {
   const auto live_at = [&](std::uint32_t block, std::size_t kernel) {
     for (; kernel < order.kernels.size(); ++kernel)

@@ -33,8 +33,7 @@ TEST(MoveTimingTest, ABlockLeavesRightAfterItsLastUseAndAnotherArrivesAsSoonAsTh
   const UseOrder order = writes({0, 1, 1, 1, 2});
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 2}, FurthestUse());
   const MoveTiming timing = ahead_of_need(order, schedule, kByteANanosecond);
-  // Block 0 arrives by 100, is used until 200 and is away by 300. Block 2 arrives by 400 and is
-  // used at 500.
+  // Block 0 arrives by 100, is used until 200, is away by 300. Block 2 arrives by 400, used at 500.
   const std::vector<TimedCall> expected = {{0, true, 0}, {1, true, 1}, {2, false, 2}, {2, true, 2}};
   EXPECT_EQ(timing.calls, expected);
   EXPECT_EQ(timing.chunk_from, (std::vector<std::uint32_t>{kFreeChunk, kFreeChunk, 2}));
@@ -49,8 +48,8 @@ TEST(MoveTimingTest, OnDemandEachMoveIsSentAtItsNeed) {
 }
 
 TEST(MoveTimingTest, AKernelWaitsForACopyThatCannotBeSooner) {
-  // Every kernel needs the only chunk, so a copy out and a copy in come before each kernel except
-  // the first.
+  // Every kernel needs the only chunk: a copy out and a copy in before each kernel except the
+  // first.
   const UseOrder order = writes({0, 1, 0, 1});
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 1}, FurthestUse());
   const MoveTiming timing = ahead_of_need(order, schedule, kByteANanosecond);
@@ -81,8 +80,7 @@ TEST(MoveTimingTest, TheFastestPlanIsTakenAndOfEqualOnesTheSmallest) {
   const FurthestUse furthest;
   const std::array<const VictimChoice*, 2> choices = {&recent, &furthest};
   const UseOrder round = writes({0, 1, 2, 0, 1, 2, 0, 1, 2});
-  // A block that was just used leaves too late for the next kernel, so the plan with more copies is
-  // faster here.
+  // A block that was just used leaves too late for the next kernel, so more copies are faster here.
   const MoveSchedule longer = schedule_moves(round, {.chunks = 2}, recent);
   const MoveSchedule expected = schedule_moves(round, {.chunks = 2}, furthest);
   EXPECT_GT(longer.arriving_bytes, expected.arriving_bytes);

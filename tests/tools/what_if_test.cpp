@@ -128,8 +128,7 @@ TEST_F(WhatIfTest, ARunningProgramIsPlannedOnceItsStepIsKnown) {
   const StepFigures driver = shorter.step("driver", 3 * kBlockBytes);
   const StepFigures live = shorter.step("auto", 3 * kBlockBytes);
   EXPECT_EQ(driver.to_device_bytes, 16 * kBlockBytes);
-  // A program leaves part of the device free, here a whole block, so this is Belady with two
-  // blocks.
+  // A program leaves part of the device free, here one block, so this is Belady with two blocks.
   EXPECT_LE(live.to_device_bytes, 11 * kBlockBytes);
   EXPECT_EQ(live.faults, 0U);
   EXPECT_LT(live.step_ns, driver.step_ns);

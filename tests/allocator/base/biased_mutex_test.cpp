@@ -68,8 +68,7 @@ TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
   EXPECT_EQ(guarded.first, 1002u);
 }
 
-// Signals stop the threads anywhere, for longer than another thread needs to bias the mutex to
-// itself.
+// Signals stop threads anywhere, for longer than another thread needs to bias the mutex to itself.
 TEST(BiasedMutex, AThreadThatIsStoppedAnywhereDisturbsNobody) {
   AsymmetricLock::prepare();
   struct sigaction stop {};

@@ -119,8 +119,7 @@ TEST_F(ThreadEndTest, ThreadLocalObjectsMayUseTheAllocatorInTheirDestructors) {
   for (const bool is_first : {true, false}) {
     for (int i = 0; i < kThreads; ++i) {
       std::thread([&] {
-        // If `is_first`, `local` is destroyed after the allocator's objects of the thread; else
-        // before.
+        // If `is_first`, `local` is destroyed after the allocator's thread objects; else before.
         if (!is_first) use_all();
         static thread_local Local local;
         local.body = &body;

@@ -49,8 +49,7 @@ class FiguresInAFile : public testing::ForkTest {
                                                           small_configuration(), file);
   }
 
-  // Returns the figures that a process left after it made an allocator, ran `body` and ended by
-  // `signal_number`.
+  // Returns what a process left that made an allocator, ran `body` and ended by `signal_number`.
   template <class Body>
   std::optional<Figures> left_by(int signal_number, Body body) {
     const pid_t pid = fork();

@@ -383,8 +383,7 @@ TEST_F(ForkTest, PagesThatHoldFreeBlocksTooAreCopied) {
   EXPECT_EQ(fork_and_run([&] { return kept[99999] == 4 ? 0 : 1; }), 0);
 }
 
-// The lock is biased to the forking thread, and another thread asks for the lock while the process
-// is copied.
+// The lock is biased to the forking thread, and another thread asks for it during the copy.
 TEST_F(ForkTest, AChildIsWholeThoughAThreadHadJustAskedForTheLock) {
   char* block = host(64 * kMiB);
   for (int round = 0; round < 3; ++round) {
@@ -503,8 +502,7 @@ TEST(ForkedThreadCaches, AChildThatOnlyExitsWaitsForNoThreadOfItsParent) {
   const pid_t child = fork();
   if (child == 0) {
     alarm(10);
-    // exit() runs this handler after the thread's own cleanup and before any handler of the test
-    // program.
+    // exit() runs this handler after the thread's cleanup, before any handler of the test program.
     std::atexit([] { _exit(0); });
     std::exit(1);
   }

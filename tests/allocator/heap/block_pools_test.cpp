@@ -1,5 +1,4 @@
-// Where the pools place blocks, with every address stated. The pools hold records only: no memory
-// is behind the addresses.
+// Where the pools place blocks; every address is stated. The addresses have no memory behind them.
 #include "allocator/heap/block_pools.hpp"
 #include <uvmalloc/configuration.hpp>
 

@@ -41,9 +41,9 @@ std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
   }
 }
 
-// States the rule again. First, the best fit in the bin of the size. Else the lowest address in the
-// next four bins; for small requests, in all bins below kPageGranularBytes. Else the lowest address
-// of all larger blocks.
+// States the rule again: the best fit in the bin of the size. Else the lowest address in the next
+// four bins, or, for small requests, below kPageGranularBytes. Else the lowest address of all
+// larger blocks.
 PageBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   const std::size_t next = bin_begin(size_bytes, 1);
   auto lowest = [&](std::size_t end) {
@@ -85,8 +85,7 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
       model.insert(latest);
       bytes += latest->size_bytes();
     } else {
-      // The index keeps the latest block apart, so one time in four the latest block is removed
-      // first.
+      // The index keeps the latest block apart; one time in four that block is removed first.
       auto chosen =
           latest != nullptr && random() % 4 == 0
               ? model.find(latest)

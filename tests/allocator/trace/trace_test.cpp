@@ -321,8 +321,7 @@ TEST_F(TraceTest, TheFirstVersionIsReadToo) {
   EXPECT_EQ(read_trace(write(content)).events.size(), 1u);
 }
 
-// The clock of the file counts 3 ticks per nanosecond. The reader ignores the rate of this
-// machine's clock.
+// The file's clock counts 3 ticks per nanosecond; the rate of this machine's clock is ignored.
 TEST_F(TraceTest, TicksAreConvertedByTheMomentsThatTheFileHasInBothClocks) {
   TraceFileHeader header;
   header.header_bytes = sizeof(header);
@@ -1050,8 +1049,7 @@ TEST_F(TraceTest, SimultaneousEventsComeAsTheFirstThatIsPossibleEachTime) {
 }
 
 // Frees of a block that no thread has, first by two threads, then by one thread for each event. If
-// each step looked at all remaining events, the test would take hours, and the runner's limit would
-// end it.
+// each step looked at all remaining events, this would take hours, and reach the runner's limit.
 TEST_F(TraceTest, ManySimultaneousEventsAreReadInTheTimeOfAFewSteps) {
   constexpr std::uint32_t kEvents = testing::steps(300'000, 30'000);
   for (std::uint32_t threads : {2u, kEvents}) {

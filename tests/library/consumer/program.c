@@ -1,5 +1,5 @@
-/* How a C program uses uvmalloc: allocate, fill, move there and back, look, free. An argument
- * names the runtime. */
+/* How a C program uses uvmalloc: allocate, fill, move, look, free. An argument names the
+ * runtime. */
 #include <stdio.h>
 #include <string.h>
 #include <uvmalloc/uvmalloc.h>

@@ -170,8 +170,7 @@ TEST(StorageArena, WithoutMemoryBindFailsAndCanBeRepeated) {
   EXPECT_EQ(memory.live_bytes, 0u);
 }
 
-// Random plans and values: with every policy, storages that are live together never overwrite each
-// other's bytes.
+// Random plans and values: with every policy, live storages never overwrite each other's bytes.
 TEST(StorageArena, RandomRunsNeverCorruptALiveStorage) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);

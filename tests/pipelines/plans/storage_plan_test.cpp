@@ -21,8 +21,7 @@ std::string fault(const PlanDescription& description) {
   return message_of([&] { StoragePlan::make(description); });
 }
 
-// The RFC's own example: x, y and a have a first dimension that varies, b has not, and `out` joins
-// all.
+// The RFC's own example: x, y and a have a first dimension that varies; `out` joins all four.
 PlanDescription rfc_example() {
   return {.variables = {{"n1", 1, 128, ""}, {"n2", 1, 32, ""}, {"n3", 1, 12, ""}},
           .storages = {{"x", "n1 * 4 * 2 * 3 * 4", 0, 2, ""},

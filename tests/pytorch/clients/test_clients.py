@@ -43,8 +43,7 @@ def run_both(
 
 
 def large_copies(run: SimulatedRun, *allowed: str) -> int:
-    """Returns the bytes of tensors above the threshold that moves copied for reasons not in
-    `allowed`."""
+    """Returns the bytes of large tensors that moves copied for reasons not in `allowed`."""
     reasons = run.report["copies_by_moves"]["by_reason"]
     return sum(
         reason["bytes_at_or_above_threshold"]
@@ -63,8 +62,7 @@ def test_transformers_trains_and_generates(simulate: Simulate, model: str, worke
     assert len(found["losses"]) == 6
     assert found["sampling_repeats"]
     assert run.report["moves"]["total"] > 0
-    # The writer of a checkpoint looks at the addresses of all tensors before it moves them to the
-    # host.
+    # The writer of a checkpoint looks at the addresses of all tensors before they move to the host.
     assert large_copies(run, "exported_pointer") == 0
 
 

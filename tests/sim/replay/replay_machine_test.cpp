@@ -10,8 +10,7 @@
 namespace uvmsim::replay {
 namespace {
 
-// Has room for two chunks beside the context. Copies run at 2 bytes/ns; kernels cost only the time
-// that the recording states.
+// Room for two chunks beside the context, copies at 2 bytes/ns, kernels at their recorded time.
 MachineProfile small_machine(std::size_t chunks = 2) {
   MachineProfile profile;
   profile.capacity_bytes = chunks * kBlockBytes + kBlockBytes / 2;

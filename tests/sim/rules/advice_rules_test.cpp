@@ -1,5 +1,4 @@
-// Where a page goes that a device touches. The cases are in the order in which the modelled driver
-// checks them.
+// Where a page goes that a device touches, in the order in which the modelled driver checks.
 #include "ruled_machine.hpp"
 
 namespace uvmsim::test {

@@ -76,8 +76,7 @@ def test_a_stream_tells_that_it_is_being_captured() -> None:
 
 
 def test_captured_operators_see_what_earlier_ones_would_have_made() -> None:
-    # Indices that an operator of the capture computes must be in range when the next operator is
-    # tried out.
+    # Indices that one operator of a capture computes must be in range when the next is tried out.
     table = torch.randn(50, 4, device=DEVICE)
     scores = torch.randn(7, 50, device=DEVICE)
     offset = torch.full((7,), 3, device=DEVICE)
