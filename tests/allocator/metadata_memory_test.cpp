@@ -137,8 +137,7 @@ TEST_F(MetadataMemoryTest, StreamsThatComeAndGo) {
   });
 }
 
-// Each allocation of a move fails in turn. Either nothing has changed, or the block has moved and
-// the caller has the record.
+// Each allocation of a move fails in turn: nothing has changed, or the caller has the record.
 TEST_F(MetadataMemoryTest, AMoveIsAllOrNothing) {
   const std::vector<std::pair<Place, Place>> moves = {{Place::host(), Place::device(0)},
                                                       {Place::host(), Place::device(1)},

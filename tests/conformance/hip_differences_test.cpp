@@ -1,6 +1,5 @@
-// How uvmalloc handles differences between HIP and CUDA, on a stand-in that is as odd as the
-// modelled library. Each test has its own process: machine, version and environment are chosen
-// once.
+// How uvmalloc handles differences between HIP and CUDA. The stand-in is as odd as the modelled
+// library. Each test has its own process: machine, version and environment are chosen once.
 #include <dlfcn.h>
 #include <hip/hip_runtime_api.h>
 

@@ -51,8 +51,7 @@ hipify(project_directory=sys.argv[1], output_directory=sys.argv[1], includes=[sy
     # hipify does not change includes of uvmalloc's own files.
     for renamed in folder.glob("pytorch/**/*_hip.*"):
         renamed.rename(renamed.with_name(renamed.name.replace("_hip.", ".")))
-    # If a header of torch includes the original, it gets the translation instead. Both together
-    # would define everything twice.
+    # A header that includes the original gets the translation: both would define everything twice.
     for family in families:
         for header in (folder / family / "cuda").rglob("*.h"):
             relative = header.relative_to(folder / family / "cuda")

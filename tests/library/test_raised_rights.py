@@ -37,8 +37,7 @@ int main(int argc, char** argv) {
 
 @pytest.fixture
 def program(installed: Installed) -> Iterator[Path]:
-    """Builds the program in a folder open to every user, on a file system that allows raised
-    rights."""
+    """Builds the program in an open folder, on a file system that allows raised rights."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         source, binary = Path(folder, "program.c"), Path(folder, "program")

@@ -114,8 +114,7 @@ TWINS = {"ONE": [""], "OWN": [""], "PTSZ": ["", "_ptsz"], "SPT": ["", "_spt"]}
 
 
 def listed_calls(beginning: str = "", interface: str = "[A-Z_]+") -> list[str]:
-    """Returns intercepted functions of an interface (CUDA_RUNTIME ...) that begin with
-    `beginning`."""
+    """Returns the functions of an interface, such as CUDA_RUNTIME, that begin with `beginning`."""
     table = (ROOT / "preload" / "calls.def").read_text()
     rows = re.findall(rf"^{interface}\((\w+), \d+, ([A-Z]+), \w+\)$", table, re.MULTILINE)
     names = [name + twin for name, forms in rows for twin in TWINS[forms]]

@@ -100,8 +100,7 @@ def test_no_report_is_left_by_a_program_without_a_device(tmp_path, switch):
 
 
 def test_jemalloc_takes_no_options_from_outside() -> None:
-    """jemalloc reads no variable and no file in /etc; the library does not contain the file's
-    name."""
+    """jemalloc reads no variable and no file in /etc; the library does not contain its name."""
     library = find_libraries().require_uvmalloc()
     environment = {
         "PATH": os.environ["PATH"],

@@ -109,8 +109,7 @@ class Checked(Protocol):
 
 @pytest.fixture
 def checked(simulate: Simulate, request: pytest.FixtureRequest) -> Checked:
-    """Returns a function that runs the PRELUDE of the test's module and then `program`. The test
-    fails if the program fails."""
+    """Returns a function that runs the module's PRELUDE and then `program`, which must succeed."""
     prelude = getattr(request.module, "PRELUDE", "")
 
     def run(program: str, *arguments: str, **options: Any) -> SimulatedRun:

@@ -845,8 +845,7 @@ def hooks_and_versions() -> object:
 
 @writing
 def writes_by_every_kind_of_operator() -> object:
-    """Out arguments, index writes, foreach and fused operators: uvmalloc must notice each as a
-    write."""
+    """Out arguments, index writes, foreach and fused operators: each must count as a write."""
     seen: list[object] = []
     side: dict[str, Callable[[torch.Tensor], object]] = {
         "out": lambda t: torch.add(torch.ones_like(t), 1, out=t),

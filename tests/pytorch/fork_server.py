@@ -118,8 +118,7 @@ class ForkServer:
 
 
 def _read_to_the_end(texts: dict[int, bytes], deadline: float) -> bool:
-    """Adds what arrives to each descriptor's text. Returns False if an end does not come in
-    time."""
+    """Adds what arrives to each descriptor's text. Returns False if an end comes too late."""
     with selectors.DefaultSelector() as selector:
         for descriptor in texts:
             selector.register(descriptor, selectors.EVENT_READ)

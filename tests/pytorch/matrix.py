@@ -117,8 +117,7 @@ def _functions_of(module: ModuleType) -> Iterator[str]:
 
 
 def ramp(device: str) -> torch.Tensor:
-    """Returns a tensor of a whole 2 MiB page. autocast casts its matrix product, which has a
-    gradient."""
+    """Returns a whole 2 MiB page. autocast casts its matrix product, which has a gradient."""
     return (torch.arange(1 << 19, device=device) % 251).float().reshape(64, 8192).requires_grad_()
 
 
@@ -168,8 +167,7 @@ def tokens(device: str) -> torch.Tensor:
 
 
 def save_file(tensors: dict[str, torch.Tensor], name: str) -> Path:
-    """Writes a safetensors file without the format's own library, which newer torches are tested
-    without."""
+    """Writes a safetensors file. Newer torches are tested without the format's own library."""
     header, end = {}, 0
     pieces = []
     for key, tensor in tensors.items():
@@ -238,8 +236,7 @@ class Use:
         return digest(given)
 
     def model(self, model: Tied) -> torch.Tensor:
-        """Returns the logits of `tokens` after the function got all parameters. May change
-        `model`."""
+        """Returns logits of `tokens` once the function got all parameters; may change `model`."""
         raise NotImplementedError
 
     def closed(self, given: Any) -> None:
@@ -248,8 +245,8 @@ class Use:
 
     @contextlib.contextmanager
     def stuck(self, given: Any, stand: Callable[[], None]) -> Iterator[Callable[[], Any]]:
-        """Yields a call that waits until `stand` has ended in any thread. `stand` itself does
-        not return."""
+        """Yields a call that waits until `stand`, which does not return, has ended in any
+        thread."""
         raise NotImplementedError
         yield
 
@@ -493,8 +490,7 @@ class OfAFile(Use):
 
     @contextlib.contextmanager
     def stuck(self, given: Any, stand: Callable[[], None]) -> Iterator[Callable[[], Any]]:
-        """The disk does not answer the thread that reads ahead, or the caller if no thread reads
-        ahead."""
+        """The disk does not answer the thread that reads ahead, or the caller if there is none."""
         read, count, callers = os.preadv, itertools.count(), []
 
         def preadv(*arguments: Any) -> int:
@@ -1000,8 +996,7 @@ def stand_on(reached: int, released: int) -> Callable[[], None]:
 
 
 def signals(each: Use) -> None:
-    """Sends each signal while the use waits. Ends by SystemExit(7), which the handler of SIGTERM
-    raises."""
+    """Sends each signal while the use waits. Ends by SystemExit(7), from the handler of SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     given = each.make("cuda")
     for name in SIGNALS:
@@ -1043,8 +1038,7 @@ def main() -> None:
 
 
 def run_cells(wanted: list[str]) -> None:
-    """Prints a line for each use and row: "right", "wrong", a reason, or the arguments that run
-    the cell alone."""
+    """Prints a line for each cell: "right", "wrong", a reason, or the arguments to run it alone."""
     for name, each in TABLE.items():
         if not wanted or name in wanted:
             for title in (*ROWS, *SIGNALS):

@@ -76,8 +76,7 @@ def values(leaf: Tensor, sizes: dict[str, int], random: Random) -> torch.Tensor:
 
 
 def call_of(program: Program, seed: int, sizes: dict[str, int], is_odd: bool = False) -> Any:
-    """Returns new arguments for one run. With `is_odd`, some may be of another kind than the
-    program's."""
+    """Returns new arguments for one run; with `is_odd`, perhaps of another kind."""
     random = Random(seed)
     torch.manual_seed(seed)
     made: list[torch.Tensor] = []

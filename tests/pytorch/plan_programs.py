@@ -236,7 +236,7 @@ class Writer:
             self.tensors.append(name.split()[0])
 
     def runs(self, line: str) -> bool:
-        """Returns whether the statement runs for all sizes. A statement that fails has changed
+        """Returns whether the statement runs for all sizes. A failed statement has changed
         nothing."""
         name = line.split(" = ")[0]
         try:

@@ -82,8 +82,8 @@ def run_bench(output: Path, timeout_seconds: float, *options: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder of a run that also replays a given trace: again the smallest committed
-    trace."""
+    """Returns the folder of a run that also replays a given trace, the smallest of those
+    committed."""
     folder = tmp_path_factory.mktemp("bench")
     given = f"given={committed_file('cnn')}"
     run_bench(folder, 120, "--part", "engine", "--allocators", "uvmalloc", "--replay", given)

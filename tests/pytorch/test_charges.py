@@ -1,5 +1,4 @@
-"""Figures and limits of devices after random moves, compared with a model of where bytes are
-used."""
+"""Figures and limits of devices after random moves, compared with a model of the used bytes."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ import pytest
 
 from tests.pytorch.conftest import Checked, Simulate
 
-# A block counts on the device that uses it. If several devices use it, the block counts on the
-# device of the last move; if none does, on the host. Storages over one block share its charge until
-# they are written.
+# A block counts on the device that uses it: on the device of its last move if several do, on the
+# host if none does. Storages over one block share its charge until they are written.
 MODEL = """
 import random
 import sys

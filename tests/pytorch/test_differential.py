@@ -1,5 +1,4 @@
-"""No program can tell a move from a copy: random programs give the same with and without
-uvmalloc."""
+"""No program can tell a move from a copy: random programs give the same without uvmalloc."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ def test_every_move_gives_what_it_gives_without_uvmalloc(simulate: Simulate) -> 
 
 
 def with_open_strides(line: str) -> str:
-    """Replaces the strides of a copy, which has closed the gaps, by the strides that an alias
-    keeps."""
+    """Replaces the strides of a copy, which closed the gaps, by those that an alias keeps."""
     kind, way, *rest = line.split("|")
     if kind not in OPEN_STRIDES or way in WAYS_THAT_COPY:
         return line

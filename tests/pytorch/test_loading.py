@@ -1,5 +1,4 @@
-"""Checkpoints reach the device without a second copy, and load_safetensors gives the same
-tensors as safetensors itself."""
+"""Checkpoints reach the device without a second copy, and with the values of safetensors."""
 
 from __future__ import annotations
 

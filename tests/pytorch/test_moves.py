@@ -504,8 +504,7 @@ print(torch.nn.Conv2d(1, 4096, 9).to('cuda', memory_format=last).weight.stride()
 def test_an_address_that_a_tensor_has_left_waits_for_its_readers_on_all_streams(
     checked: Checked,
 ) -> None:
-    """A request for the pointer gives the tensor other bytes; kernels may still read the old
-    ones."""
+    """A request for the pointer changes the tensor's bytes; kernels may still read the old ones."""
     checked("""
 x = torch.ones(1 << 20)
 y = x.cuda()

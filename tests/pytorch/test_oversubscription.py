@@ -258,8 +258,7 @@ NO_ROOM = {"failure": "it does not fit"}
 
 
 def result_of(*points: tuple[int, dict[str, float]], asked: bool = False) -> dict[str, Any]:
-    """Returns a result for sizes in blocks, with ratios by policy; a policy without one does not
-    fit."""
+    """Returns a result by sizes in blocks and ratios; a policy without a ratio does not fit."""
     names = ("off", "driver", "lru", "auto", "planned")
     return {
         "machine": "m", "program": "python train.py", "step_found_by": "marks",

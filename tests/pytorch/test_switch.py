@@ -123,8 +123,7 @@ def test_a_torch_without_a_plugin_is_left_alone(simulate: Simulate, lonely_libra
 
 
 def test_importing_torch_alone_makes_no_driver_call(simulate: Simulate) -> None:
-    """A launcher that only imports torch must not pay for a context nor lose the ability to
-    fork."""
+    """A launcher that imports torch must not pay for a context nor lose the ability to fork."""
     run = simulate("import torch; torch.ones(1000)").check()
     assert run.report == {}
     assert run.sim.get("managed_allocations", 0) == 0

@@ -353,8 +353,7 @@ def test_where_torch_comes_first_for_the_loader_nothing_is_shared_unseen(
 def test_not_switched_on_the_entry_point_does_nothing(
     simulate: Simulate, value: str | None
 ) -> None:
-    """The entry point also imports nothing of uvmalloc. An unknown value means off, with one
-    line."""
+    """The entry point imports nothing of uvmalloc. An unknown value means off, with one line."""
     run = simulate(
         LOADED
         + AUTOLOAD

@@ -12,8 +12,7 @@
 namespace uvm {
 namespace {
 
-// Runs `body` in a child and returns its result; an alarm ends a child that waits for a thread of
-// its parent.
+// Returns the result of `body` in a child. An alarm ends a child that waits for a parent's thread.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {

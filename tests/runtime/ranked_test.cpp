@@ -1,5 +1,4 @@
-// In builds that check ranks, a wrong order of locks or a line logged under a lock ends the
-// process.
+// If ranks are checked, a wrong order of locks or a line logged under a lock ends the process.
 #include "runtime/ranked.hpp"
 
 #include <gtest/gtest.h>

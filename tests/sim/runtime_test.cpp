@@ -95,8 +95,7 @@ TEST(RuntimeTest, ErrorsHaveNamesAndTexts) {
 }
 
 TEST(RuntimeTest, PropertiesDescribeTheDevice) {
-  // In some versions, this name is a macro for another function; the stand-in exports the plain
-  // one.
+  // In some versions, this name is a macro for another function; the stand-in has the plain one.
   auto* get =
       StandIn::runtime().function<cudaError_t(cudaDeviceProp*, int)>("cudaGetDeviceProperties");
   cudaDeviceProp properties;

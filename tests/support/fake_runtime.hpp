@@ -43,17 +43,15 @@ class FakeMutex {
   std::mutex mutex_;
 };
 
-// Addresses for all machines of the process, lowest free one first, so a repeated test gets the
-// same. Sanitizers keep a shadow of every address that ever was memory; reuse keeps the shadow
-// small.
+// Addresses for all machines of the process, lowest free one first: a repeated test gets the same.
+// Sanitizers keep a shadow of every address that ever was memory; reuse keeps it small.
 class FakeAddresses {
  public:
   static FakeAddresses& of_process() {
     static auto* const all = new FakeAddresses;
     return *all;
   }
-  // Returns page-aligned memory of whole pages that no forked child inherits; nullptr: none is
-  // left.
+  // Returns page-aligned memory of whole pages that no forked child inherits, or nullptr.
   char* take(std::size_t size_bytes) {
     std::lock_guard lock(mutex_);
     char* at = begin_;

@@ -1,4 +1,4 @@
-// The message of a failing call.
+// Returns the message of the exception that a call throws.
 #pragma once
 
 #include <exception>
@@ -7,7 +7,6 @@
 
 namespace uvm::testing {
 
-// Returns the message of the exception that `body` throws.
 inline std::string message_of(const std::function<void()>& body) {
   try {
     body();

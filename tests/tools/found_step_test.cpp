@@ -26,8 +26,7 @@ using uvmsim::replay::Recording;
 
 constexpr std::size_t kStepKernels = 9;
 
-// Blocks 0 to 2 stay; block 3 exists for a part of each step. A kernel lasts as long as its step's
-// number.
+// Blocks 0 to 2 stay, block 3 exists for a part of each step. Step n has kernels of n ns.
 class FoundStepTest : public ::testing::Test, protected MadeRecording {
  protected:
   FoundStepTest() : MadeRecording(4) {

@@ -48,8 +48,7 @@ TEST(MoveTimingTest, OnDemandEachMoveIsSentAtItsNeed) {
 }
 
 TEST(MoveTimingTest, AKernelWaitsForACopyThatCannotBeSooner) {
-  // Every kernel needs the only chunk: a copy out and a copy in before each kernel except the
-  // first.
+  // Every kernel needs the only chunk: a copy out and a copy in before kernels 1 to 3.
   const UseOrder order = writes({0, 1, 0, 1});
   const MoveSchedule schedule = schedule_moves(order, {.chunks = 1}, FurthestUse());
   const MoveTiming timing = ahead_of_need(order, schedule, kByteANanosecond);

@@ -42,8 +42,7 @@ std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
 }
 
 // States the rule again: the best fit in the bin of the size. Else the lowest address in the next
-// four bins, or, for small requests, below kPageGranularBytes. Else the lowest address of all
-// larger blocks.
+// four bins, or, for small requests, below kPageGranularBytes. Else the lowest of all larger.
 PageBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   const std::size_t next = bin_begin(size_bytes, 1);
   auto lowest = [&](std::size_t end) {

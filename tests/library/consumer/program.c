@@ -1,5 +1,4 @@
-/* How a C program uses uvmalloc: allocate, fill, move, look, free. An argument names the
- * runtime. */
+/* How a C program uses uvmalloc: allocate, fill, move, look, free. An argument is the runtime. */
 #include <stdio.h>
 #include <string.h>
 #include <uvmalloc/uvmalloc.h>

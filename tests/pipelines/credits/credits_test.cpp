@@ -129,8 +129,7 @@ TEST(Credits, APipelineFillsAsInTheNotes) {
   EXPECT_EQ(acting, wanted);
 }
 
-// The notes, 2.3, figure 2: M1 and M2 move the inputs of O1 and O2 to a device; O1 needs more
-// memory than O2.
+// The notes, 2.3, figure 2: M1 and M2 move inputs of O1 and O2; O1 needs more memory than O2.
 struct TwoOperators {
   static constexpr std::size_t kMemory = 10, kInput = 3, kLarge = 6, kSmall = 3;
   TwoOperators() {
