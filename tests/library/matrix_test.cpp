@@ -1,5 +1,5 @@
-// Every function of the C interface, and the functions of the C++ class that programs call, too, in
-// every way in which a program may use them. test_matrix.py compares the names with headers.
+// Every function of the C interface, and every function of the C++ class that programs call, in
+// every way in which a program may use them. test_matrix.py compares the names with the headers.
 #include <cuda.h>
 #include <sys/time.h>
 #include <sys/wait.h>

@@ -118,7 +118,7 @@ TEST_F(DeviceMemoryTest, WhollyDiscardedBlocksGoBeforeUsedOnes) {
   EXPECT_EQ(resident(memory, kBlock, 0), 0U) << "a partial discard changes no order";
 }
 
-// The modelled driver frees such pages only with their range.
+// The modelled driver frees the host's pages only with their range.
 TEST_F(DeviceMemoryTest, ADiscardLeavesThePagesOfTheHostWithTheAllocation) {
   std::byte* memory = managed(4 * kBlock);
   std::memset(memory, 1, 4 * kBlock);

@@ -124,7 +124,7 @@ class FakeMachine {
   std::map<std::string, int> failures;    // by call: how often the call still fails
   std::size_t records = 0;                // recorded events
   std::vector<std::string> waits;         // of streams and of the host, as text
-  // By stream: the streams with work that the stream's later work starts after.
+  // By stream: the streams that the stream's later work waits for.
   std::map<StreamHandle, std::set<StreamHandle>> after;
   std::set<FakeEvent*> events;  // alive
   int streams = 0;              // alive

@@ -280,7 +280,7 @@ TEST_F(BlockPoolsTest, APageWithPartsOfArenasIsSharedAgainWhenTheLastIsBack) {
     give_back(pools.directory().end_small_run(run->address()));
   give_back(reaching);
   EXPECT_EQ(pools.take_pages(pool(PoolClass::kPacked), 2 * kPageBytes).base, base);
-  // Other runs reuse the tables of these runs.
+  // Later runs reuse the tables of the runs that were given back.
   add(PoolClass::kPacked, 4, 1);
   pools.directory().begin_small_run(pools.take_aligned(pool(PoolClass::kPacked), kQuarter));
   EXPECT_LE(pools.metadata_bytes() - before, 3 * tables_of_one);

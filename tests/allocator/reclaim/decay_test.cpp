@@ -1,4 +1,4 @@
-// Half of the idle memory goes back in every half-life. The tests state the time.
+// Half of the idle memory goes back in every half-life. The tests pass in the time.
 #include "allocator/reclaim/decay.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
