@@ -1,4 +1,5 @@
-// Green contexts, which both interfaces of CUDA destroy: CUDA 12.4's driver and CUDA 13.1's runtime.
+// Green contexts, which both interfaces of CUDA destroy: CUDA 12.4's driver and CUDA 13.1's
+// runtime.
 #pragma once
 
 #include "preload/define_calls.hpp"

@@ -86,8 +86,8 @@ Stream* Timeline::find_stream(int device, StreamHandle handle) {
 }
 
 EventHandle Timeline::create_event(int device, unsigned flags, bool timing) {
-  auto event = std::make_unique<Event>(
-      Event{.device = device, .context = memory_context_for(device), .flags = flags, .timing = timing});
+  auto event = std::make_unique<Event>(Event{
+      .device = device, .context = memory_context_for(device), .flags = flags, .timing = timing});
   const EventHandle handle = event.get();
   events_.emplace(handle, std::move(event));
   return handle;

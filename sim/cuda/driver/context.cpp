@@ -50,8 +50,8 @@ CUresult uvmsim::cuda::current_device(int* device) {
   const int number = ThreadContext::current().context_number();
   if (number == kNoContext) return CUDA_ERROR_INVALID_CONTEXT;
   *device = number % kMostDevices;
-  const bool exists = number < kMostDevices ? !PrimaryContexts::has_ended(number)
-                                            : Contexts::exists(number);
+  const bool exists =
+      number < kMostDevices ? !PrimaryContexts::has_ended(number) : Contexts::exists(number);
   return exists ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
