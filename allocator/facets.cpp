@@ -208,6 +208,15 @@ void Tracing::order(int device, StreamHandle stream, const void* signal, int ord
 
 // ---- inspection
 
+std::map<Place, std::size_t> Inspection::exact_residency(const void* address,
+                                                         std::size_t size_bytes) const {
+  return engine_->introspection.exact_residency(address, size_bytes);
+}
+
+DeviceResidency Inspection::device_residency(int device) const {
+  return engine_->introspection.device_residency(device);
+}
+
 std::map<Place, std::size_t> Inspection::residency(const void* address,
                                                    std::size_t size_bytes) const {
   return engine_->introspection.residency(address, size_bytes);

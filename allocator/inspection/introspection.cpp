@@ -162,6 +162,60 @@ std::map<Place, std::size_t> Introspection::residency(const void* address,
   return bytes;
 }
 
+DeviceResidency Introspection::device_residency(int device) const {
+  machine_.check_device(device);
+  DeviceResidency found;
+  std::vector<std::pair<const char*, std::size_t>> spans;
+  {
+    const HeapGuard heap(state_);
+    found.believed_bytes = heap->ledger.bytes_at(Place::device(device));
+    for (const auto& span : heap->spans.spans()) {
+      if (span->touched_bytes != 0) spans.emplace_back(span->base, span->size_bytes / kPageBytes);
+    }
+  }
+  if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child()) return found;
+  std::size_t pages = 0;
+  for (const auto& [base, count] : spans) {
+    std::vector<Place> places(count);
+    // The driver refuses a span that was freed meanwhile, and every span while the process ends.
+    const RuntimeStatus status =
+        machine_.runtime.find_pages(device, base, count * kPageBytes, kPageBytes, places.data());
+    if (status.error == RuntimeError::kNotUsable) return found;
+    if (status.ok())
+      pages += static_cast<std::size_t>(std::ranges::count(places, Place::device(device)));
+  }
+  found.real_bytes = pages * kPageBytes;
+  return found;
+}
+
+std::map<Place, std::size_t> Introspection::exact_residency(const void* address,
+                                                            std::size_t size_bytes) const {
+  constexpr std::size_t kPartBytes = std::size_t{64} << 10;
+  machine_.require_device();
+  std::map<Place, std::size_t> bytes;
+  int device = 0;
+  {
+    const HeapGuard heap(state_);
+    const Block* block = heap->pools.directory().find(address);
+    if (size_bytes == 0 || block == nullptr) return bytes;
+    size_bytes = std::min(
+        size_bytes, static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
+    device = heap->pools.at(block->pool).key.device;
+  }
+  const std::size_t part_bytes = std::min(size_bytes, kPartBytes);
+  std::vector<Place> places((size_bytes + part_bytes - 1) / part_bytes);
+  const RuntimeStatus status =
+      machine_.runtime.find_pages(device, address, size_bytes, part_bytes, places.data());
+  if (status.error == RuntimeError::kNotSupported)
+    throw std::runtime_error(
+        "uvmalloc: exact residency is not known: a driver reports it from CUDA 13.4 on, and this "
+        "one does not");
+  if (!status.ok()) throw std::runtime_error("uvmalloc: exact residency: " + status.text());
+  for (std::size_t part = 0; part < places.size(); ++part)
+    bytes[places[part]] += std::min(part_bytes, size_bytes - part * part_bytes);
+  return bytes;
+}
+
 bool Introspection::is_used_by_host(const LockedHeap& heap, const Block& block) {
   return block.now() == BlockState::kLive && Charges::places_of(heap, block).has(Place::host());
 }

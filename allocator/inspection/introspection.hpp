@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include <uvmalloc/inspection.hpp>
 #include <uvmalloc/types.hpp>
 #include "allocator/cache/thread_caches.hpp"
 #include "allocator/state/heap_state.hpp"
@@ -26,6 +27,8 @@ class Introspection {
   bool has_taken(const void* address) const;
   // Returns how many bytes of the range are at each place, in whole pages, by the ledger's record.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
+  DeviceResidency device_residency(int device) const;
+  std::map<Place, std::size_t> exact_residency(const void* address, std::size_t size_bytes) const;
   // Returns all figures at one moment. Stops the world.
   Statistics statistics() const;
   // Returns the figures of the report. Stops the world.

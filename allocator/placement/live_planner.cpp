@@ -135,6 +135,9 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     lanes_.to_device(page, discards ? arrival : live::Arrival::kCopied);
   }
   void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
+  bool is_settled(std::uintptr_t page, live::KernelNumber last_use) override {
+    return lanes_.is_settled(page, last_use);
+  }
 
   // Takes the page out of its pool during the discard, so that no request gets the page.
   live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
@@ -171,12 +174,104 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   // of the peers' free memory from the driver.
   static constexpr std::uint64_t kLookKernels = 64;
   static constexpr std::uint64_t kMeasureKernels = 1024;
+  // Pages that are compared with the driver's answer every kLookKernels.
+  static constexpr std::size_t kComparedPages = 512;
+  // Of the expected pages, at most one in this many may be missing: it may be on its way.
+  static constexpr std::size_t kRoundParts = 16;
+  static constexpr std::size_t kMostRounds = 64;
 
   // Returns the pages that fit on the device. Read often: the program may change its limit.
   std::size_t chunks() const {
     const HeapGuard heap(owner_.state_);
     const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
-    return std::min(heap->planner.soft_budget_bytes(device_), limit_bytes) / kPageBytes;
+    const std::size_t pages =
+        std::min(heap->planner.soft_budget_bytes(device_), limit_bytes) / kPageBytes;
+    return std::max<std::size_t>(1, pages - std::min(pages, taken_pages_));
+  }
+
+  // The next part of the program's touched memory, in the order of addresses. No pages: the round
+  // is complete.
+  struct Part {
+    char* begin = nullptr;
+    std::size_t pages = 0;
+  };
+  Part next_part() {
+    const HeapGuard heap(owner_.state_);
+    const Span* next = nullptr;
+    for (const auto& span : heap->spans.spans()) {
+      const bool is_left = compared_until_ < span->base + span->size_bytes;
+      if (is_left && (next == nullptr || span->base < next->base)) next = span.get();
+    }
+    if (next == nullptr) {
+      compared_until_ = nullptr;
+      return {};
+    }
+    const auto& touched = next->touched;
+    const std::size_t from =
+        compared_until_ < next->base
+            ? 0
+            : static_cast<std::size_t>(compared_until_ - next->base) / kPageBytes;
+    const auto begin =
+        std::find(touched.begin() + static_cast<std::ptrdiff_t>(from), touched.end(), true);
+    if (begin == touched.end()) {
+      compared_until_ = next->base + next->size_bytes;
+      return {next->base, 0};
+    }
+    const auto left = static_cast<std::size_t>(touched.end() - begin);
+    const auto end = begin + static_cast<std::ptrdiff_t>(std::min(left, kComparedPages));
+    Part part;
+    part.begin = next->base + (begin - touched.begin()) * static_cast<std::ptrdiff_t>(kPageBytes);
+    part.pages = static_cast<std::size_t>(end - begin);
+    while (!*(begin + static_cast<std::ptrdiff_t>(part.pages) - 1)) --part.pages;
+    compared_until_ = part.begin + part.pages * kPageBytes;
+    return part;
+  }
+
+  // Compares a part of the program's memory with the driver's answer, if the driver gives one.
+  void compare_pages() {
+    if (!owner_.machine_.device(device_).capabilities.finds_pages) return;
+    Part part = next_part();
+    while (part.begin != nullptr && part.pages == 0) part = next_part();
+    if (part.begin == nullptr) {
+      end_round();
+      return;
+    }
+    std::vector<Place> places(part.pages);
+    // The span may have been freed meanwhile. Then the driver refuses the range.
+    const RuntimeStatus status = owner_.machine_.runtime.find_pages(
+        device_, part.begin, part.pages * kPageBytes, kPageBytes, places.data());
+    if (!status.ok()) return;
+    std::vector<bool> are_here(part.pages);
+    std::transform(places.begin(), places.end(), are_here.begin(),
+                   [&](Place place) { return place == Place::device(device_); });
+    const std::uintptr_t first = address_of(part.begin) / kPageBytes;
+    const auto corrections = plan_.correct(first, are_here);
+    expected_pages_ += corrections.expected;
+    found_pages_ += corrections.found;
+    const HeapGuard heap(owner_.state_);
+    for (const std::uintptr_t page : corrections.pages) {
+      char* const address = start_of_page(page);
+      if (owner_.state_.is_ours(address))
+        heap->ledger.set(address, kPageBytes, places[page - first]);
+    }
+  }
+
+  // Fewer pages than expected mean that another program has taken memory of the device: the plan
+  // does without that memory. It tries a quarter of it again after some rounds that find all pages,
+  // and after twice as many each time that pages get lost again.
+  void end_round() {
+    const std::size_t found = std::exchange(found_pages_, 0);
+    const std::size_t expected = std::exchange(expected_pages_, 0);
+    if (found + expected / kRoundParts < expected) {
+      taken_pages_ += expected - found;
+      rounds_to_try_ = std::min(2 * rounds_to_try_, kMostRounds);
+      good_rounds_ = 0;
+    } else if (taken_pages_ == 0) {
+      rounds_to_try_ = 1;
+    } else if (++good_rounds_ >= rounds_to_try_) {
+      taken_pages_ -= std::max<std::size_t>(1, taken_pages_ / 4);
+      good_rounds_ = 0;
+    }
   }
 
   void leave(std::uintptr_t page, Place place, live::KernelNumber last_use) {
@@ -186,6 +281,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void look_around() {
     const std::uint64_t kernels = plan_.figures().kernels + 1;
     if (kernels % kLookKernels != 0) return;
+    compare_pages();
     if (const std::size_t now = chunks(); now != plan_.chunks()) plan_.set_chunks(now);
     if (kernels % kMeasureKernels == 0) {
       plan_.end_peer_period();
@@ -210,6 +306,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
 
   LivePlanner& owner_;
   const int device_;
+  std::size_t taken_pages_ = 0;  // by other programs, as far as lost pages show
   UseLog log_;
   live::StepLearner learner_;
   live::MoveLanes lanes_;
@@ -219,6 +316,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   live::ThrashDetector thrashing_;
   std::uint64_t moved_pages_ = 0;
   std::uint64_t calm_kernels_ = 0;
+  char* compared_until_ = nullptr;  // in this round
+  std::size_t expected_pages_ = 0;  // on the device, in this round
+  std::size_t found_pages_ = 0;
+  std::size_t good_rounds_ = 0;  // since pages were last lost, or memory was tried again
+  std::size_t rounds_to_try_ = 1;
 };
 
 LivePlanner::LivePlanner(Machine& machine, HeapState& state,

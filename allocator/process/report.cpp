@@ -110,6 +110,8 @@ void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
     out->add("discarded_pages", figures.discarded_pages);
     out->add("missing_pages", figures.missing_pages);
     out->add("in_place_pages", figures.in_place_pages);
+    out->add("checked_pages", figures.checked_pages);
+    out->add("wrong_pages", figures.wrong_pages);
   });
   out->add_array("shared_devices", [&] {
     for (const sharing::SharingFigures& figures : allocator.inspection().sharing_figures()) {
@@ -122,10 +124,14 @@ void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
     }
   });
   out->add_array("devices", [&] {
+    int number = 0;
     for (const DeviceDescription& device : allocator.inspection().devices()) {
+      const DeviceResidency residency = allocator.inspection().device_residency(number++);
       out->add_object_element([&] {
         out->add("name", device.name);
         out->add("total_bytes", device.total_bytes);
+        out->add("believed_bytes", residency.believed_bytes);
+        if (residency.real_bytes) out->add("real_bytes", *residency.real_bytes);
       });
     }
   });
@@ -282,6 +288,7 @@ void add_capabilities(const DeviceCapabilities& can, JsonText* out) {
   out->add("integrated", can.integrated);
   out->add("memory_is_host_node", can.memory_is_host_node);
   out->add("discard", can.discard);
+  out->add("finds_pages", can.finds_pages);
   out->add("coarse_grain", can.coarse_grain);
   out->add("prefetch_blocks", can.prefetch_blocks);
   out->add("compute_major", can.compute_major);

@@ -21,6 +21,41 @@ void LivePlan::set_chunks(std::size_t chunks) {
   is_synchronized_ = false;
 }
 
+void LivePlan::evict_surplus() {
+  while (here_.size() > chunks_) {
+    Page* victim = victims_.choose(here_.set(), now_, predicts());
+    if (victim == nullptr || !evict(*victim)) return;
+  }
+}
+
+LivePlan::Corrections LivePlan::correct(std::uintptr_t first, const std::vector<bool>& are_here) {
+  Corrections corrections;
+  for (std::size_t i = 0; i < are_here.size(); ++i) {
+    const auto found = pages_.find(first + i);
+    if (found == pages_.end()) continue;
+    Page& page = found->second;
+    if (log_.blocks_in_page(page.number).empty()) continue;
+    ++figures_.checked_pages;
+    const bool is_expected = here_.contains(page);
+    if (is_expected) ++corrections.expected;
+    if (are_here[i]) ++corrections.found;
+    if (is_expected == are_here[i] || page.is_arriving || page.is_in_place || page.is_on_peer ||
+        page.keeps_copy || !sink_.is_settled(page.number, page.last_use))
+      continue;
+    ++figures_.wrong_pages;
+    corrections.pages.push_back(page.number);
+    page.is_uncertain = false;
+    page.is_on_host = !are_here[i];
+    if (are_here[i]) {
+      here_.add(page);
+    } else {
+      here_.remove(page);
+    }
+  }
+  if (!corrections.pages.empty()) is_synchronized_ = false;
+  return corrections;
+}
+
 Page& LivePlan::page_at(std::uintptr_t number) {
   Page& page = pages_[number];
   page.number = number;
@@ -53,6 +88,7 @@ void LivePlan::before_kernel(Launch launch) {
   }
   send_due_moves();
   for (Page* page : used_) use(*page);
+  evict_surplus();
   if (predicts()) {
     look_ahead();
   } else {

@@ -62,8 +62,17 @@ class LivePlan {
   // As in PeerPages.
   std::size_t pages_of_peer(int device) const { return peers_.pages_of(device); }
   void end_peer_period() { peers_.end_period(); }
-  // Chunks that pages may have of the device.
+  // Chunks that pages may have of the device. If there are more pages, the surplus leaves before
+  // the next kernel.
   void set_chunks(std::size_t chunks);
+  // Corrects the plan by the driver's answer: whether the page `first` + i is on the device. Leaves
+  // pages alone that streams have not finished using or moving, and pages with two places.
+  struct Corrections {
+    std::vector<std::uintptr_t> pages;  // that were not where the plan expected them
+    std::size_t expected = 0;           // pages with blocks that the plan expected on the device
+    std::size_t found = 0;              // pages with blocks that are on the device
+  };
+  Corrections correct(std::uintptr_t first, const std::vector<bool>& are_here);
   std::size_t chunks() const { return chunks_; }
 
   bool is_paused() const { return pause_.is_on(figures_.kernels); }
@@ -104,6 +113,7 @@ class LivePlan {
   bool bring_now(Page& page, Contents contents = Contents::kKept, Page* first_victim = nullptr);
   // False: the page holds blocks that are too small for the log, and stays.
   bool evict(Page& page);
+  void evict_surplus();
   void send_away(Page& page);
   Discarded discard(const Page& page);
   void end_copy(Page& page);

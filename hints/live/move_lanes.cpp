@@ -201,6 +201,16 @@ void MoveLanes::note_eviction(std::uintptr_t page, StreamHandle lane) {
   eviction_order_.pop_front();
 }
 
+bool MoveLanes::is_settled(std::uintptr_t page, KernelNumber last_use) const {
+  const auto is_over = [this](EventHandle event) {
+    return event != nullptr && runtime_.query_event(device_, event).ok();
+  };
+  const auto left = evictions_.find(page);
+  if (left != evictions_.end() && !is_over(left->second)) return false;
+  return std::ranges::find(dropped_, page) == dropped_.end() &&
+         is_over(kernel_events_.after(last_use));
+}
+
 void MoveLanes::to_device(std::uintptr_t page, Arrival kind) {
   drop_pages();
   const StreamHandle lane = next_arriving_lane(kind);

@@ -59,6 +59,8 @@ class MoveLanes {
   void hold_arrivals() { holds_arrivals_ = true; }
   void to_device(std::uintptr_t page, Arrival arrival);
   void wait_for(std::uintptr_t page);
+  // As in MoveSink. False if no event follows the kernel on its stream yet.
+  bool is_settled(std::uintptr_t page, KernelNumber last_use) const;
   // The calling thread waits for the work so far of the stream at hand, and for pages that leave.
   void wait_until_left();
   // Drops the contents of a page after the work so far of `user`, and before its later work. False:

@@ -48,6 +48,9 @@ class MoveSink {
   virtual void hold_arrivals() = 0;
   // The page comes to the device, after the evictions so far.
   virtual void bring(std::uintptr_t page, Arrival arrival) = 0;
+  // Whether the device has executed the kernel that used the page last, and the page's last
+  // eviction. Then the driver's answer about the page is final. Asks the driver.
+  virtual bool is_settled(std::uintptr_t page, KernelNumber last_use) = 0;
   // Later work of the stream at hand waits for the page, if bring() was called for it.
   virtual void wait_for(std::uintptr_t page) = 0;
 };

@@ -85,6 +85,7 @@ struct DeviceCapabilities {
   bool integrated = false;           // the device shares the host's memory
   bool memory_is_host_node = false;  // its memory is a NUMA node, counted as the host's
   bool discard = false;
+  bool finds_pages = false;      // find_pages() works (CUDA 13.4 and later)
   bool coarse_grain = false;     // allow_coarse_grain() has an effect
   bool prefetch_blocks = false;  // a prefetch waits for its copy on the calling thread
   int compute_major = 0;
@@ -171,6 +172,15 @@ class DeviceRuntime {
   // Stream-ordered: the contents become undefined. kNotSupported if capabilities.discard is false.
   virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
                                 StreamHandle stream) const = 0;
+  // Gets where the driver has the memory of a managed range now: a place for each `page_bytes`
+  // bytes, nowhere() if nobody has touched them. Each place is that of one page of the host in
+  // them. Moves that streams have not executed yet are not seen. kNotSupported if
+  // capabilities.finds_pages is false.
+  virtual RuntimeStatus find_pages(int /*device*/, const void* /*address*/,
+                                   std::size_t /*size_bytes*/, std::size_t /*page_bytes*/,
+                                   Place* /*out*/) const {
+    return {RuntimeError::kNotSupported, 0, "the driver does not report it", "find_pages"};
+  }
   // A stream-ordered copy between any two addresses that the device can reach.
   virtual RuntimeStatus copy(int device, void* destination, const void* source,
                              std::size_t size_bytes, StreamHandle stream) const = 0;

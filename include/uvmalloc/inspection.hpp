@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,12 @@ namespace sharing {
 struct SharingFigures;
 }
 
+// How much of this allocator's memory a device has, in whole 2 MiB pages.
+struct DeviceResidency {
+  std::size_t believed_bytes = 0;         // as hints and moves have left the pages
+  std::optional<std::size_t> real_bytes;  // as the driver reports it, if it does
+};
+
 class Inspection {
  public:
   explicit Inspection(Engine& engine) : engine_(&engine) {}
@@ -32,6 +39,14 @@ class Inspection {
   // moves have left them. Page faults are not seen. Places without bytes are left out. The range is
   // cut to the block that holds `address`. Returns an empty map if the address is in no block.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
+
+  // As residency(), but as the driver reports it now, in parts of 64 KiB. Throws
+  // std::runtime_error if the driver does not report it (capabilities.finds_pages), or if the call
+  // fails.
+  std::map<Place, std::size_t> exact_residency(const void* address, std::size_t size_bytes) const;
+
+  // Calls the driver once for each span, if the driver reports where pages are.
+  DeviceResidency device_residency(int device) const;
 
   // Whether `address` is in memory that this allocator has from the driver, used or not. Do not let
   // the driver free such an address, because it would free all blocks of its allocation.

@@ -38,6 +38,8 @@ struct LiveFigures {
   std::uint64_t discarded_pages = 0;
   std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver had to bring
   std::uint64_t in_place_pages = 0;  // times that a page began to be used on the host
+  std::uint64_t checked_pages = 0;   // compared with the driver's answer, if it gives one
+  std::uint64_t wrong_pages = 0;     // among those: pages that were not where the plan expected
 
   LiveFigures& operator+=(const LiveFigures& other) {
     kernels += other.kernels;
@@ -47,6 +49,8 @@ struct LiveFigures {
     discarded_pages += other.discarded_pages;
     missing_pages += other.missing_pages;
     in_place_pages += other.in_place_pages;
+    checked_pages += other.checked_pages;
+    wrong_pages += other.wrong_pages;
     return *this;
   }
 };

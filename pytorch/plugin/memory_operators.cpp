@@ -72,13 +72,15 @@ bool advise(const at::Tensor& self, std::optional<at::Device> preferred,
   return true;
 }
 
-c10::Dict<std::string, int64_t> residency(const at::Tensor& self) {
+c10::Dict<std::string, int64_t> residency(const at::Tensor& self, bool exact) {
   c10::Dict<std::string, int64_t> bytes;
   CachingManagedAllocator* ours = process_allocator();
   const BlockRange range = block_range_of(self);
   if (ours == nullptr || range.size_bytes == 0) return bytes;
+  const Inspection inspection = ours->inspection();
   for (const auto& [place, at_place] :
-       ours->inspection().residency(range.begin, range.size_bytes)) {
+       exact ? inspection.exact_residency(range.begin, range.size_bytes)
+             : inspection.residency(range.begin, range.size_bytes)) {
     bytes.insert(to_string(place), static_cast<int64_t>(at_place));
   }
   return bytes;
@@ -91,7 +93,7 @@ TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
   library.def(
       "advise(Tensor self, Device? preferred, Device? accessed_by, bool? read_mostly) -> bool");
   library.def("prefetch(Tensor self, Device device) -> bool");
-  library.def("residency(Tensor self) -> Dict(str, int)");
+  library.def("residency(Tensor self, bool exact=False) -> Dict(str, int)");
 }
 
 TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {

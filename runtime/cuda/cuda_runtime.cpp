@@ -104,6 +104,7 @@ class CudaRuntime final : public DeviceRuntime {
     can.migrates_on_fault = attribute(kMigratesOnFault, device) != 0;
     can.memory_is_host_node = memory_is_host_node(api_->device_get_attribute, device);
     can.discard = api_->discard_batch != nullptr && can.migrates_on_fault;
+    can.finds_pages = api_->find_pages != nullptr && can.concurrent_managed_access;
     can.prefetch_blocks = kPrefetchBlocks;
     can.coarse_grain = kCoarseGrainAdvice != 0 && can.migrates_on_fault && !can.integrated;
     if (!can.migrates_on_fault) out->why_pages_stay = kWhyPagesStay;
@@ -243,6 +244,16 @@ class CudaRuntime final : public DeviceRuntime {
     return beside_captures(device, "cuMemDiscardBatchAsync", [&] {
       CUdeviceptr pointer = device_pointer(address);
       return api_->discard_batch(&pointer, &size_bytes, 1, 0, stream_of(stream));
+    });
+  }
+
+  RuntimeStatus find_pages(int device, const void* address, std::size_t size_bytes,
+                           std::size_t page_bytes, Place* out) const override {
+    if (api_->find_pages == nullptr)
+      return DeviceRuntime::find_pages(device, address, size_bytes, page_bytes, out);
+    return beside_captures(device, "find_pages", [&] {
+      return cuda::find_pages(api_->find_pages, device_pointer(address), size_bytes, page_bytes,
+                              out);
     });
   }
 

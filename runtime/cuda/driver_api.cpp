@@ -73,6 +73,7 @@ std::string bind_all(void* library, DriverApi* api) {
 #endif
   bind.optional(api->advise_by_device, "cuMemAdvise");
   bind.optional(api->prefetch_by_device, "cuMemPrefetchAsync");
+  if (kFindPages != nullptr) bind.optional(api->find_pages, kFindPages);
   bind.optional(api->discard_batch, "cuMemDiscardBatchAsync");
   bind.optional(api->device_get_p2p_attribute, "cuDeviceGetP2PAttribute");
   bind.require_one_of(api->can_advise(), "cuMemAdvise");

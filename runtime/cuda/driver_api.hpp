@@ -71,6 +71,7 @@ struct DriverApi {
 
   // Optional: some versions of the driver lack these calls.
   CUresult (*device_get_p2p_attribute)(int*, CUdevice_P2PAttribute, CUdevice, CUdevice) = nullptr;
+  FindPages* find_pages = nullptr;
   CUresult (*discard_batch)(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) = nullptr;
 };
 

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace uvm::cuda {
 namespace {
 
@@ -12,6 +15,19 @@ constexpr const char* kLibrary = "libcuda.so.1";
 const char* error_name(GetErrorName* get_error_name, CUresult result) {
   const char* name = nullptr;
   return get_error_name(result, &name) == CUDA_SUCCESS && name != nullptr ? name : "unknown error";
+}
+
+CUresult find_pages(FindPages* call, CUdeviceptr address, size_t size_bytes, size_t page_bytes,
+                    Place* out) {
+  std::vector<CUmemLocation> found((size_bytes + page_bytes - 1) / page_bytes);
+  const CUresult result = call(address, size_bytes, page_bytes, page_bytes, found.data());
+  if (result != CUDA_SUCCESS) return result;
+  std::ranges::transform(found, out, [](const CUmemLocation& location) {
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return Place::device(location.id);
+    // CUDA 13.4 calls 0 "none". The other types are the host's.
+    return location.type == CU_MEM_LOCATION_TYPE_INVALID ? Place::nowhere() : Place::host();
+  });
+  return result;
 }
 
 CUresult copy_bytes(CopyAsync* copy_async, CUdeviceptr destination, CUdeviceptr source,

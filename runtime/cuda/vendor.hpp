@@ -17,12 +17,19 @@ namespace uvm::cuda {
 using HintAddress = CUdeviceptr;  // the type of an address in advice and prefetches
 using GetErrorName = CUresult(CUresult, const char**);
 using CopyAsync = CUresult(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+using FindPages = CUresult(CUdeviceptr, size_t, size_t, size_t, CUmemLocation*);
 
 // Returns a string of static storage, "unknown error" if the driver does not know the number.
 const char* error_name(GetErrorName* get_error_name, CUresult result);
 // Copies between any two addresses that the device reaches, ordered by the stream.
 CUresult copy_bytes(CopyAsync* copy_async, CUdeviceptr destination, CUdeviceptr source,
                     size_t size_bytes, CUstream stream);
+
+// The call that reports where pages are (CUDA 13.4 and later); null: the interface has none.
+inline constexpr const char* kFindPages = "cuMemGetLocationInfo";
+// Gets a place for each `page_bytes` of the range, as DeviceRuntime::find_pages().
+CUresult find_pages(FindPages* call, CUdeviceptr address, size_t size_bytes, size_t page_bytes,
+                    Place* out);
 
 // This attribute says whether the device's accesses to managed memory fault and migrate pages.
 inline constexpr CUdevice_attribute kMigratesOnFault =

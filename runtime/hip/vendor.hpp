@@ -17,12 +17,19 @@ namespace uvm::hip {
 using HintAddress = const void*;
 using GetErrorName = const char*(hipError_t);
 using CopyAsync = hipError_t(void*, const void*, size_t, hipMemcpyKind, hipStream_t);
+using FindPages = hipError_t();
 
 const char* error_name(GetErrorName* get_error_name, hipError_t result);
 // Copies with hipMemcpyDefault, for which HIP looks each address up. HIP trusts any other kind,
 // even if managed pages have migrated since.
 hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDeviceptr_t source,
                       size_t size_bytes, hipStream_t stream);
+
+// No version of HIP reports where a page is.
+inline constexpr const char* kFindPages = nullptr;
+inline hipError_t find_pages(FindPages*, hipDeviceptr_t, size_t, size_t, Place*) {
+  return hipErrorNotSupported;
+}
 
 // This attribute means XNACK. hipDeviceAttributeConcurrentManagedAccess means only that the kernel
 // driver has the calls for managed memory.

@@ -432,6 +432,56 @@ TEST(LivePlanTest, OfAGraphThatNeedsMoreThanTheDeviceHasThePagesOfItsFirstKernel
 // Whatever the order of events, no page of the current kernel leaves, or stays on the host if the
 // kernel touches its bytes more than once. No page with a live block is discarded. A kernel that
 // uses a requested page waits for that page.
+std::uintptr_t page_at(std::size_t page) {
+  return LiveProgram::at(page) / testing::kPage;
+}
+
+TEST(LivePlanTest, APageThatTheDriverHasEvictedIsBroughtAgain) {
+  LiveProgram program(4);
+  program.kernel({0, 1});
+  program.kernel({2});
+  const auto corrections = program.plan.correct(page_at(0), {true, false, true, true});
+  EXPECT_EQ(corrections.pages, std::vector{page_at(1)});
+  EXPECT_EQ(corrections.expected, 3U);
+  EXPECT_EQ(corrections.found, 2U) << "page 3 is unknown to the plan";
+  EXPECT_EQ(program.plan.pages_here(), 2U);
+  EXPECT_EQ(program.plan.figures().wrong_pages, 1U);
+  program.sink.clear();
+  program.kernel({1});
+  EXPECT_EQ(program.sink.brought, std::vector{page_at(1)});
+}
+
+TEST(LivePlanTest, APageThatIsStillOnTheDeviceIsNotBroughtAgain) {
+  LiveProgram program(2, Policy::kLru);
+  program.kernel({0});
+  program.kernel({1});
+  program.kernel({2});
+  ASSERT_EQ(program.sink.evicted, std::vector{page_at(0)});
+  program.plan.correct(page_at(0), {true, false});
+  program.sink.clear();
+  program.kernel({0});
+  EXPECT_TRUE(program.sink.brought.empty());
+}
+
+TEST(LivePlanTest, PagesThatStreamsStillMoveOrUseAreNotCorrected) {
+  LiveProgram program(4);
+  program.kernel({0, 1});
+  program.sink.unsettled = {page_at(0), page_at(1)};
+  const auto corrections = program.plan.correct(page_at(0), {false, false});
+  EXPECT_TRUE(corrections.pages.empty());
+  EXPECT_EQ(program.plan.pages_here(), 2U);
+}
+
+TEST(LivePlanTest, SurplusPagesLeaveADeviceThatHasShrunk) {
+  LiveProgram program(4);
+  for (std::size_t page = 0; page < 4; ++page) program.kernel({page});
+  program.plan.set_chunks(2);
+  EXPECT_TRUE(program.sink.evicted.empty()) << "not before the next kernel";
+  program.kernel({3});
+  EXPECT_EQ(program.plan.pages_here(), 2U);
+  EXPECT_EQ(std::ranges::count(program.sink.evicted, page_at(3)), 0);
+}
+
 TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
   for (int seed = 0; seed < testing::steps(12, 3); ++seed) {
     std::mt19937 random(seed);

@@ -59,6 +59,9 @@ class RecordingSink final : public live::MoveSink {
   void wait_for(std::uintptr_t page) override {
     if (arriving.erase(page) != 0) waited.push_back(page);
   }
+  bool is_settled(std::uintptr_t page, live::KernelNumber) override {
+    return !unsettled.contains(page);
+  }
   std::size_t calls() const {
     return evicted.size() + dropped.size() + discarded.size() + brought.size() + waited.size();
   }
@@ -70,6 +73,7 @@ class RecordingSink final : public live::MoveSink {
     waited.clear();
   }
 
+  std::set<std::uintptr_t> unsettled;                      // is_settled() returns false
   std::map<std::uintptr_t, live::KernelNumber> last_uses;  // as of the last eviction
   std::map<std::uintptr_t, live::KernelNumber> freed_at;   // as of the last discard
   std::map<std::uintptr_t, live::Arrival> arrivals;        // as of the last arrival

@@ -204,6 +204,20 @@ constexpr Use kUses[] = {
        at.worked(uvmalloc_move(at.allocator, filled.block(), UVMALLOC_PLACE_HOST, at.stream, 1));
        at.worked(uvmalloc_move(at.allocator, filled.block(), at.device, at.stream, 0));
      }},
+    {"uvmalloc_get_residency",
+     [](const At& at, const Filled& filled) {
+       const bool is_known = at.own().inspection().devices()[0].capabilities.finds_pages;
+       for (int exact = 0; exact <= (is_known ? 1 : 0); ++exact) {
+         std::uint64_t total = 0;
+         for (int place : {UVMALLOC_PLACE_HOST, UVMALLOC_PLACE_NOWHERE, 0, 1}) {
+           std::uint64_t bytes = 0;
+           at.worked(
+               uvmalloc_get_residency(at.allocator, filled.block(), kBytes, place, exact, &bytes));
+           total += bytes;
+         }
+         if (!at.is_forked) EXPECT_GE(total, kBytes);
+       }
+     }},
     {"uvmalloc_release_cached",
      [](const At& at, const Filled&) {
        // The header says that this call may invalidate a capture that the allocator does not know.

@@ -81,6 +81,7 @@ class Simulate(Protocol):
         capacity: str | None = None,
         policy: str | None = None,
         budget: str | None = None,
+        driver_version: str | None = None,
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float = 180,
     ) -> SimulatedRun: ...
@@ -211,15 +212,19 @@ def simulate(
         capacity: str | None = None,
         policy: str | None = None,
         budget: str | None = None,
+        driver_version: str | None = None,
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float = 180,
     ) -> SimulatedRun:
         folder = tmp_path_factory.mktemp("reports")
         counters = folder / "sim.json"
-        machine = Machine(devices, parse_size(capacity) if capacity else None)
+        machine = Machine(
+            devices, parse_size(capacity) if capacity else None, driver_version=driver_version
+        )
         options = AllocatorOptions(policy, parse_size(budget) if budget else None)
         own = environment or {}
-        can_fork = not is_fresh and options == AllocatorOptions() and own.keys() <= READ_LATE
+        is_late = own.keys() <= READ_LATE and driver_version is None
+        can_fork = not is_fresh and options == AllocatorOptions() and is_late
         report_dir = fork_servers.report_dir if can_fork else folder
         variables = on_simulated_device(clean_environment, libraries, machine, counters)
         if native:

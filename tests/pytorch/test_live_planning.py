@@ -102,6 +102,44 @@ def test_memory_of_another_program_is_not_planned_with(simulate: Simulate) -> No
     assert faults["auto"] < 0.7 * faults["driver"]
 
 
+# Another program takes memory after ours has filled the device. The driver's figure of free memory
+# does not change then, but a driver of CUDA 13.4 reports where the pages are.
+TAKEN_LATER = """
+import ctypes, json, torch, uvmalloc
+torch.set_num_threads(1)
+weights = [torch.full((1 << 20,), float(i), device="cuda") for i in range(24)]
+def steps(count):
+    for _ in range(count):
+        for weight in weights:
+            weight.mul_(1.5).div_(1.5)
+    torch.cuda.synchronize()
+steps(40)
+address = ctypes.c_uint64()
+driver = ctypes.CDLL("libcuda.so.1")
+assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(24 << 20)) == 0
+engine = ctypes.CDLL("libuvmsim.so")
+def faults():
+    counters = (ctypes.c_uint64 * 64)()
+    engine.uvmsim_get_counters(counters)
+    return counters[12]
+before = faults()
+for _ in range(20):
+    steps(8)
+assert all(torch.equal(weight.cpu(), torch.full((1 << 20,), float(i)))
+           for i, weight in enumerate(weights))
+print(json.dumps([faults() - before, uvmalloc.stats()["live_plan"]["checked_pages"]]))
+"""
+
+
+def test_memory_that_another_program_takes_later_is_seen(simulate: Simulate) -> None:
+    faults = {}
+    for version in ("13.0", "13.5"):
+        run = simulate(TAKEN_LATER, capacity="64MiB", driver_version=version)
+        faults[version], checked = json.loads(run.check().stdout)
+        assert (checked > 0) == (version == "13.5")
+    assert faults["13.5"] < 0.4 * faults["13.0"]
+
+
 LIMITED = TRAINING.replace(
     "    losses.append", "    if step == 5: torch.cuda.set_per_process_memory_fraction(0.4)\n"
     "    losses.append"

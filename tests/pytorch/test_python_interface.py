@@ -30,6 +30,43 @@ assert y.cpu().numpy().sum() == 0 and moves == 1
     assert run.report["copies_by_moves"]["by_reason"] == {}, "asking exports no pointer"
 
 
+def test_exact_residency_is_the_drivers_answer(checked: Checked) -> None:
+    checked("""
+size = 8 << 20
+torch.empty(1, device='cuda')
+x = torch.ones(size, dtype=torch.uint8, device='cuda')
+torch.cuda.synchronize()
+assert uvmalloc.residency(x, exact=True) == {'device:0': size}
+assert uvmalloc.residency(x[5:1005], exact=True) == {'device:0': 1000}
+assert uvmalloc.prefetch(x[: size // 2], 'cpu')
+torch.cuda.synchronize()
+assert uvmalloc.residency(x, exact=True) == {'host': size // 2, 'device:0': size // 2}
+# The driver evicts a page that no hint has moved: only the driver knows.
+import ctypes
+runtime = ctypes.CDLL('libcudart.so.13')
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+engine = ctypes.CDLL('libuvmsim.so')
+assert engine.uvmsim_set_capacity(0, ctypes.c_size_t(64 << 20)) == 0
+y = torch.ones(60 << 20, dtype=torch.uint8, device='cuda')
+torch.cuda.synchronize()
+assert uvmalloc.residency(x, exact=True).get('device:0', 0) < size // 2
+assert uvmalloc.residency(torch.zeros(10), exact=True) == {}, 'from malloc'
+""")
+
+
+def test_exact_residency_needs_a_driver_that_reports_it(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + REFUSED
+        + """
+torch.empty(1, device='cuda')
+x = torch.ones(8 << 20, dtype=torch.uint8, device='cuda')
+refused(lambda: uvmalloc.residency(x, exact=True), RuntimeError, 'from CUDA 13.4 on')
+""",
+        driver_version="13.0",
+    ).check()
+
+
 def test_a_prefetch_needs_memory_of_ours_and_a_device_that_exists(checked: Checked) -> None:
     checked("""
 torch.empty(1, device='cuda')

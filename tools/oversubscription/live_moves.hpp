@@ -52,6 +52,7 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
     evict(page, last_use);
   }
   void leave_peer(std::uintptr_t page) override { lanes_.leave_peer(page); }
+  bool is_settled(std::uintptr_t, live::KernelNumber) override { return true; }
   live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override;
   void keep_copy(std::uintptr_t page) override { lanes_.keep_copy(page); }
   void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }

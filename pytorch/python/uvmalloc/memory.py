@@ -33,16 +33,27 @@ def stats() -> dict[str, Any]:
     return json.loads(operators.report()) if operators is not None else {}
 
 
-def residency(tensor: torch.Tensor) -> dict[str, int]:
+def residency(tensor: torch.Tensor, *, exact: bool = False) -> dict[str, int]:
     """Returns where the tensor's 2 MiB pages are: bytes of whole pages, by place.
 
     Places are "host", "device:0" and so on, and "nowhere" for pages that were never touched. A
     page's place is where the last hint or move put it; later moves by the driver, after a fault,
     are not seen. The pages reach from the first element to the last, so the gaps of a view count
     too. Returns {} if the tensor's memory is not uvmalloc's.
+
+    Args:
+        tensor: any tensor of the CPU or of a CUDA device.
+        exact: gets the places from the driver (cuMemGetLocationInfo) instead, for each 64 KiB from
+            the first element to the last. Moves that streams have not executed yet are not seen:
+            synchronize first.
+
+    Raises RuntimeError if `exact` is given and the driver cannot report places: it can from CUDA
+    13.4 on.
     """
     operators = _operators()
-    return operators.residency(tensor) if operators is not None else {}
+    if operators is None:
+        return {}
+    return operators.residency(tensor, exact)
 
 
 def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:

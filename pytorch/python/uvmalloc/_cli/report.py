@@ -117,6 +117,8 @@ def _show(report: Mapping[str, Any], console: Console, which: str | None) -> Non
     if report.get("active", True) and "facades" in report:
         if "devices" in report:
             console.print(_line("devices", _devices(report["devices"])), soft_wrap=True)
+            if places := _believed_and_real(report["devices"]):
+                console.print(_line("on devices", places), soft_wrap=True)
         _show_facades(report, console)
         for line in _lines(report):
             console.print(line, soft_wrap=True)
@@ -130,6 +132,16 @@ def _devices(devices: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(
         f"{texts.count(text)} x {text}" if texts.count(text) > 1 else text
         for text in dict.fromkeys(texts)
+    )
+
+
+def _believed_and_real(devices: Iterable[Mapping[str, Any]]) -> str:
+    """Returns a text if the driver reports where the pages of a device are."""
+    return ", ".join(
+        f"device {number}: believed {format_size(device['believed_bytes'])} / "
+        f"real {format_size(device['real_bytes'])}"
+        for number, device in enumerate(devices)
+        if "real_bytes" in device and device["believed_bytes"] + device["real_bytes"] != 0
     )
 
 
