@@ -15,7 +15,7 @@
 namespace uvm {
 namespace {
 
-// ThreadSanitizer does not see what membarrier orders.
+// ThreadSanitizer does not know membarrier, and would report races.
 constexpr bool kMayBeAsymmetric = !UVMALLOC_THREAD_SANITIZER;
 
 bool barrier(int command) {
@@ -24,7 +24,8 @@ bool barrier(int command) {
 
 // Makes every thread of the process pass a full barrier. Aborts if membarrier fails, which may
 // happen after earlier calls worked: if memory is short, or if a filter of system calls (seccomp)
-// was installed. Two threads could then hold one lock, and locks in use cannot change kind.
+// was installed. Without a barrier two threads could hold one lock, and locks in use cannot be made
+// symmetric.
 void pass_barrier() {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
     return;

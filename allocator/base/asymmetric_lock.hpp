@@ -32,7 +32,7 @@ class AsymmetricLock {
   void unlock_owner() { busy_.store(false, std::memory_order_release); }
 
   // Takes all these locks with one barrier. Any thread except the locks' owners may call this. Logs
-  // a line and aborts the process if the barrier fails although earlier ones worked.
+  // a line and aborts the process if the barrier fails although earlier barriers worked.
   static void lock_all(std::span<AsymmetricLock* const> locks);
   static void unlock_all(std::span<AsymmetricLock* const> locks);
 

@@ -1,4 +1,4 @@
-// The least distance between data of different threads: processors fetch cache lines in pairs.
+// Data of different threads is at least this far apart, because processors fetch lines in pairs.
 #pragma once
 
 #include <cstddef>

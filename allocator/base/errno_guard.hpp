@@ -1,4 +1,4 @@
-// Restores errno at the end of a scope: a program's memory calls must not change it.
+// Restores errno at the end of a scope, because memory calls must not change a program's errno.
 #pragma once
 
 #include <cerrno>

@@ -19,10 +19,9 @@ class OwnFile {
   OwnFile(const OwnFile&) = delete;
   OwnFile& operator=(const OwnFile&) = delete;
 
-  // Creates a file that only this user may read and write, and opens the file for reading and
-  // writing. EEXIST if a file or a link has the name.
+  // Creates the file and opens it for reading and writing. EEXIST: the file or a link exists.
   int create() const;
-  // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP for a link.
+  // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP: it is a link.
   int open_existing() const;
   bool remove() const;
   // Writes `text` to a new file and renames the new file over the present one, if any.
