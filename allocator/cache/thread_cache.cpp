@@ -27,7 +27,7 @@ void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t counte
   } else if (streams_[index]->key != key) {
     rename(first, key);
   }
-  // recent_ is searched by handle, and the per-thread streams of all threads share one handle.
+  // recent_, searched by handle, has no per-thread streams: those of all threads share one handle.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }

@@ -1,7 +1,8 @@
-// Caches the blocks that one thread has freed and will likely request again: by stream and rounded
-// size, last in, first out. A hit takes no lock that another thread takes in normal operation
-// (AsymmetricLock), calls nothing and touches only the cache line of the block's record. Only
-// blocks without side state are cached (invariant 11). Flushed blocks go to the pools.
+// Caches the blocks that one thread has freed and will likely request again. A request gets the
+// last block cached for its stream and rounded size. A hit takes no lock that another thread takes
+// in normal operation (AsymmetricLock), calls nothing and touches only the cache line of the
+// block's record. Only blocks without side state are cached (invariant 11). Flushed blocks go to
+// the pools.
 //
 // A cache belongs to its thread; other threads may flush the cache and read its counters while they
 // hold its lock. The cache shares no pair of cache lines with data of other threads.
@@ -30,8 +31,8 @@ namespace uvm {
 class alignas(kCacheLinePair) ThreadCache {
  public:
   // `most_bytes` limits the cached bytes of one stream. `requests_per_look` is 0 or a power of two.
-  // In a stream, one in `requests_per_look` allocations returns kDoneAtLimit if it is a hit, so
-  // that the caller reads the clock.
+  // Every `requests_per_look`th allocation of a stream returns kDoneAtLimit if it is a hit, so that
+  // the caller reads the clock; with 0, none does.
   ThreadCache(FigureStore::ThreadCounts thread_counts, std::size_t most_bytes,
               std::uint64_t requests_per_look)
       : most_bytes_(most_bytes),
@@ -54,17 +55,17 @@ class alignas(kCacheLinePair) ThreadCache {
   // Value of `*pools` after a miss if the caller must take the slow path.
   static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
 
-  // Returns the block that this thread last got at `address`, or nullptr if its entry was replaced
-  // or is no longer valid. May be called without the lock.
+  // Returns the block that this thread last allocated at `address`, or nullptr if known_ no longer
+  // has it. May be called without the lock.
   Block* known_at(const void* address) const {
     Block* block = known_[known_slot(address)];
     return block != nullptr && block->starts_at(address) ? block : nullptr;
   }
 
   // Returns a cached block for `size_bytes`, or nullptr on a miss. A miss sets `*pools` to the
-  // stream's first pool, so that the caller can go straight there. `*pools` is kUnknownPools if the
-  // caller must take the slow path: if the stream is not among the 16 recently used, or if its
-  // cached large blocks have to be flushed first (flush_large()).
+  // stream's first pool, so that the caller need not look the pool up. `*pools` is kUnknownPools if
+  // the caller must take the slow path: if the stream is not among the 16 recently used streams, or
+  // if the stream's cached large blocks have to be flushed first (flush_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
                   Outcome* outcome, PoolIndex* pools);
   // Caches a block that the program frees. The block must be live and have no side state. Returns
@@ -80,18 +81,18 @@ class alignas(kCacheLinePair) ThreadCache {
   bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
   // Sets whether large blocks of these pools are cached from now on.
   void set_may_cache_large(PoolIndex first, bool keep);
-  // Called when a large request misses. Moves the stream's cached large blocks to `*out`: back in
-  // their pool, these blocks may serve the request. Returns false if such misses are so frequent
-  // that the stream should cache no large blocks.
+  // Called when a large request misses. Moves the stream's cached large blocks to `*out`, because
+  // these blocks may serve the request once they are in their pool. Returns false if large requests
+  // miss so often that the stream should cache no large blocks.
   bool flush_large(PoolIndex first, BlockChain* out) noexcept;
-  // Moves the stream's cached large blocks to `*out`, because cached blocks cannot be joined with
-  // free neighbours. Moves the medium blocks too if these hold more than `most_medium_bytes`.
+  // Moves the stream's large blocks to `*out`, because cached blocks cannot be joined with free
+  // neighbours. Also moves the medium blocks if they have more than `most_medium_bytes`.
   void trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
   // Moves the cached blocks of these pools to `*out`, and stops caching blocks of these pools.
   void close(PoolIndex first, BlockChain* out) noexcept;
   // Drops the stream's bins and counts. No block of the stream may be cached.
   void drop(PoolIndex first) noexcept;
-  // Assigns the pools to another stream. Its requests get the cached blocks after open().
+  // Assigns the pools to another stream, whose requests get the cached blocks after open().
   void rename(PoolIndex first, const StreamKey& key);
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
@@ -111,15 +112,15 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // ---- called by any thread that holds the lock
 
-  // Moves the cached blocks of the stream with the first pool `first` to `*out`: small objects,
-  // medium blocks, large blocks (of at least kLargeBytes), or medium and large blocks (kRuns).
+  // Moves cached blocks of the stream with the first pool `first` to `*out`. `kind` says which:
+  // small objects, medium blocks, large blocks (of at least kLargeBytes), or the last two (kRuns).
   enum class CachedKind : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
   void flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
   // Moves up to kFlushedBlocks cached small objects of the same size to `*out`, to make room.
   void flush_some(const Block& like, BlockChain* out) noexcept;
 
-  // Returns whether the thread has allocated since the previous call of this function.
+  // Returns whether the thread has allocated since the previous call.
   bool take_has_allocated();
 
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
@@ -147,7 +148,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static constexpr std::size_t kSmallBins = kSmallBytes / kGranule;
   // Small and medium blocks have a bin for each size.
   static constexpr std::size_t kDirectBins = kLargeBytes / kGranule - 1;
-  // A medium request may get a block that is too large by less than kSmallestPacked, as pools do.
+  // As in pools, a medium request may get a block that is too large by less than kSmallestPacked.
   static constexpr std::size_t kNearBins = kSmallestPacked / kGranule;
   static constexpr std::array<std::uint32_t, kSmallBins> kMostSmall = [] {
     std::array<std::uint32_t, kSmallBins> most{};
@@ -168,9 +169,9 @@ class alignas(kCacheLinePair) ThreadCache {
     PoolIndex on_miss = 0;
     std::size_t medium_bytes = 0;  // of cached medium blocks
     std::size_t other_bytes = 0;   // of all other cached blocks
-    // Largest size that is cached; 0: none. Cached large blocks cannot be joined with their free
-    // neighbours, so other blocks are cut from worse places, which costs new pages in the end.
-    // Large blocks are therefore cached only if hardly any large request misses.
+    // Largest cached size; 0: no block is cached. Cached large blocks cannot be joined with their
+    // free neighbours, so other requests get less suitable blocks, which costs new pages in the
+    // end. Large blocks are therefore cached only if hardly any large request misses.
     std::size_t largest_cached = 0;
     std::uint64_t blocks_at_miss = 0;  // counts.blocks when large blocks were last flushed
     StreamCounters counts;
@@ -261,9 +262,9 @@ class alignas(kCacheLinePair) ThreadCache {
   const std::size_t most_bytes_;
   const std::uint64_t look_mask_;
   std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
-  // The records of the blocks that the thread got last, so that a free needs no look-up in the page
-  // directory. An entry is valid only if its record still has the block's address. With 1,000 live
-  // blocks, four of five frees find their record here.
+  // The records of the blocks that the thread allocated last, so that a free needs no look-up in
+  // the page directory. An entry is valid only if the record still has the address that is freed.
+  // With 1,000 live blocks, four of five frees find their record here.
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
@@ -342,8 +343,8 @@ class CacheOwnerGuard {
     of->medium_bytes += size_bytes;
     of->filled_medium[index / 64] |= std::uint64_t{1} << index % 64;
   } else {
-    // The bin is chosen by the requested size, because a loop requests the same size again. The
-    // request can be below kLargeBytes although the block is large (aligned requests, near fits).
+    // The bin is chosen by the requested size, because a loop requests the same size again. If the
+    // request was aligned or the block a near fit, that size can be below kLargeBytes.
     const std::size_t for_bytes =
         block->kind == BlockKind::kPageGranular
             ? size_bytes

@@ -24,7 +24,7 @@ std::uint64_t next_serial() {
 struct AllocatorRegistry {
   Ranked<std::mutex, LockRank::kThreadEnds> mutex;
   std::map<std::uint64_t, ThreadCaches*> by_serial;
-  std::condition_variable_any left;  // notified when an ending thread has left an allocator
+  std::condition_variable_any left;  // notified when an ending thread is done with an allocator
 };
 AllocatorRegistry& registry() {
   static auto* const kRegistry = new AllocatorRegistry;
@@ -88,7 +88,7 @@ ThreadExitHook& thread_end() {
 
 // Destructors of thread-specific data run after those of thread-local objects. If such a destructor
 // is the first in its thread to use an allocator, the thread's ThreadExitHook is made too late to
-// be destroyed. Then pthread passes the hook to this key's destructor, in its next round.
+// be destroyed. Then pthread passes it to this key's destructor, in its next round of destructors.
 class LateExitHook {
  public:
   LateExitHook() : exists_(pthread_key_create(&key_, run) == 0) {}
@@ -197,7 +197,7 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
     take_out(cache, &blocks, &streams);
   }
   {
-    // With this thread's last counts, a sum may exceed its peak.
+    // Updates the peaks: this thread's last counts may have raised a sum above its peak.
     const StopTheWorld stopped(*this);
     aggregate();
   }

@@ -28,7 +28,6 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // its cached blocks to `returns`.
   ThreadCaches(FigureStore& figures, std::size_t most_bytes, std::uint64_t requests_per_look,
                ReturnsBlocks& returns);
-  // Calls close().
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
@@ -41,7 +40,6 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // child, or if there is no memory for a cache.
   ThreadCache* local() noexcept { return slot_.serial == serial_ ? slot_.cache : local_slow(); }
 
-  // While an object of this class exists, no other thread is inside its cache.
   class UVM_SCOPED_CAPABILITY StopTheWorld {
    public:
     explicit StopTheWorld(ThreadCaches& caches) UVM_ACQUIRE(caches);
@@ -64,8 +62,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   void rename(PoolIndex first, const StreamKey& key) UVM_REQUIRES(this);
   // Removes a stream from the caches, and keeps its counts. No block of the stream may be in use.
   void drop(PoolIndex first) noexcept UVM_REQUIRES(this);
-  // set_may_cache_large() lets every thread cache large blocks of the stream. stop_caching_large()
-  // moves the cached ones to `*out` and caches no more. Both functions stop the world themselves.
+  // Let threads cache large blocks of the stream, or stop this. stop_caching_large() also moves the
+  // cached large blocks to `*out`. Both functions stop the world themselves.
   void set_may_cache_large(PoolIndex first);
   void stop_caching_large(PoolIndex first, BlockChain* out);
   PeakTracker& book() UVM_REQUIRES(this) { return book_; }
