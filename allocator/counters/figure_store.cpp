@@ -47,8 +47,8 @@ Figures::OfHints copy_of(const HintCounters::Kind& kind) {
   return out;
 }
 
-// Reserves the whole file and returns whether that worked. Otherwise a later write to a mapped page
-// would kill the process if the file system is full, or beyond the process's limit on file sizes.
+// Reserves the whole file and returns whether that worked. Without this, a later write to a mapped
+// page would kill the process on a full file system or beyond its limit on file sizes.
 bool has_room(int descriptor, std::size_t size_bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;
@@ -65,8 +65,8 @@ struct FileContent {
 };
 
 // Reads a regular file up to the size that the file has when opened, and pads the copy with zeros
-// to `least_bytes`. Other kinds of file are not read: another user may have put anything there, for
-// example a pipe without a writer.
+// to `least_bytes`. Other kinds of file are not read, because another user may have put anything at
+// that path, for example a pipe without a writer.
 FileContent content_of(const std::string& file, std::size_t least_bytes) {
   FileContent content;
   const Descriptor descriptor(open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));

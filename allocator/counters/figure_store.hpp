@@ -1,6 +1,6 @@
 // Holds the figures that an allocator's report needs, in one piece of memory without pointers. If
-// the memory is a shared mapping of a file, the file keeps every figure after the process has
-// ended, even after a crash. Without a file, the figures are in ordinary memory.
+// the memory is a shared mapping of a file, the file still has every figure after the process has
+// ended or crashed.
 //
 // Outlives the parts of the allocator that count in the store. Each part guards its own figures;
 // take_thread_counts() and the destructor of ThreadCounts are thread-safe.
@@ -76,7 +76,7 @@ class FigureStore {
   bool is_in_file() const { return !file_.empty(); }
   // Unlinks the file. The figures stay in the mapping.
   void remove_file() noexcept;
-  // Called in a forked child. Keeps later counts out of the parent's figures.
+  // Called in a forked child. The child then does not count in the parent's figures.
   void leave_to_parent() noexcept;
 
   std::size_t counters() const { return counters_; }

@@ -13,11 +13,11 @@
 namespace uvm {
 
 // Divides the headroom between a sum and its peak among the threads. At least half goes to the
-// calling thread, the rest evenly to other threads that have allocated since the last division.
-// Idle threads get none, unless all are idle: then all get the same.
+// calling thread, the rest in equal parts to the other threads that have allocated since the last
+// division. Idle threads get none, but if all are idle, each gets an equal part.
 class HeadroomShares {
  public:
-  // Adds the next thread.
+  // Adds a thread. `asks`: it is the calling thread.
   void add(bool has_allocated, bool asks);
   std::int64_t part(std::size_t thread, std::int64_t room) const;
   Amounts part(std::size_t thread, const Amounts& room) const {

@@ -1,6 +1,5 @@
 // Counts the blocks that one thread has allocated from one stream's pools and freed into them.
-// Belongs to the thread that owns the cache with the counters; other threads may read the counters
-// while they hold that cache's lock.
+// Owned by the thread whose cache contains them; other threads read them under the cache's lock.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,10 @@
 // Counts the blocks of one memory kind on one device that one thread has allocated and freed, and
-// limits how much more the thread may allocate before a peak might be passed. A figure of the
-// process is the sum over threads. The peak of that sum is exact nevertheless: the headroom between
-// the present sum and the peak is divided among the threads. A thread that has used up its part
-// sums all threads' counts again (PeakTracker).
+// knows how much more the thread can allocate before the process's peak might rise. A figure of the
+// process is the sum over threads. The peak of that sum is exact nevertheless, because the headroom
+// between the present sum and the peak is divided among the threads. A thread that has used up its
+// part sums all threads' counts again (PeakTracker).
 //
-// The counters belong to the thread that owns the cache with them; other threads may read the
-// counters while they hold that cache's lock.
+// Owned by the thread whose cache contains them; other threads read them under the cache's lock.
 #pragma once
 
 #include <array>
@@ -70,7 +69,7 @@ class alignas(kCacheLinePair) ThreadCounters {
   }
   void set_limit(std::size_t of, const Amounts& limit) { limits_[of] = limit; }
 
-  // Adds the counts of another thread. The limits stay.
+  // Adds the counts of another thread. The limits do not change.
   void absorb(const ThreadCounters& other) {
     for (std::size_t of = 0; of < kSizeClasses; ++of) {
       live_[of] += other.live_[of];
@@ -80,7 +79,7 @@ class alignas(kCacheLinePair) ThreadCounters {
   }
 
  private:
-  std::array<Amounts, kSizeClasses> live_;   // negative if the thread frees blocks of others
+  std::array<Amounts, kSizeClasses> live_;   // negative if it frees blocks of other threads
   std::array<Amounts, kSizeClasses> total_;  // allocated since the start
   std::array<std::uint64_t, kSizeClasses> misses_{};
   std::array<Amounts, kSizeClasses + 1> limits_;
