@@ -19,7 +19,7 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
   PageBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
-    // Only the owning pool has to wait for the fences. This stream's own order is enough here.
+    // Only the owning pool has to wait for the fences: this stream does its work in order anyway.
     fenced_.drop_fences(heap, block);
   }
   const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();
@@ -42,8 +42,8 @@ Found BlockFinder::find(const Request& request, Searched searched) {
   return displaced_.recall(request);
 }
 
-// Turns pages that left one pool into a block of another pool, in no index. After std::bad_alloc
-// the pages are free in their span.
+// Turns pages that left one pool into a block of another pool. The block is in no index. After
+// std::bad_alloc the pages are free in their span.
 PageBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
                                  Pool& pool) {
   heap->book.pages_removed(lender, pages.base, pages.size_bytes);
@@ -70,8 +70,8 @@ PageBlock* BlockFinder::borrow(const Request& request) {
   return transfer(heap, lender, pages, heap->pools.at(request.pool()));
 }
 
-// `take(heap, pool)` returns a block. A private pool neither lends nor borrows: it keeps its memory
-// until it is released.
+// `take(heap, pool)` returns a block or nullptr. A private pool neither lends nor borrows, because
+// it keeps its memory until it is released.
 template <class Take>
 PageBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) {
   if (request.facade != Facade::kDevice || state_.is_capturing()) return nullptr;

@@ -26,19 +26,21 @@ class BlockFinder {
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
   // Searches the pool's own blocks, then blocks displaced to the pool, then the pool's blocks that
-  // are displaced elsewhere and have no pending work there (DisplacedBlocks), except in `searched`.
+  // are displaced elsewhere and have no pending work there (DisplacedBlocks). Skips what is in
+  // `searched`.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
-  // Turns whole free pages of a host stream's other pool into a block of the request's pool, in no
-  // index. Returns nullptr if that pool has no such pages.
+  // Turns whole free pages of a host stream's other pool into a block of the request's pool. The
+  // block is in no index. Returns nullptr if the other pool has no such pages.
   PageBlock* borrow(const Request& request);
 
-  // steal() and steal_page() first take a block of another stream and then wait for the device. A
-  // block that is freed during the wait may have pending work, and would be unsafe to take.
+  // steal() and steal_page() first take a block of another stream and then wait for the device,
+  // because a block that is freed during the wait may have pending work.
   //
   // Takes a block for the request.
   Found steal(const Request& request);
-  // Moves a free page of another stream to the pool of a small object. Returns false without one.
+  // Moves a free page of another stream to the pool of a small object. Returns false if none is
+  // free.
   bool steal_page(const Request& request);
 
  private:

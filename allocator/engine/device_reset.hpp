@@ -1,6 +1,6 @@
 // Forgets the allocator's memory, streams and events of a device after the program has destroyed
-// the device's context: cudaDeviceReset and similar calls have ended all of these. Makes no call to
-// the device. Thread-safe; one thread at a time.
+// the device's context, by cudaDeviceReset or a similar call, and all of these with it. Makes no
+// call to the device. Thread-safe; one thread at a time.
 #pragma once
 
 #include <mutex>
@@ -31,7 +31,7 @@ class DeviceReset {
   DeviceReset(const DeviceReset&) = delete;
   DeviceReset& operator=(const DeviceReset&) = delete;
 
-  // Ends the live blocks in memory of the device's context, and returns their addresses. Takes the
+  // Frees the live blocks in memory of the device's context, and returns their addresses. Takes the
   // state lock itself. Throws std::out_of_range if the device does not exist.
   std::vector<void*> forget(int device);
 

@@ -59,8 +59,8 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
                                                StreamHandle stream);
   [[gnu::always_inline]] inline FreeResult free(void* address) noexcept;
 
-  // Starts a trace, which begins with all live blocks, and stops the world meanwhile. Returns an
-  // empty string, or the reason why no trace was started.
+  // Starts a trace, which begins with all live blocks; stops the world while these are listed.
+  // Returns an empty string, or the reason why no trace was started.
   std::string start_trace(const std::string& file);
 
   // ---- slow_path.cpp: what the fast path cannot serve
@@ -87,7 +87,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
                       StreamHandle stream);
   // Gives back memory that is unlikely to be used soon. Called after every few large requests.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
-  // Settles the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
+  // Updates the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
   // is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
 

@@ -128,7 +128,8 @@ bool Escalation::decay(Demand* demand) {
   return true;
 }
 
-// Calls callbacks until the memory that they have freed, with all cached memory, may be enough.
+// Calls callbacks until the memory that they have freed may be enough together with all cached
+// memory.
 bool Escalation::call_back(Demand* demand) {
   if (!demand->callbacks) demand->callbacks.emplace(callbacks_.rounds(demand->request));
   bool has_any_freed = false;
@@ -171,7 +172,8 @@ bool Escalation::repeat_callbacks(Demand* demand) {
   return false;
 }
 
-// Retries a limited number of times, in case the page cannot be taken for another reason.
+// Retries if a page is free, because other threads may have taken the last one; but only a few
+// times, because the request may fail for another reason.
 bool Escalation::again(Demand* demand) {
   const bool may_help = demand->retries++ < policy::kSmallRetries && find_page(demand);
   if (may_help) go_on_with(&Escalation::again, demand);

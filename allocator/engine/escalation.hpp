@@ -43,8 +43,8 @@ struct Demand {
   Demand(const Request& wanted, bool is_of_small) : request(wanted), is_small(is_of_small) {}
 
   const Request& request;
-  const bool is_small;  // an arena serves the request; the caller retries there after each step
-  Found found = {};     // for other requests: the block that a step has found
+  const bool is_small;  // the caller retries the request in an arena after each step
+  Found found = {};     // if not small: the block that a step has found
   SmallArenas::Growth allowed_growth = SmallArenas::Growth::kFreeMemory;
   Refusal refusal = {};  // why new pages were refused
   std::size_t next = 0;  // index of the next step

@@ -8,7 +8,7 @@
 namespace uvm {
 
 // Finds the place where the request touches the fewest new pages. In a packed pool this is often
-// beside a free block, which needs only a few more pages.
+// beside a free block, because only the bytes that the block lacks are needed.
 PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request& request,
                                            bool any_facade) const {
   Growth best;
@@ -32,7 +32,7 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
         char* end = base + size_bytes;
         const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
         const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
-        // Skip: a free block beside the gap fits by itself, and was freed after the search.
+        // Skip the gap: a free block beside it is large enough, and was freed after the search.
         if (std::max(before, after) >= request.size_bytes) return;
         if (before != 0) consider(span, base, missing_bytes(before));
         if (after != 0) {
@@ -53,8 +53,8 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
   return false;
 }
 
-// Turns pages of a span into a block of the pool, in no index, and sets `*plan` to the hints for
-// these pages. After std::bad_alloc the pages are free in their span.
+// Turns pages of a span into a block of the pool that is in no index, and sets `*plan` to the hints
+// for these pages. After std::bad_alloc the pages are free in their span.
 PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
                                std::size_t size_bytes, Pool& pool, HintPlan* plan) {
   heap->spans.take(run, size_bytes);
@@ -68,7 +68,7 @@ PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
-      // The previous block here was moved; the record of its advice is lost.
+      // An earlier block here was moved. Its advice is no longer on record, so it is given anew.
       SegmentPlacement of_the_block = placement;
       of_the_block.preferred = Place::nowhere();
       *plan = heap->planner.plan_move(run.base(), size_bytes, &of_the_block, wanted);
@@ -91,7 +91,7 @@ Found PageGrower::take(const LockedHeap& heap, const Request& request, const Gro
   Pool& pool = heap->pools.at(request.pool());
   PageBlock* block = add_run(heap, growth.run, growth.size_bytes, pool, plan);
   if (growth.size_bytes < request.size_bytes) {
-    // The pages join the free block beside them; together they are large enough.
+    // put() joins the pages with the free block beside them, which is then large enough.
     heap->pools.put(block, pool);
     block = heap->pools.take(pool, request.size_bytes);
   }

@@ -30,12 +30,13 @@ class PageGrower {
   Found grow(const Request& request, bool any_facade, Refusal* refusal);
 
   // Called for small objects, under the arenas' locks. Returns a segment of a new page, as a block
-  // in no index, and adds the page's hints to the pending ones. Returns nullptr if no span has a
-  // free page, or if a limit refuses the page.
+  // that is in no index, and adds the page's hints to the pending hints. Returns nullptr if no span
+  // has a free page, or if a limit refuses the page.
   PageBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
   // Returns whether add_page_for_small() would find a page now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
-  // Makes a span if none of the request's own memory kind has a page. Returns whether one has now.
+  // Makes a span if none of the request's own memory kind has a free page. Returns whether there is
+  // one now.
   bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
 
  private:

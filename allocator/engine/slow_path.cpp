@@ -1,5 +1,5 @@
-// The slow paths: requests that find no block in the thread's cache and the stream's pool, and
-// frees that the thread's cache does not take.
+// The slow paths: requests that find no block in the thread's cache or the stream's pool, and frees
+// that the thread's cache refuses.
 #include <exception>
 #include <stdexcept>
 
@@ -54,7 +54,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   return request.size_bytes <= kSmallBytes ? allocate_small(request) : allocate_pages(request, {});
 }
 
-// Makes the stream one of the recent ones of the thread's cache, and takes a block from that cache.
+// Makes the stream a recent stream of the thread's cache, and takes a block from that cache.
 // Returns nullptr if the cache has no block.
 void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                                   bool may_be_cached, bool may_cache_large) {
@@ -264,7 +264,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
           const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
           fence = fenced.needs_fence(heap, *block, target);
         } catch (const std::bad_alloc&) {
-          fence = true;  // the block's pools could not be made, and may fail again below
+          fence = true;  // the block's pools could not be made; below this may fail again
         }
       }
       charged = Charges::end(heap, *block);
