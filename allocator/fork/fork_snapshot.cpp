@@ -36,8 +36,8 @@ const char* way_out(const ForkSnapshot::Limits& limits) {
 
 bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t offset) {
   while (size_bytes != 0) {
-    // A raw system call: AddressSanitizer's pwrite() refuses the bytes of free blocks, which share
-    // pages with live blocks.
+    // A raw system call, because AddressSanitizer's pwrite() reports the bytes of free blocks,
+    // which share pages with live blocks.
     long written = syscall(SYS_pwrite64, file, from, size_bytes, offset);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return false;
@@ -48,8 +48,8 @@ bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t o
   return true;
 }
 
-// Compares whole pages, hidden from sanitizers: AddressSanitizer would refuse the bytes of free
-// blocks, in memcmp() too, and ThreadSanitizer would report other threads' writes to live blocks.
+// Compares whole pages without sanitizers. AddressSanitizer, which also checks memcmp(), would
+// report the bytes of free blocks, and ThreadSanitizer other threads' writes to live blocks.
 __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a, const char* b,
                                                                   std::size_t size_bytes) {
   using Word [[gnu::may_alias]] = std::uint64_t;

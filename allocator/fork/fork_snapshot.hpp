@@ -2,8 +2,8 @@
 // copies"). A child does not inherit the driver's mappings. So before a fork the bytes are written
 // to an anonymous file, and the child maps the file privately at the same addresses.
 //
-// A written file is sealed, so the bytes that a child maps never change. Only children hold the
-// files: the kernel drops a file when the last child that maps it has ended. At the next fork the
+// A written file is sealed, so the bytes that a child maps never change. Only children keep a file
+// open, so the kernel drops it when the last child that maps it has ended. At the next fork the
 // parent finds the earlier files among its children's descriptors, compares them with the live
 // blocks, and writes only the differences. So children that are forked one after another share one
 // copy. A file is used again only if at least half of it equals the live bytes.
@@ -41,13 +41,13 @@ class ForkSnapshot {
   // Makes the child's copy of all noted ranges. If the ranges exceed a limit or cannot be copied,
   // copies none and prepares a log line about that. Prepares a line for the first large copy, too.
   void take(const Limits& limits, ForkStatistics* statistics);
-  // Called after add() or take() has thrown: makes no copy, and prepares a log line about that.
+  // Called if add() or take() has thrown. Makes no copy; prepares a log line about that.
   void give_up(ForkStatistics* statistics) noexcept;
 
   // Maps the copy. Called in the child.
   void restore() noexcept;
 
-  // Closes the files, so that only the child holds them. Called in the parent.
+  // Closes the files, so that only children keep them open. Called in the parent.
   void release() noexcept;
 
   // Logs the line that take() or give_up() has prepared.

@@ -1,5 +1,5 @@
-// Prepares all allocators of the process for a fork, and gives the order of all locks around the
-// fork. The first allocator installs handlers of pthread_atfork(3).
+// Prepares all allocators of the process for a fork, and takes all locks around the fork in one
+// order. The first allocator installs the handlers (pthread_atfork(3)).
 //
 // Before a fork the forking thread takes these locks, so that the child finds the locks free and
 // the guarded data consistent.
@@ -12,10 +12,10 @@
 // jemalloc takes its own locks after these, because its handlers were installed earlier. Parent and
 // child release the locks in the reverse order.
 //
-// The forking thread does not take locks that another thread may hold while it waits for a device
-// or is inside the driver: the fork could wait for ever. These are the locks of live plans,
-// releases, fences, pending hints, hint lanes, events and traces. No public function waits for such
-// a lock in a child (Inspection::in_forked_child()).
+// The forking thread takes no lock whose holder may be waiting for a device or be inside the
+// driver, because the fork could then wait for ever. These are the locks of live plans, releases,
+// fences, pending hints, hint lanes, events and traces. No public function waits for such a lock in
+// a child (Inspection::in_forked_child()).
 #pragma once
 
 namespace uvm {
