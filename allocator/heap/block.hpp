@@ -4,8 +4,8 @@
 //  * small (up to kSmallBytes): an object of a jemalloc arena. The arena's extents are packed
 //    blocks.
 //  * packed: cut in steps of 512 bytes from pages that the block shares with other blocks. All
-//    other device blocks, and host blocks below kPageGranularBytes. A large packed block shares at
-//    most its first and last page; whole pages would cost up to two more pages of scarce memory.
+//    larger device blocks, and larger host blocks below kPageGranularBytes. A large packed block
+//    shares at most its first and last page; whole pages would cost up to two more scarce pages.
 //  * page-granular: the only block in its 2 MiB pages, so that the block can be moved, advised and
 //    released alone. Host blocks from kPageGranularBytes on, which programs move to devices.
 //
@@ -57,7 +57,7 @@ struct BlockSideState {
 enum class BlockState : std::uint8_t {
   kFree,       // in a pool's index, or free in an arena
   kCached,     // in a thread's cache
-  kLive,       // with a caller
+  kLive,       // in use by a caller
   kReleasing,  // in no index: taken out of an index, or freed while its fences are recorded
   kFenced,     // waits for its fences
   kArena,      // cut into small objects, which have records of their own
@@ -65,8 +65,8 @@ enum class BlockState : std::uint8_t {
 
 enum class BlockKind : std::uint8_t { kSmall, kPacked, kPageGranular };
 
-// Names a page block in one word: by its address in granules, and its number. Keys sort by address.
-// Addresses have 48 bits (PageMap), which leaves 25 bits for numbers.
+// A page block's address in granules, followed by its number. So keys sort by address. Addresses
+// have 48 bits (PageMap), which leaves 25 bits for numbers.
 using BlockKey = std::uint64_t;
 inline constexpr std::uint32_t kBlockKeys = 1u << 25;
 inline constexpr BlockKey kNoBlock = UINT64_MAX;  // sorts after all keys
@@ -89,7 +89,7 @@ struct alignas(64) Block {  // one cache line; PageBlock uses its last quarter
   // Live block: the block has no side state and is used by its owning pool, so that its free takes
   // the short path. Free block: the block has no fences.
   bool has_no_side_state = true;
-  bool exported = false;  // a raw pointer to the block left to code that cannot be observed
+  bool exported = false;  // code that cannot be observed got a raw pointer to the block
   // Live block: the pool that served the block, with the caller's memory kind, device and stream.
   // Free block: the pool in which the block is free.
   PoolIndex pool = 0;
@@ -123,11 +123,11 @@ struct OwnPages {
   std::uint64_t displaced_at = 0;  // a count: larger for blocks that were displaced later
 };
 
-// A packed or page-granular block, cut out of a run of pages. `owning_pool` owns these pages. A
-// block that moved may be free, and used, in another pool; the block is then displaced.
+// A packed or page-granular block, cut out of a run of pages. `owning_pool` owns these pages. After
+// a move, the block may be free in another pool, which may serve it: the block is then displaced.
 struct PageBlock : Block {
   PoolIndex owning_pool = 0;
-  std::uint32_t id = 0;  // the block's number in PageBlockStore; never 0 in use
+  std::uint32_t id = 0;  // the block's number in PageBlockStore; 0 is no block
   // `kind` decides which member of the union is in use.
   struct Neighbours {
     std::uint32_t previous;  // by address, in the same run of pages; 0: none

@@ -1,6 +1,6 @@
-// A list of blocks on their way between caches, fences and pools: in no index, in no cache and with
-// no caller. The list links the blocks' records, so adding a block needs no memory and cannot fail.
-// Last in, first out. A list belongs to one thread, or is guarded with the object that contains it.
+// A list of blocks on their way between caches, fences and pools. They are in no index or cache,
+// and no caller has them. The list links the blocks' records, so adding a block needs no memory and
+// cannot fail. Last in, first out. Used by one thread, or guarded by its owner's lock.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace uvm {
 class BlockChain {
  public:
   BlockChain() = default;
-  // An assignment would lose the target's blocks. The owner must empty a chain before its end.
+  // An assignment would lose the target's blocks. A chain must be empty when it is destroyed.
   BlockChain(const BlockChain&) = delete;
   BlockChain& operator=(const BlockChain&) = delete;
   BlockChain(BlockChain&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}

@@ -1,9 +1,7 @@
 // Takes, cuts and puts back free blocks. Each memory kind, device and stream has two pools, one for
 // each way to cut memory. Blocks of a packed pool follow one another in runs of pages; arenas of
-// small objects take some of these blocks. A page-granular block shares its pages with no block.
-//
-// A displaced block is free in a pool other than its owning pool. This class knows no order of
-// streams, no driver and no budgets, and requests no memory: callers add pages.
+// small objects take some of these blocks. This class knows nothing of the work of streams, the
+// driver or budgets, and requests no memory: callers add pages.
 //
 // Guarded by the state lock. A taken block is in no index.
 #pragma once
@@ -23,7 +21,6 @@ namespace uvm {
 
 class BlockPools {
  public:
-  // `large_hits_required` is the first value of Pool::large_hits_required.
   explicit BlockPools(std::uint64_t large_hits_required)
       : table_(runs_.directory().blocks(), large_hits_required) {}
   BlockPools(const BlockPools&) = delete;
@@ -58,7 +55,7 @@ class BlockPools {
   // need them. After std::bad_alloc the whole block is free again.
   PageBlock* trim(PageBlock* block, std::size_t size_bytes);
   // Like trim(), but the returned block begins at a multiple of `alignment_bytes`, a power of two.
-  // The taken block must be larger than `size_bytes` by `alignment_bytes` and kSmallestPacked.
+  // The taken block must be larger than `size_bytes` by `alignment_bytes` + kSmallestPacked.
   PageBlock* trim_aligned(PageBlock* block, std::size_t alignment_bytes, std::size_t size_bytes);
 
   // Makes a block free in `pool` and joins it with free neighbours of the same kind. Allocates
@@ -74,12 +71,12 @@ class BlockPools {
   // ---- pages
 
   // Called once pages may run short. From then on page_conserving_offset() places packed blocks of
-  // a page and more, so that a free of such a block leaves whole pages. While pages are plentiful,
-  // the gaps in front of the blocks would cost more than they save.
+  // at least a page so that whole pages are free after such a block is freed. While pages are
+  // plentiful, the gaps that this leaves in front of blocks would cost more than they save.
   void conserve_pages() { conserves_pages_ = true; }
 
-  // Turns pages that were just taken from their span into one block of `owning_pool`, in no index.
-  // On std::bad_alloc nothing has changed.
+  // Turns pages that were just taken from their span into one block of `owning_pool` that is in no
+  // index. On std::bad_alloc nothing has changed.
   PageBlock* add_pages(const PageRun& run, Pool& owning_pool);
 
   // Takes `size_bytes`, a number of whole pages, out of a free block of the pool. The result's base
@@ -96,9 +93,9 @@ class BlockPools {
   // Returns the free blocks of the pool that may hold whole pages, smallest first. Leaves out
   // blocks with fences unless `fenced_too`.
   std::vector<PageBlock*> with_pages(const Pool& pool, bool fenced_too) const;
-  // Does the same for the blocks that are displaced to the pool.
+  // The same for the blocks that are displaced to the pool.
   std::vector<PageBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
-  // Returns the bytes of the pages that the block covers whole.
+  // Returns the bytes of the pages that lie wholly in the block.
   static std::size_t whole_page_bytes(const PageBlock& block);
   // Returns the bytes of whole pages in the free blocks of all pools.
   std::size_t free_page_bytes() const;
@@ -107,7 +104,7 @@ class BlockPools {
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;
   std::size_t free_bytes_after(const Pool& pool, const Span& span, const char* boundary) const;
 
-  // Returns the bytes of records and tables, as taken from the system.
+  // Returns the bytes of memory that records and tables take.
   std::size_t metadata_bytes() const { return directory().bytes() + table_.bytes(); }
 
   // Logs a broken invariant and aborts. For tests and debug builds.
@@ -137,7 +134,7 @@ class BlockPools {
   PoolTable table_;
 };
 
-// Blocks with fences are not joined: the joined block would have to wait for all their fences.
+// Blocks with fences are not joined, because the joined block would have to wait for all of them.
 [[gnu::always_inline]] inline bool BlockPools::can_join(const PageBlock* left,
                                                         const PageBlock* right) {
   if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||

@@ -1,8 +1,8 @@
-// Maps places in a 2 MiB page to the blocks that start there. A page has 512 steps of 4 KiB, and at
-// most one block starts in a step. Two starts fit in the map itself, and up to four in a short
-// list. All entries of the list are compared, without branches, because all are equally likely. For
-// more starts the page is cut into equal slots: the fewest in which no two starts share a slot, so
-// that blocks of one size cost one entry each. Numbers of blocks are never 0.
+// Finds the blocks that start in a 2 MiB page. A page has 512 steps of 4 KiB, and at most one block
+// starts in a step. Two starts fit in the map itself, and up to four in a short list. All entries
+// of the list are compared, without branches, because all are equally likely. For more starts the
+// page is cut into equal slots: the fewest in which no two starts share a slot, so that blocks of
+// one size cost one entry each. Numbers of blocks are never 0.
 //
 // at() may run while other starts change; all other functions are guarded by the owner's lock. A
 // reader may still use an outgrown table, so the map keeps all its tables until the map is
@@ -267,7 +267,7 @@ class BlockStartMap {
     if (new_block > Table::kIds) return grow_to_slots(new_step, step_of_block);
     return fill(Table::make(Table::kListed, true, 0, nullptr), step_of_block);
   }
-  // Makes the fewest slots in which no two starts, with the new one, share a slot.
+  // Makes the fewest slots in which no two starts, including the new one, share a slot.
   template <class StepOfBlock>
   Table* grow_to_slots(std::size_t new_step, StepOfBlock step_of_block) {
     Table* table = table_of(now());
@@ -292,7 +292,7 @@ class BlockStartMap {
     return table;
   }
 
-  // More starts than a list holds need at least twice as many slots.
+  // More starts than fit in a list need at least twice as many slots as the list has entries.
   static constexpr unsigned kLongestShift =
       std::countr_zero(kSteps) - std::countr_zero(std::size_t{Table::kListed});
 

@@ -16,7 +16,7 @@ void BlockPools::unlink(PageBlock* block) {
     pool.displaced_here.erase(block);
     at(block->owning_pool).displaced_away.erase(block);
   }
-  // block->pool stays set: the caller puts parts that it does not need back there.
+  // block->pool stays set, because the caller returns unneeded parts of the block to that pool.
   block->set(BlockState::kReleasing);
 }
 
@@ -50,7 +50,7 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
   return split_middle(block, head, size_bytes, kSmallestPacked);
 }
 
-// Returns the least bytes that become a block. A smaller rest stays with the block.
+// Returns the smallest rest that becomes a block. A smaller rest stays part of the cut block.
 [[gnu::always_inline]] inline std::size_t BlockPools::least_rest(const PageBlock& block,
                                                                  std::size_t size_bytes) {
   if (block.kind == BlockKind::kPageGranular) return kPageBytes;
@@ -58,8 +58,8 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
                   std::min(size_bytes / policy::kRequestsPerRest, policy::kMostRestBytes));
 }
 
-// Cuts the bytes of a request off a block in no index. `rest` is nullptr if nothing is left. After
-// std::bad_alloc, `block` is the part that is still in no index.
+// Cuts the bytes of a request off a block that is in no index. `rest` is nullptr if nothing is
+// left. After std::bad_alloc, `block` is the part that is still in no index.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(PageBlock*& block,
                                                                          std::size_t size_bytes) {
   if (conserves_pages_ && block->kind == BlockKind::kPacked && block->has_no_side_state &&
@@ -116,8 +116,8 @@ PageBlock* BlockPools::split_middle(PageBlock* block, std::size_t head_bytes,
   }
 }
 
-// Returns a free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`. What
-// is left behind these bytes is nothing, or enough for a block.
+// Returns a free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`. The
+// block ends after these bytes, or goes on with enough bytes for another block.
 PageBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
                                    std::size_t size_bytes) const {
   // A block of this size is large enough at any address.
@@ -192,7 +192,7 @@ void BlockPools::put(PageBlock* block, Pool& pool) noexcept {
   link(block, pool);
 }
 
-// Inserts a free block into an index. No neighbour can be joined with the block.
+// Inserts a free block into an index. The caller has joined it with its neighbours.
 [[gnu::always_inline]] inline void BlockPools::link(PageBlock* block, Pool& pool) {
   if (block->pool == block->owning_pool) {
     pool.own.insert(block);

@@ -1,9 +1,9 @@
 // Finds free blocks by size and address. A request gets the best fit of its own bin, which is at
 // most an eighth too large. If the bin has no block that fits:
-//  * A request from kPageGranularBytes on gets the block at the lowest address that is at most
-//    about half too large. If there is none, the request gets the lowest of all larger blocks.
-//  * A smaller request gets the lowest block of a larger bin below kPageGranularBytes. If there is
-//    none, the request gets the lowest of all larger blocks.
+//  * A request from kPageGranularBytes on gets, among the blocks up to about 50 % larger than the
+//    request, the one at the lowest address. If there is none, it gets the lowest larger block.
+//  * A smaller request gets the lowest of all blocks in larger bins below kPageGranularBytes. If
+//    there is none, it gets the lowest larger block.
 // So a nearly right block is used, blocks in use stay together at low addresses, and large free
 // blocks stay in one piece. (Best fit everywhere would leave rests that nothing fits into. First
 // fit would cut up the blocks that the largest requests will need.)
@@ -11,9 +11,9 @@
 // There is a bin for each eighth of an octave (a power of two). A bin has parts by size, and each
 // part has a FreeTree, most often of a few blocks. The lowest block of each part, bin and octave is
 // stored, and the lowest of several is found without branches, which would be unpredictable. The
-// newest block stays outside the tables until the next one is inserted: in training steps, 30 to 60
-// % of the requests are cut from the newest block, and 17 to 33 % of the freed blocks are joined
-// with it. The tables, of about 25 KiB, are made with the first block; nothing else is allocated.
+// newest block stays outside the tables until the next one is inserted, because in training steps
+// 30 to 60 % of the requests are cut from the newest block, and 17 to 33 % of the freed blocks are
+// joined with it. The first insertion makes the tables, about 25 KiB; nothing else is allocated.
 // Guarded by the state lock.
 #pragma once
 

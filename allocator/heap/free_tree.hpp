@@ -111,8 +111,8 @@ class FreeTree {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
-  // Updates `block` after blocks with this lowest key have left its subtree. If another key was the
-  // lowest of the subtree, nothing changes, and the other branch is not read from memory.
+  // Updates `block` after blocks whose lowest key is `lowest` have left its subtree. If the lowest
+  // key of the subtree was another, nothing changes, and the children are not read from memory.
   static void update_without(Records records, PageBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }

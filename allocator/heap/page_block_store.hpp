@@ -2,10 +2,10 @@
 // cache line. All records are in one range of address space, and take memory only once they are
 // made. Records are reused, and freed only with the store.
 //
-// Threads with a stream each write to their records all the time. Processors fetch cache lines in
+// Threads write to the records of their streams all the time. Processors fetch cache lines in
 // pairs, so records of different streams must be in different pairs. A stream therefore gets
-// records in groups that fill pairs, and keeps these records. (With records of two streams in one
-// pair, two threads together were slower than one thread.)
+// records in groups that fill pairs, and keeps these records. (With two streams' records in one
+// pair, two threads together were slower than one.)
 //
 // Guarded by the state lock, except at(), which may run at any time.
 #pragma once
@@ -49,7 +49,7 @@ class PageBlockStore {
     free = block->id;
   }
 
-  // Record 0, made with record 1, is no block: the lowest key in its node is kNoBlock.
+  // Record 0, made with record 1, is no block. It stands for an empty tree: its lowest is kNoBlock.
   PageBlock* at(std::uint32_t id) const { return records_ + id; }
   PageBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
 

@@ -36,7 +36,7 @@ PageBlock* PageDirectory::last_start(const BlockStartMap& starts, std::size_t st
   return blocks_.find(starts.last_until(step, StepOfBlock{blocks_}));
 }
 
-// Returns the block that starts in an earlier page and holds `address` in `page`, or nullptr. The
+// Returns the block that starts in an earlier page than `page` and holds `address`, or nullptr. The
 // page's record remembers the last answer, which is checked before use.
 PageBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
                                         const void* address) const {

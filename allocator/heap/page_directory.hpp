@@ -28,7 +28,7 @@ namespace uvm {
 // A page of a packed pool.
 struct PackedPage {
   PoolIndex owning_pool = 0;
-  std::uint32_t covering = 0;  // the last block found that reaches in from an earlier page
+  std::uint32_t covering = 0;  // the last found block that reaches in from an earlier page
   Span* span = nullptr;
   SegmentPlacement placement;
 };
@@ -118,7 +118,7 @@ class PageDirectory {
   const PageBlockStore& blocks() const { return blocks_; }
   ObjectPool<OwnPages>& own_pages() { return own_pages_; }
 
-  // Returns the bytes of records and tables, as taken from the system.
+  // Returns the bytes of memory that records and tables take.
   std::size_t bytes() const;
 
  private:
@@ -133,7 +133,7 @@ class PageDirectory {
   enum class PageKind : std::uintptr_t { kPageGranular = 0, kPacked = 1, kMixed = 2 };
   static constexpr std::uintptr_t kKindMask = 3;
 
-  // Returns the step of its page in which a block starts, given the block's number.
+  // Given a block's number, returns the step of the page in which the block starts.
   struct StepOfBlock {
     const PageBlockStore& blocks;
     std::size_t operator()(std::uint32_t id) const {

@@ -34,9 +34,9 @@ inline std::size_t aligned_head(const PageBlock& block, std::size_t alignment_by
   return head_bytes;
 }
 
-// Returns the bytes of a free block to leave in front of a request while pages are conserved. The
-// place behind these bytes takes the fewest wholly free pages. Among such places, the ends of the
-// chosen place cut the fewest pages in two. Among these, the lowest place is chosen.
+// Returns how many bytes of a free block to leave in front of a request while pages are conserved.
+// Behind them the request takes the fewest wholly free pages. Of several such positions, chooses
+// those where the request's ends cut the fewest pages in two, and of these the lowest.
 inline std::size_t page_conserving_offset(const PageBlock& block, std::size_t size_bytes) {
   const char* begin = block.address();
   const char* end = block.end();

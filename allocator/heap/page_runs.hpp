@@ -1,7 +1,6 @@
 // Cuts runs of whole pages into blocks and joins the blocks again. A run of packed pages is a chain
 // of adjacent blocks. Pages added beside a run of the same pool, span and placement extend its
-// chain. A page-granular block shares its pages with no block. This class does not know which
-// blocks are free.
+// chain. This class does not know which blocks are free.
 //
 // Guarded by the state lock. Blocks that are split, joined or removed must be in no index.
 #pragma once
@@ -37,8 +36,8 @@ class PageRuns {
   // Removes a block, which must cover whole pages.
   PageRun remove(PageBlock* block);
 
-  // Cuts a block behind `size_bytes`. The larger part of a page-granular block keeps the record, so
-  // that fewer entries of the directory change. On std::bad_alloc nothing has changed.
+  // Cuts a block after its first `size_bytes`. The larger part of a page-granular block keeps the
+  // record, so that fewer entries of the directory change. On std::bad_alloc nothing has changed.
   [[gnu::always_inline]] std::pair<PageBlock*, PageBlock*> split(PageBlock* block,
                                                                  std::size_t size_bytes) {
     if (block->kind == BlockKind::kPageGranular) return split_granular(block, size_bytes);
@@ -59,8 +58,7 @@ class PageRuns {
     return {block, right};
   }
 
-  // Return the adjacent block of the same kind before or after a block, or nullptr. An adjacent
-  // packed block is in the same run.
+  // Return the adjacent block of the same kind (of a packed block: in the same run), or nullptr.
   PageBlock* previous_packed(const PageBlock* block) const {
     return directory_.blocks().find(block->chain.previous);
   }

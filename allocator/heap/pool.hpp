@@ -59,7 +59,7 @@ struct Pool {
   std::optional<Fence> last_work;
   // Counts the large requests that this pool has served since thread caches last had to return
   // large blocks. Threads may cache large blocks once the count is `large_hits_required`, which
-  // grows by the factor kLargeBackOff each time that threads have to return such blocks.
+  // grows by the factor kLargeBackOff each time.
   std::uint64_t large_hits = 0;
   std::uint64_t large_hits_required;
   bool may_cache_large() const { return large_hits >= large_hits_required; }
@@ -73,7 +73,7 @@ struct Pool {
     if (run_bytes == 0) own.drop_empty_tables();
   }
   // Page-granular pools only. displaced_here: blocks of other owning pools that are free here.
-  // displaced_away: blocks of this owning pool that are free in others.
+  // displaced_away: blocks of this owning pool that are free in other pools.
   FreeIndex displaced_here;
   std::set<PageBlock*, SmallestThenOldest> displaced_away;
 };

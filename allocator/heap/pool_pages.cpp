@@ -82,7 +82,7 @@ PageRun BlockPools::release_pages(PageBlock* block, std::size_t most_bytes) {
 }
 
 // Takes whole pages out of a block that is in no index: at least `least_bytes` and at most
-// `most_bytes`. The result's base is nullptr if the block holds fewer. Puts the rest back.
+// `most_bytes`. Puts the rest back. The result's base is nullptr if the block has too few pages.
 PageRun BlockPools::cut_pages(PageBlock* block, std::size_t least_bytes, std::size_t most_bytes) {
   Pool& pool = at(block->pool);
   char* begin = page_after(block->address());

@@ -15,8 +15,8 @@ PoolIndex PoolTable::open(const StreamKey& key) {
   return make(key);
 }
 
-// Only pools of device streams are given back. The pools stay on their device, because the counters
-// of a stream belong to a device.
+// Only pools of device streams are given back. They serve only streams of the same device, because
+// the counters of a stream belong to a device.
 std::optional<PoolIndex> PoolTable::take_spare(const StreamKey& key) {
   if (key.facade != Facade::kDevice) return std::nullopt;
   const auto found = std::find_if(spare_.begin(), spare_.end(), [&](PoolIndex first) {
@@ -59,8 +59,8 @@ std::optional<PoolIndex> PoolTable::forget(const StreamKey& key, std::uint64_t g
   auto found = streams_.find(key);
   if (found == streams_.end()) return std::nullopt;
   const PoolIndex first = found->second;
-  // No stream has this key, so that blocks still in use are not cached for a later stream with the
-  // same handle.
+  // No stream has the new key, so blocks that are still in use are never cached for a later stream
+  // with the same handle.
   StreamKey forgotten = key;
   forgotten.private_pool = StreamKey::kForgotten;
   forgotten.thread = gone;

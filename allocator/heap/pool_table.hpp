@@ -1,6 +1,6 @@
-// Owns all pools, and finds them by index and by stream. A stream has two neighbouring pools, one
-// of each class. Pools are never removed, so an index stays valid. Pools that were given back serve
-// the next new stream of their device. Guarded by the state lock.
+// Owns all pools, and finds them by index and by stream. Pools are never removed, so an index stays
+// valid. Pools that were given back serve the next new stream of their device. Guarded by the state
+// lock.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Keeps the side states of the few blocks that have one. Guarded by the state lock.
+// Stores the side states of the few blocks that have one. Guarded by the state lock.
 #pragma once
 
 #include <functional>

@@ -8,7 +8,7 @@
 namespace uvm {
 namespace {
 
-// Numbers go from 1 to kGranules.
+// Records have the numbers 1 to kGranules.
 static_assert(SmallPage::kGranules < 65536);
 
 constexpr std::size_t kMappedBytes =

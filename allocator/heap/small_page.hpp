@@ -55,7 +55,7 @@ struct alignas(64) SmallPage {  // so that each record is a cache line
   }
 };
 
-// Owns the SmallPage records, and reuses them until the store ends. Guarded by the state lock.
+// Owns the SmallPage records and reuses them. Guarded by the state lock.
 class SmallPageStore {
  public:
   SmallPageStore() = default;
