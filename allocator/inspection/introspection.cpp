@@ -54,8 +54,8 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // Until the driver needs the memory, it also counts discarded pages as used, and pages on the
-    // device that no block there uses.
+    // The driver also counts discarded pages as used, and pages on the device that no block there
+    // uses, until it needs their memory.
     const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
     const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) +
                                     heap->ledger.discarded_bytes_at(Place::device(device));

@@ -23,24 +23,24 @@ class Introspection {
 
   // Describes the block that holds `address`. Works in a forked child too.
   std::optional<BlockDescription> find(const void* address) const;
-  // Returns whether `address` is in a span, in use or not.
+  // Returns whether `address` is in a span, used or not.
   bool has_taken(const void* address) const;
   // Returns how many bytes of the range are at each place, in whole pages, by the ledger's record.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
   DeviceResidency device_residency(int device) const;
   std::map<Place, std::size_t> exact_residency(const void* address, std::size_t size_bytes) const;
-  // Returns all figures at one moment. Stops the world.
+  // Returns all figures at one moment.
   Statistics statistics() const;
-  // Returns the figures of the report. Stops the world.
+  // Returns the figures of the report.
   Figures figures() const;
-  // Describes the spans and their blocks. Stops the world.
+  // Describes the spans and their blocks.
   std::vector<SegmentDescription> segments() const;
   // Returns the most bytes that the process may use now.
   std::size_t budget_bytes() const;
   // Returns the bytes of the device that the process can still get under the budgets, given the
   // driver's figures. Throws std::out_of_range if the device does not exist.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
-  // Aborts the process if one of the invariants 1 to 9 is broken. Stops the world.
+  // Aborts the process if one of the invariants 1 to 9 is broken.
   void check_invariants() const;
 
   // Returns whether the block is live and used on the host.

@@ -20,7 +20,7 @@ class OutOfMemoryReport {
         spill_limit_(spill_limit) {}
 
   // Throws std::runtime_error if the driver refuses memory for a reason other than a lack of
-  // memory: giving memory back would not help.
+  // memory, because giving memory back would then not help.
   static void throw_if_broken(const Request& request, const Refusal& refusal);
   // Counts and traces the failure, and throws OutOfMemoryError.
   [[noreturn]] void raise(const Request& request, const Refusal& refusal);
