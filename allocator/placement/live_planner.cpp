@@ -55,7 +55,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void freed(std::uintptr_t address) {
     BlockExtent block = log_.freed(address);
-    // The log does not have the block: it is small, but may reach into the next page.
+    // The log does not have small blocks, but even a small block may reach into the next page.
     if (block.size_bytes == 0) block = {address, UseLog::kLeastBlockBytes};
     plan_.block_freed(block);
   }
@@ -76,7 +76,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void step_boundary() { learner_.step_boundary(); }
 
-  // The peers' own needs come first: pages that no longer fit on a peer go to the host.
+  // The peers' own needs come first: pages that no longer fit on a peer move to the host.
   void look_at_peers() {
     peers_.each([this](int peer, std::size_t pages) {
       plan_.set_peer_room(peer, owner_.plan_of(peer) == nullptr ? pages : 0);
@@ -92,11 +92,11 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     lanes_.wait_until_left();
   }
 
-  // Returns whether nothing has moved for long and all device memory of the program, used or
-  // cached, fits again: after the plan, no use of a page on the host would be reported.
+  // Returns whether no page has moved for long and all device memory of the program, used or
+  // cached, fits again. It must fit, because nobody reports uses of pages on the host after that.
   bool is_over() {
     if (calm_kernels_ < kCalmKernels) return false;
-    calm_kernels_ = 0;  // the next check comes after another kCalmKernels
+    calm_kernels_ = 0;  // the next check follows after another kCalmKernels
     const HeapGuard heap(owner_.state_);
     return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
   }
@@ -180,7 +180,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   static constexpr std::size_t kRoundParts = 16;
   static constexpr std::size_t kMostRounds = 64;
 
-  // Returns the pages that fit on the device. Read often: the program may change its limit.
+  // Returns the pages that fit on the device. Read often, because the program may change its limit.
   std::size_t chunks() const {
     const HeapGuard heap(owner_.state_);
     const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];
@@ -477,8 +477,8 @@ void LivePlanner::leave_device(int device, StreamHandle stream) noexcept {
   });
 }
 
-// Called without the planner's lock. ends_thrashing() takes the interpreter's lock, and the thread
-// that holds the interpreter's lock may be waiting for the planner's lock.
+// Called without the planner's lock, because ends_thrashing() takes the interpreter's lock, and the
+// thread that holds the interpreter's lock may be waiting for the planner's lock.
 void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept {
   try {
     const bool fails = verdict.is_too_slow && spill_limit_.ends_thrashing(device);

@@ -5,8 +5,8 @@
 // a device ends when no page has moved for long and the device's memory fits again.
 //
 // Thread-safe. One thread at a time plans and sends, under the planner's own lock, so that
-// decisions have the order of the calls. Moves never change contents: a missing or wrong move does
-// not change what a program computes.
+// decisions are made in the order of the calls. Moves never change contents: a missing or wrong
+// move does not change what a program computes.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ struct BlockExtent;
 
 class LivePlanner {
  public:
-  // Called with true when the planner starts to need the uses of kernels, and with false when the
-  // planner stops needing them or another listener replaces this one. Called under the planner's
-  // lock and no other. A listener must not call the allocator.
+  // Called with true when the planner starts to need note_uses(), and with false when the planner
+  // stops needing it or another listener replaces this one. Called under the planner's lock and no
+  // other lock. A listener must not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
   LivePlanner(Machine& machine, HeapState& state, const sharing::DeviceSharing& device_sharing,
@@ -51,12 +51,12 @@ class LivePlanner {
 
   // The functions below do nothing unless is_watching().
 
-  // Ends the plans of all devices, and the plans' streams and events.
+  // Ends the plans of all devices, and destroys the plans' streams and events.
   void end() noexcept;
   void allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
                  StreamHandle stream) noexcept;
   void freed(const void* address) noexcept;
-  // Called before a kernel, or a graph of kernels, with these ranges is launched on the stream.
+  // Called before a kernel or graph of kernels that uses these ranges is launched on the stream.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
                  live::Launch launch = live::Launch::kKernel) noexcept;
   // Moves the program's pages off the device. Waits for the stream's work and the moves to end.

@@ -41,7 +41,7 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   machine_.check_place(move.destination);
   if (machine_.in_forked_child()) return nullptr;
   if (!move.destination.is_device()) {
-    // The producing stream counts as a user: wait for all users now, or when the block is freed.
+    // The producing stream counts as a user, so its work is waited for now or after the free.
     if (!uses_.record_use(address, DeviceStream::named(move.stream_device, move.stream)))
       return nullptr;
     if (move.wait) uses_.wait_for_uses(address);
@@ -92,7 +92,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   block->has_no_side_state = false;
   out->at = machine_.trace.now();
   const std::size_t requested_bytes = block->requested_bytes();
-  // The block's own record outlives the other records: after the free it says where the pages are.
+  // The block's own record outlives the other records, and after the free says where the pages are.
   out->charged =
       Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
   out->traced.address = block->address();
@@ -101,7 +101,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
     const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
     BlockSideState& side_state = heap->pools.side_states().make(block);
     if (move.source.is_device()) {
-      // The stream that used the block on the source: that of its last move, or of its allocation.
+      // The block's last move, or else its allocation, names the stream that used it on the source.
       const StreamKey& key = heap->pools.at(block->pool).key;
       out->producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
       if (out->producer.device != move.source.index) out->producer = {};
@@ -131,7 +131,7 @@ bool Mover::has_room(const LockedHeap& heap, const Block& block, const MoveReque
          limits::check(heap, {Facade::kDevice, move.destination.index}, 0, block.size_bytes()).ok();
 }
 
-// Makes room for the counters of pools to be charged, and for the block under the device's limit.
+// Makes room for counters of pools that will be charged, and for the block in the device's limit.
 void Mover::prepare(const void* address, const MoveRequest& move) {
   Request request{};
   std::vector<PoolIndex> pools;
@@ -173,7 +173,7 @@ void Mover::note_place_again(const void* address, Place place) {
   {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
-    // The block's side state and pools exist since the block was used at that place.
+    // The block was used at that place before, so its side state and pools exist.
     if (block == nullptr || block->has_no_side_state || block->kind == BlockKind::kSmall) return;
     PlaceSet places = Charges::places_of(heap, *block);
     places.add(place);
@@ -189,7 +189,7 @@ bool Mover::note_places(const void* address, PlaceSet places) {
   {
     const HeapGuard heap(state_);
     block = heap->live_block(address);
-    // A block that never moved is used at one place.
+    // A block that never moved is used at one place only.
     if (block == nullptr || block->has_no_side_state || block->kind == BlockKind::kSmall)
       return false;
     const PlaceSet before = Charges::places_of(heap, *block);
@@ -271,7 +271,7 @@ void* Mover::detach(MovedStorage* record) noexcept {
 }
 
 // Ends the block's use at a place after a record there was detached, unless another record is at
-// the place. The block stays in use at the place of its allocation while it lives.
+// the place. The block counts as used at the place of its allocation until it is freed.
 Charges::Change Mover::end_use(const LockedHeap& heap, Block* block, Place place) noexcept {
   const StreamKey& key = heap->pools.at(block->pool).key;
   PlaceSet places = Charges::places_of(heap, *block);

@@ -6,7 +6,7 @@ namespace uvm {
 
 PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
     : machine_(machine), state_(state) {
-  // If devices are shared, other programs may need the peers' free memory.
+  // On shared devices, other programs may need the peers' free memory, so peers get no pages.
   if (machine.configuration.share) return;
   for (int peer = 0; peer < machine.device_count(); ++peer) {
     const bool has_pages = !machine.budget.devices[static_cast<std::size_t>(peer)].coherent;

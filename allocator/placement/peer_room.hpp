@@ -17,15 +17,16 @@ class PeerRoom {
   // Reads the links to other devices from the driver.
   PeerRoom(Machine& machine, HeapState& state, int device);
 
-  // Reads the peers' free memory from the driver. `own_pages(device)` returns the plan's pages that
-  // may already be on a peer; these count as free.
+  // Reads the peers' free memory from the driver. `own_pages(device)` returns how many pages of the
+  // plan may already be on a peer; these count as free.
   template <class OwnPages>
   void measure(OwnPages own_pages) {
     for (Peer& peer : peers_) peer.free_pages = free_pages(peer.device) + own_pages(peer.device);
   }
 
-  // Calls visit(peer, pages) with the pages that may be on each peer: half of its free pages, by
-  // the driver's last figures or the peer's present soft budget (the lesser). Calls no driver.
+  // Calls visit(peer, pages) with the number of pages that may be on each peer: half of those free
+  // by the driver's last figures or the peer's present soft budget, whichever are fewer. Calls no
+  // driver.
   template <class Visit>
   void each(Visit visit) const {
     for (const Peer& peer : peers_) visit(peer.device, pages_on(peer));

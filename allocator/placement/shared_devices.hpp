@@ -8,8 +8,8 @@
 
 namespace uvm {
 
-// Returns one entry for each device, or none without the setting. Logs a line for each device that
-// cannot be shared; its entry stays empty.
+// Returns one entry for each device, or no entries if the setting is off. Logs a line for each
+// device that cannot be shared, and leaves its entry empty.
 std::vector<sharing::SharedDevice> shared_devices(const Machine& machine);
 
 }  // namespace uvm

@@ -41,11 +41,10 @@ class SpillLimit {
   void set_find_sign(FindSign find_sign);
 
   // Called before a large request takes new pages. With the setting 1x, limits the device to its
-  // soft budget until end_growth(). Returns whether the caller must call is_search(), and
-  // begin_limit() if the program searches.
+  // soft budget until end_growth(). Returns whether the caller must call is_search() (without the
+  // state lock), and begin_limit() if the program searches.
   bool begin_growth(const LockedHeap& heap, const Request& request);
   static void begin_limit(const LockedHeap& heap, const Request& request);
-  // Called without the state lock.
   bool is_search() { return find_sign() == SearchSign::kSearches; }
   static void end_growth(const LockedHeap& heap, const Request& request) {
     if (request.facade != Facade::kDevice) return;
@@ -54,7 +53,7 @@ class SpillLimit {
 
   // Returns the slowdown from which a step counts as thrashing.
   double most_slowdown() const;
-  // Returns whether thrashing on the device ends in an out-of-memory error.
+  // Returns whether thrashing on the device must end in an out-of-memory error.
   bool ends_thrashing(int device);
   // Records that the program got an out-of-memory error on the device.
   void note_error(int device);
