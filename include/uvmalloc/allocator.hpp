@@ -1,18 +1,18 @@
 // The allocator behind three kinds of memory: host, pinned and device. It serves blocks of managed
-// memory from pools, which it keeps by memory kind, stream and size. Host blocks may be in ordinary
-// memory instead (Configuration::host_backing). It keeps a pair of storage records for each block,
+// memory from pools; each memory kind, device and stream has its own. Host blocks may be in
+// ordinary memory instead (Configuration::host_backing). It has two storage records for each block,
 // plans where pages should be, and fences freed blocks that streams still use.
 //
 // Thread-safe. If the thread's cache can serve an allocation or a free, no lock is taken and the
 // driver is not called. engine/engine.hpp lists the locks and the parts.
 //
 // When freed memory is used again:
-//  * Device memory: at once for requests of its own stream; for others after the work of every
-//    other stream that used it (record_use).
+//  * Device memory: at once for requests of its own stream; for requests of other streams after the
+//    work of every other stream that used it (record_use).
 //  * Host and pinned memory: after the work of every device stream that used it, even if the same
 //    caller requests it, because the host would write at once.
-//  * A block that has moved is free at the place where its pages are. The pool that owns it takes
-//    it back before it touches new pages.
+//  * A block that has moved is free at the place where its pages are. The pool that owns the block
+//    takes it back before touching new pages.
 // engine/escalation.hpp lists the steps for a request that finds no free block.
 #pragma once
 
@@ -50,7 +50,7 @@ class CachingManagedAllocator {
                           const Configuration& configuration, const std::string& figures_file = {});
 
   // Frees all spans, even those in use. The process-wide instance is never destroyed, because exit
-  // handlers may still free into it.
+  // handlers may still free its blocks.
   ~CachingManagedAllocator();
 
   CachingManagedAllocator(const CachingManagedAllocator&) = delete;
@@ -85,20 +85,20 @@ class CachingManagedAllocator {
   bool record_use(const void* address, const DeviceStream& stream);
 
   // Moves a block, or a part of it, without copying: adds an indirect record for the destination,
-  // advises whole segments, and prefetches on the I/O lane. Returns the record, which is valid
+  // advises whole segments, and prefetches on a stream of uvmalloc's own. Returns the record, valid
   // until release() or the block's free. Returns nullptr if `address` is in no live block, or if
   // the block already has kMostReferences records (RealStorage).
   //
-  // If the call waits, it throws as Streams::wait_for_uses(). Throws OutOfMemoryError if the
-  // device's limit has no room for the block, and std::bad_alloc if memory for the record runs out.
-  // After an error the block has not moved, but the stream that wrote it counts as a user.
+  // If the call waits, it may throw what Streams::wait_for_uses() throws. Throws OutOfMemoryError
+  // if the device's limit has no room for the block, and std::bad_alloc without memory for the
+  // record. After an error the block has not moved, but the stream that wrote it counts as a user.
   MovedStorage* move(void* address, const MoveRequest& move);
 
-  // Prefetches the 2 MiB pages that the range touches to `destination`. The block is not moved, and
-  // its uses stay. To a device: `stream` belongs to that device and waits for the prefetch. To the
-  // host: the prefetch waits for `stream`, which belongs to the device that uses the bytes. Returns
-  // false if the range is not inside one live block. Leaves out pages that are already there or
-  // find no room, and all pages if the policy sends no prefetches.
+  // Prefetches the 2 MiB pages that the range touches to `destination`. The block is not moved: it
+  // counts as used where it was. To a device: `stream` belongs to it and waits for the prefetch. To
+  // the host: the prefetch waits for `stream`, which belongs to the device that uses the bytes.
+  // Returns false if the range is not inside one live block. Leaves out pages that are already
+  // there or find no room, and all pages if the policy sends no prefetches.
   bool prefetch(const void* address, std::size_t size_bytes, Place destination, int stream_device,
                 StreamHandle stream);
 
@@ -106,9 +106,9 @@ class CachingManagedAllocator {
   // a place that keeps them mapped, and whether readers keep copies. The first two last until the
   // next advice or, for a page-granular block, the next move; a move does not end the third.
   //
-  // The advice splits the driver's range for good, so use it only for a few blocks that the program
-  // knows better. Unset it before the free, because the next user of the pages inherits it. Returns
-  // false if the address is in no live block, or the block covers no whole page.
+  // The advice splits the driver's range for good, so use it only for a few blocks whose use the
+  // program knows better. Unset it before the free, because the next user of the pages inherits it.
+  // Returns false if the address is in no live block, or the block covers no whole page.
   bool advise(const void* address, const WantedPlacement& wanted);
 
   // Removes one indirect record. If it was the block's last one, frees the block.
@@ -118,7 +118,7 @@ class CachingManagedAllocator {
   std::optional<BlockDescription> find(const void* address) const;
 
   // Gives all cached memory back: free pages to their spans, and empty spans to the driver. Spans
-  // discard free pages if the device can. Waits for blocks behind fences.
+  // discard free pages if the device can. Waits for the fences of freed blocks.
   void release_cached();
   // As release_cached(), for one memory kind.
   void release_cached_of(Facade facade);

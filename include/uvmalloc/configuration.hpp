@@ -74,7 +74,7 @@ struct Configuration {
   std::string exclude;                            // UVMALLOC_EXCLUDE
   CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
-  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; unset: what the host has
+  std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; unset: available memory
   std::optional<std::size_t> span_bytes;          // UVMALLOC_SPAN_SIZE; unset: by the device
   std::optional<std::size_t> thread_cache_bytes;  // UVMALLOC_THREAD_CACHE; unset: from the budget
   // After this many requests for large blocks from a pool, threads cache some large blocks. Unset:

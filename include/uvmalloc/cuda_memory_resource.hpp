@@ -1,6 +1,6 @@
 // Makes an allocator usable as a libcu++ resource (cuda::mr): memory of one memory kind for one
-// device, by stream. The host and devices can access the memory. The allocator must outlive the
-// resource. Thread-safe. Header only, for programs with CCCL 3.0 (CUDA 13.0) or later on their
+// device, allocated for a stream. The host and devices can access it. The allocator must outlive
+// the resource. Thread-safe. Header only, for programs with CCCL 3.0 (CUDA 13.0) or later on their
 // include path; uvmalloc itself does not need CCCL. The resource models
 //   CCCL 3.0   cuda::mr::async_resource_with, if the program defines
 //              LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
@@ -44,7 +44,7 @@ class CudaMemoryResource {
                                         stream.get());
   }
 
-  // Frees the block; nullptr is ignored. Its memory is used again after present work on `stream`.
+  // Frees the block; ignores nullptr. Its memory is not used before present work on `stream` ends.
   // If `address` is not the start of a live block, nothing is freed and one line is logged.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {

@@ -21,7 +21,7 @@ namespace uvm {
 using StreamHandle = void*;
 using EventHandle = void*;
 
-// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. It names another stream in each thread.
+// The same value in CUDA (CU_STREAM_PER_THREAD) and HIP. Names a different stream in each thread.
 inline const StreamHandle kPerThreadStream = reinterpret_cast<StreamHandle>(2);
 
 enum class RuntimeError : std::uint8_t {
@@ -43,8 +43,8 @@ std::uint64_t this_thread_number();
 struct DeviceStream {
   int device = -1;
   StreamHandle handle = nullptr;
-  // The thread of a per-thread stream, or 0 for a stream of all threads. From kFirstGone on it
-  // marks a destroyed stream, and distinguishes it from other streams with the same handle.
+  // The thread of a per-thread stream, or 0 for a stream of all threads. Values from kFirstGone on
+  // mark destroyed streams, and distinguish them from other streams with the same handle.
   std::uint64_t thread = 0;
   static constexpr std::uint64_t kFirstGone = std::uint64_t{1} << 63;
 
@@ -134,13 +134,13 @@ class DeviceRuntime {
   // Returns kNoDevice if the device does not exist.
   virtual RuntimeStatus describe(int device, DeviceDescription* out) const = 0;
   virtual RuntimeStatus memory_figures(int device, MemoryFigures* out) const = 0;
-  // Whether pages reach the device faster from `peer` than from the host: each device can access
-  // the memory of the other over a link that is not the host's bus. False if unknown.
+  // Whether pages reach the device faster from `peer` than from the host, because the two devices
+  // can access each other's memory over a link that is not the host's bus. False if unknown.
   virtual RuntimeStatus has_fast_link(int /*device*/, int /*peer*/, bool* out) const {
     *out = false;
     return {};
   }
-  // Whether the device accepts work without a new context: always, if the runtime has no contexts.
+  // Whether the device accepts work without a new context. Always true if the runtime has none.
   virtual bool has_context(int /*device*/) const { return true; }
   // lose_context() is called when the program has destroyed the context of the device, with all
   // memory, streams and events in it. Until renew_context(), calls for the device do not reach the
@@ -150,9 +150,9 @@ class DeviceRuntime {
   virtual RuntimeStatus pointer_attributes(const void* address, PointerAttributes* out) const = 0;
 
   // Allocates `size_bytes` bytes of managed memory, attached to all devices. It is made and freed
-  // in the context of `device`, so that a free on a thread without a context makes no other.
-  // Contents are undefined. A free may wait for the device. Neither call disturbs a capture of any
-  // thread; during one, a driver may refuse allocation and advice with kCapture.
+  // in the context of `device`, so that a free on a thread without a context does not create a
+  // second context. Contents are undefined. A free may wait for the device. Neither call disturbs a
+  // capture of any thread; during a capture, a driver may refuse allocation and advice (kCapture).
   virtual RuntimeStatus allocate_managed(int device, std::size_t size_bytes, void** out) const = 0;
   virtual RuntimeStatus free_managed(int device, void* address) const = 0;
   // Promises, for a whole managed allocation, that the host reads results of kernels of `device`
@@ -212,7 +212,7 @@ class DeviceRuntime {
   }
   virtual RuntimeStatus synchronize_device(int device) const = 0;
 
-  // A clock that runs while devices work; only differences matter. Tests use their own clock.
+  // A clock that runs while devices work. Only differences of its times matter. Tests replace it.
   virtual std::chrono::nanoseconds now() const {
     return std::chrono::steady_clock::now().time_since_epoch();
   }

@@ -8,7 +8,8 @@
 namespace uvm {
 
 // Thrown if the budget has no room, or the driver refuses memory, after all cached memory was given
-// back. Blocks in use are not affected. what() says who holds what and which setting changes that.
+// back. Blocks in use are not affected. what() says who holds how much, and what setting allows
+// more.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   OutOfMemoryError(std::size_t requested_bytes, std::string message, bool is_beyond_limit = false)
@@ -17,7 +18,7 @@ class OutOfMemoryError : public std::bad_alloc {
         is_beyond_limit_(is_beyond_limit) {}
   const char* what() const noexcept override { return message_.c_str(); }
   std::size_t requested_bytes() const { return requested_bytes_; }
-  // True if a limit of this allocator, such as the budget, refused the request; false: the driver.
+  // True: a limit of this allocator, such as the budget, refused the request; false: the driver.
   bool is_beyond_limit() const { return is_beyond_limit_; }
 
  private:

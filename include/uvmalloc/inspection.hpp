@@ -35,9 +35,9 @@ class Inspection {
  public:
   explicit Inspection(Engine& engine) : engine_(&engine) {}
 
-  // Returns, for each place, the bytes of the 2 MiB pages that the range touches, as hints and
-  // moves have left them. Page faults are not seen. Places without bytes are left out. The range is
-  // cut to the block that holds `address`. Returns an empty map if the address is in no block.
+  // Returns how many bytes of the 2 MiB pages that the range touches are at each place after the
+  // hints and moves so far; page faults are not seen. Leaves out places without bytes. Cuts the
+  // range to the block that holds `address`. Returns an empty map if there is no such block.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
 
   // As residency(), but as the driver reports it now, in parts of 64 KiB. Throws
@@ -49,7 +49,7 @@ class Inspection {
   DeviceResidency device_residency(int device) const;
 
   // Whether `address` is in memory that this allocator has from the driver, used or not. Do not let
-  // the driver free such an address, because it would free all blocks of its allocation.
+  // the driver free such an address, because all blocks in the same span would be freed with it.
   bool has_taken(const void* address) const;
 
   // Returns the figures that the report shows.
@@ -64,7 +64,7 @@ class Inspection {
   const HintCounters& hints() const;
   const std::vector<DeviceDescription>& devices() const;
   const DeviceRuntime& runtime() const;
-  // The number of calls of each DeviceRuntime method so far, if there were any.
+  // The number of calls of each DeviceRuntime method so far. Leaves out methods without calls.
   std::map<std::string, std::uint64_t> runtime_calls() const;
   const Configuration& configuration() const;
   // Returns kManaged or kOrdinary.

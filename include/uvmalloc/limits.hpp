@@ -16,7 +16,7 @@ class Limits {
   explicit Limits(Engine& engine) : engine_(&engine) {}
 
   // Limits the bytes of device memory in pools of that device. SIZE_MAX: only the budget applies.
-  // The default is Configuration::device_budget_bytes. Memory above a lowered limit stays.
+  // The default is Configuration::device_budget_bytes. Lowering the limit frees no memory.
   void set_device_limit(int device, std::size_t most_bytes);
   // Returns the most bytes that this process may use at a time.
   std::size_t budget_bytes() const;
@@ -33,8 +33,8 @@ class Limits {
   // as long as one of them frees something. A request larger than the budget or the device's limit
   // calls none, since freeing cannot help it.
   //
-  // A callback may allocate: meanwhile its thread calls no callback of this allocator. Several
-  // threads may call a callback at the same time. The exceptions of a callback leave the request.
+  // A callback may allocate; its own requests call no callback of this allocator. Several threads
+  // may call a callback at the same time. Exceptions of a callback reach the caller of the request.
   using PressureCallback = std::function<bool()>;
   void add_pressure_callback(PressureCallback callback);
 

@@ -1,4 +1,4 @@
-// The level of lines on stderr. Not in log.hpp: public headers need no formatting library.
+// The level of lines on stderr. Not in log.hpp, so that public headers need no formatting library.
 #pragma once
 
 namespace uvm {

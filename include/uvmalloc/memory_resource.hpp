@@ -1,8 +1,8 @@
 // Makes an allocator usable as a std::pmr::memory_resource: memory of one memory kind for one
 // device and one stream. The allocator must outlive the resource. Thread-safe. Facade::kHost suits
 // containers that the host fills and devices read. With Facade::kDevice the next request on the
-// stream uses freed memory at once. So record the uses of other streams (record_use), and wait for
-// the stream before the host reads or writes.
+// stream may use freed memory at once. So record the uses of other streams (record_use), and wait
+// for the stream before the host reads or writes.
 //
 // Each allocation is a block of at least 512 bytes. A container with a node for each element (map,
 // list, unordered_map) needs a std::pmr pool resource in front. This resource has no pool, because
@@ -33,8 +33,8 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) override;
   // If the address is not the start of a live block, nothing is freed and one line is logged.
   void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment_bytes) override;
-  // Resources are equal if they have the same allocator, memory kind, device and stream. Freeing
-  // would need less, but a container must not take over memory that was allocated for another use.
+  // Resources are equal if they have the same allocator, memory kind, device and stream. Only the
+  // allocator matters to a free, but a container must not take over memory meant for another use.
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 
   CachingManagedAllocator* allocator_;
@@ -43,8 +43,8 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream_;
 };
 
-// Frees the block that starts at `address`, as CachingManagedAllocator::free(), for resources,
-// because deallocate() returns no result. Also logs if the address is not the allocator's.
+// Frees the block that starts at `address`, as CachingManagedAllocator::free(). Also logs if the
+// address is not the allocator's, because a resource's deallocate() returns no result.
 void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept;
 // As free_or_log(), but the memory is not used again before the present work on `stream` of
 // `device` is over. Waits for the stream if memory to record its use runs out.

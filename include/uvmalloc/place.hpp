@@ -1,5 +1,5 @@
 // A place for bytes: host memory or a device. Code outside hints/ and runtime/ only compares
-// places, and must not assume that these two kinds are all.
+// places, and must not assume that there is no third kind.
 #pragma once
 
 #include <compare>

@@ -29,7 +29,7 @@ constexpr bool sends_hints(Policy policy) {
   return policy != Policy::kDriver && policy != Policy::kOff;
 }
 
-// Sets the policy of calls of this thread; nullopt: that of the planner. Returns the previous one.
+// Sets the policy for this thread's calls; nullopt: the planner's policy. Returns the former value.
 std::optional<Policy> set_thread_policy(std::optional<Policy> policy);
 
 }  // namespace uvm

@@ -17,7 +17,7 @@ class PrivatePools {
   explicit PrivatePools(Engine& engine) : engine_(&engine) {}
 
   // Opens the private pool `id` (not 0). Until end(), it serves all device requests on streams for
-  // which `routed` returns true, and no others. Of several open pools, the last one opened serves.
+  // which `routed` returns true, and no others. If several pools match, the last one opened serves.
   //
   // While a capturing pool is open, no thread waits for work, queries it, or gives memory to the
   // driver. Fences are recorded when the last capture has ended.
@@ -26,11 +26,11 @@ class PrivatePools {
   // memory until release() was called as often as begin() and retain(). Throws
   // std::invalid_argument if `id` is 0 or the device does not exist.
   using StreamFilter = std::function<bool(StreamHandle)>;
-  // Returns the number of the scope, which is not 0.
+  // Returns the scope's number, never 0.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
   // Ends the scope with that number (0: the innermost). Returns false if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope = 0);
-  // Removes a user; with the last one, open scopes end. Returns false if the pool does not exist.
+  // Removes a user; removing the last one ends the open scopes. Returns false if there is no pool.
   bool release(int device, std::uint64_t id);
   // Adds a user without opening the pool; makes the pool if it does not exist. Throws as begin().
   void retain(int device, std::uint64_t id);
@@ -41,8 +41,8 @@ class PrivatePools {
 
   // Returns the pool's live blocks, by address.
   std::vector<PrivateBlock> blocks(int device, std::uint64_t id) const;
-  // Makes exactly these blocks the live ones of the pool, at their addresses: frees all others, and
-  // allocates those that are missing. Contents stay. Waits for streams that use the freed blocks.
+  // Makes exactly these blocks live in the pool, at their addresses: frees all other blocks, and
+  // allocates the missing ones. Changes no contents. Waits for streams that use the freed blocks.
   // No other thread may use the pool meanwhile. Throws std::invalid_argument, with some blocks
   // done, if a block is not free at its address, and std::logic_error during a capture.
   void restore(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);

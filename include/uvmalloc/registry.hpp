@@ -15,7 +15,7 @@
 
 namespace uvm {
 
-// Makes a runtime, or returns nullptr without such a device and stores why in `*reason` (one line).
+// Makes a runtime. If there is no such device, returns nullptr and sets `*reason` to one line.
 using RuntimeFactory = std::function<std::unique_ptr<DeviceRuntime>(std::string* reason)>;
 
 // Queries about a runtime before it is opened. They are called often and initialise nothing.

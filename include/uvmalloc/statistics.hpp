@@ -35,10 +35,10 @@ struct Gauge {
 
 // Figures of the blocks of one memory kind, device and size class.
 struct ClassStatistics {
-  Gauge allocations;      // blocks with callers
+  Gauge allocations;      // live blocks
   Gauge allocated_bytes;  // as rounded
   Gauge requested_bytes;  // before rounding
-  Gauge active_blocks;    // blocks with callers, and freed blocks behind a fence
+  Gauge active_blocks;    // live blocks, and freed blocks that wait for a fence
   Gauge active_bytes;
   Gauge active_requested_bytes;  // before rounding
   Gauge segments;                // 2 MiB pages in pools, with or without blocks
@@ -90,7 +90,7 @@ struct MoveStatistics {
   std::uint64_t total() const { return host_to_device + device_to_host + device_to_device; }
 };
 
-// CPU tensors from the C library's memory that their first move copied into managed memory.
+// CPU tensors in malloc's memory whose first move copied them into managed memory.
 struct ConversionStatistics {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
@@ -158,7 +158,7 @@ struct ForkStatistics {
   std::uint64_t forks = 0;         // forks with live host blocks
   std::uint64_t copied_bytes = 0;  // bytes newly written for a child
   std::uint64_t shared_bytes = 0;  // bytes unchanged since the copy for an earlier child
-  std::uint64_t without_copy = 0;  // forks without a copy: beyond the limit, or it failed
+  std::uint64_t without_copy = 0;  // forks without a copy, because of the limit or a failure
   std::chrono::nanoseconds time{0};
 };
 
@@ -181,7 +181,7 @@ struct Totals {
 
 struct Statistics : Totals {
   std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
-  // [facade][device][class]. The last class stands for all together and has its own peaks.
+  // [facade][device][class]. The last class: all classes together, with peaks of their own.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;
   std::vector<PrivatePoolStatistics> private_pools;
@@ -194,8 +194,8 @@ struct Statistics : Totals {
   std::uint64_t thread_cached_bytes = 0;
   std::uint64_t free_bytes = 0;          // in pools, free for requests of their streams
   std::uint64_t largest_free_bytes = 0;  // the size of the largest free block
-  // The part of touched_bytes in unused whole pages: in no block of a caller or of a thread's
-  // cache, and in no block behind a fence.
+  // The part of touched_bytes in whole pages that are in no live block, no block of a thread's
+  // cache, and no block that waits for a fence.
   std::uint64_t touched_not_used_bytes = 0;
   std::uint64_t metadata_bytes = 0;  // records and tables of the allocator, in ordinary memory
   std::size_t budget_bytes = 0;

@@ -1,5 +1,5 @@
-// Tells the allocator about the streams of a program: which streams use a block, when they end, and
-// when they are captured. Thread-safe. Functions throw std::out_of_range if the device does not
+// Tells the allocator about the streams of a program: which streams use a block, and when a stream
+// is captured or destroyed. Thread-safe. Functions throw std::out_of_range if the device does not
 // exist, unless they are noexcept or say otherwise.
 #pragma once
 
@@ -16,7 +16,8 @@ class Streams {
   // As the allocator's record_use(), for all streams of the device on which memory was requested.
   bool record_use_of_all(const void* address, int device);
 
-  // Returns the streams that work on the live block at `address`, its own included; else none.
+  // Returns the streams that work on the live block at `address`, the block's own included; none if
+  // there is no such block.
   std::vector<DeviceStream> uses_of(const void* address) const;
 
   // Waits until no recorded stream works on the block. Call this before the host writes to it in
@@ -25,12 +26,13 @@ class Streams {
 
   // Call this before the stream is destroyed; the stream must get no more work. Another stream may
   // later get the same handle, and its work is not ordered after the work of this stream. The next
-  // new stream takes over the memory cached for this stream, and starts after its present work.
+  // new stream takes over the memory cached for this stream, and waits for this stream's present
+  // work.
   //
-  // If the stream is being captured, its present work cannot be ordered. Then the allocator waits
-  // for the device before it reuses that memory, or blocks of other streams that this stream worked
-  // on. If private pools hold memory of the stream, the function waits for the device at once; if
-  // that is impossible, the memory stays unused until those pools are released.
+  // If the stream is being captured, no stream can wait for its present work. Then the allocator
+  // waits for the device before it reuses that memory, or blocks of other streams that this stream
+  // worked on. If private pools hold memory of the stream, the function waits for the device at
+  // once; if that is impossible, the memory stays unused until those pools are released.
   void forget(int device, StreamHandle stream);
 
   // Call begin_capture() before the call that begins a capture of the stream, on the same thread.
@@ -43,17 +45,17 @@ class Streams {
   // device that does not exist has none.
   std::vector<DeviceStream> of(int device) const;
 
-  // Waits until no thread of the allocator calls the device. Call it before the context ends.
+  // Waits until no thread of the allocator calls the device. Call this before its context ends.
   void finish_prefetches() noexcept;
 
   // Call this right after the program has destroyed the device's context, and with it all memory,
-  // streams and events there (cudaDeviceReset). Ends the blocks of that memory and returns their
-  // addresses, which must not be freed again. Blocks in ordinary memory stay. Other threads must
-  // not use the device during the call, as during the reset itself.
+  // streams and events there (cudaDeviceReset). Frees the live blocks in that memory and returns
+  // their addresses, which must not be freed again. Blocks in ordinary memory stay live. Other
+  // threads must not use the device during the call, as during the reset itself.
   std::vector<void*> forget_device(int device);
 
-  // Waits for all work of the device. Returns false if work may still be in flight, because the
-  // device fails or a stream is being captured: waiting would invalidate the capture.
+  // Waits for all work of the device. Returns false if work may still be in flight: if the device
+  // fails, or if a stream is being captured, because waiting would invalidate the capture.
   bool wait_for_device(int device);
 
  private:

@@ -31,7 +31,7 @@ struct BlockDescription {
 };
 
 struct MoveRequest {
-  Place source;  // of the use that moves: a block may be used at several places
+  Place source;  // the place of the use that moves; a block may be used at several places
   Place destination;
   int stream_device = 0;  // the device of `stream`
   // To a device: the stream that will use the bytes. To the host: the stream that wrote them.
@@ -54,7 +54,7 @@ struct TracedRange {
   int access = 0;  // 1: read, 2: written, 3: both
 };
 
-// Signs that a program searches for the largest batch, which it does by running out of memory.
+// Signs that a program searches for the largest batch, by trying batches until memory runs out.
 enum class SearchSign : std::uint8_t {
   kNone,
   kCatchesErrors,  // a running function handles out-of-memory errors

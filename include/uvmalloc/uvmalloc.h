@@ -1,5 +1,6 @@
 /* uvmalloc for C, and for all languages that can call C: one caching allocator for host, pinned and
- * device memory, based on unified memory. The same in libuvmalloc.so and libuvmalloc.a. C11 or C++.
+ * device memory, based on unified memory. libuvmalloc.so and libuvmalloc.a both have it. C11 or
+ * C++.
  *
  * Allocators. A handle stands for one allocator with its own cache, budget and statistics.
  * uvmalloc_create() makes one. uvmalloc_process_allocator() returns the one that serves this
@@ -124,7 +125,7 @@ typedef struct uvmalloc_options {
   uint64_t span_bytes;    /* reserved from the driver at a time, in 2 MiB pages; 0: by the device */
   uint64_t device_budget_bytes; /* as uvmalloc_set_device_limit() of each device, at least 2 MiB; 0:
                                    no limit */
-  double decay_seconds; /* half-life of idle cached memory: in each, half of it goes back to the
+  double decay_seconds; /* in each such half-life, half of the idle cached memory returns to the
                            driver; 0: it stays until it is needed elsewhere or released */
 } uvmalloc_options;
 
@@ -168,7 +169,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVM
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
 /* Limits the bytes of 2 MiB pages that hold device memory of `device`, cached blocks included;
- * UINT64_MAX: only the budget applies. Memory above a lowered limit stays. Requests beyond the
+ * UINT64_MAX: only the budget applies. Lowering the limit frees no memory. Requests beyond the
  * limit: UVMALLOC_ERROR_OUT_OF_MEMORY. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                                        uint64_t most_bytes) UVMALLOC_NOEXCEPT;
@@ -178,13 +179,13 @@ UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* alloc
  * freed anything (0: no).
  *
  * Callbacks are called one by one, in the order in which they were added, before cached memory goes
- * back to the driver. The request is retried after each callback that freed something. They are
+ * back to the driver. The request is retried after each callback that freed something. All are
  * called again as long as one of them frees something and the request still fails. A request larger
  * than the budget or the device's limit calls none, since freeing cannot help it.
  *
  * A callback runs on the thread of the request, without locks, and may call any function of this
- * interface. It may allocate: meanwhile its thread calls no callback of this allocator. Several
- * threads may call a callback at the same time. A callback cannot be removed.
+ * interface. It may allocate; its own requests call no callback of this allocator. Several threads
+ * may call a callback at the same time. A callback cannot be removed.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer other than `argument` is NULL. */
 typedef int (*uvmalloc_pressure_callback)(void* argument);
 UVMALLOC_API uvmalloc_status uvmalloc_add_pressure_callback(uvmalloc_allocator* allocator,
@@ -223,8 +224,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_allocate(uvmalloc_allocator* allocator, in
 UVMALLOC_API uvmalloc_status uvmalloc_free(uvmalloc_allocator* allocator,
                                            void* address) UVMALLOC_NOEXCEPT;
 
-/* Records that `stream` of `device` works on the block that holds `address`. After its free, the
- * block is not used again before the work then on the stream is over. UVMALLOC_ERROR_NOT_OURS: the
+/* Records that `stream` of `device` works on the block that holds `address`. A freed block is not
+ * used again before the work that the stream had at the free is over. UVMALLOC_ERROR_NOT_OURS: the
  * address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, const void* address,
                                                  int device,
@@ -258,7 +259,7 @@ typedef enum uvmalloc_launch {
 /* As uvmalloc_note_use(), for all `count` ranges of one kernel, or of all kernels of a graph in
  * their order. `launch` is a uvmalloc_launch. Each range must be inside one block. Ranges may
  * overlap, and `count` may be 0. `stream` belongs to the device that uses the block of the first
- * range; the other blocks are in use there too.
+ * range, and that device uses the other blocks too.
  *
  * Call this on the launching thread, before each launch. While a graph is captured, the call does
  * nothing, because nothing is launched. UVMALLOC_ERROR_INVALID_ARGUMENT: also if `uses` is NULL and
@@ -273,10 +274,10 @@ UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocato
     UVMALLOC_NOEXCEPT;
 
 /* Call this before `stream` of `device` is destroyed; the stream must get no more work. The next
- * new stream takes over the memory cached for it, and starts after its present work. While a stream
- * is being captured, that order is not possible. Then the allocator waits for the device before it
- * reuses that memory, or blocks of other streams that this stream worked on. Not needed if the
- * library is preloaded. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
+ * new stream takes over the memory cached for `stream`, and waits for its present work. If `stream`
+ * is being captured, no stream can wait for it. Then the allocator waits for the device before it
+ * reuses that memory, or blocks of other streams that `stream` worked on. Not needed if the library
+ * is preloaded. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                                     uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
@@ -294,7 +295,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocato
  * bytes. For a move to the host, `stream` belongs to the device where the block is, and wrote the
  * bytes. In both cases `stream` counts as recorded. With `wait`, a call for a move to the host
  * returns when all recorded streams have finished with the block, so that the host may read.
- * Without `wait`, the pages follow when the stream has finished.
+ * Without `wait`, the pages move when the stream has finished.
  *
  * Errors. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. UVMALLOC_ERROR_NO_DEVICE: the
  * destination does not exist. UVMALLOC_ERROR_OUT_OF_MEMORY: the device's limit has no room for the
@@ -318,7 +319,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) UVMAL
 typedef struct uvmalloc_block {
   size_t struct_bytes;
   void* base;
-  uint64_t size_bytes; /* requested_bytes, rounded up, and a remainder too small for other blocks */
+  uint64_t size_bytes; /* requested_bytes, rounded up, plus a remainder too small for a block */
   uint64_t requested_bytes;
   int32_t facade; /* a uvmalloc_facade */
   int32_t device;
@@ -385,7 +386,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* a
 UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Begins a trace of everything that the allocator does (docs/trace.md) in `file`, which is
- * overwritten. "%p" in the name stands for the process number. Live blocks come first.
+ * overwritten. "%p" in the name stands for the process number. The trace lists live blocks first.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL. UVMALLOC_ERROR_NOT_USABLE: the file cannot be
  * written, a trace is already being written, or this is a forked child. */
 UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
@@ -437,7 +438,7 @@ UVMALLOC_API void uvmalloc_trace_kernel(int device, const void* stream, uint64_t
                                         const uvmalloc_trace_range* ranges,
                                         size_t range_count) UVMALLOC_NOEXCEPT;
 
-/* Records in the same trace how the program orders its work. `order` says what happens. -1: the
+/* Records in that trace how the program orders its work. `order` says what happens. -1: the
  * event `signal` is recorded on the stream. 0: the stream waits for the event. 1, 2, 3: the host
  * waits for the event, the stream, the device. */
 UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const void* signal,
@@ -448,14 +449,14 @@ UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const voi
 UVMALLOC_API int uvmalloc_set_host_managed(int managed) UVMALLOC_NOEXCEPT;
 
 /* The switch of RFC-0023. Returns 1 if unified memory is enabled for the framework in this process:
- * PyTorch with its plugin, and a device that can use managed memory. Returns 0 if it is switched
- * off or not usable here, or in a forked child. Same as torch.cuda.get_enabled_uvm(). Initialises
- * nothing: before the program has initialised the driver, 1 if the machine has a driver. */
+ * PyTorch with its plugin, and a device that can use managed memory. Returns 0 if unified memory is
+ * switched off or not usable here, or in a forked child. Same as torch.cuda.get_enabled_uvm().
+ * Initialises nothing: until the program has initialised the driver, 1 if the machine has one. */
 UVMALLOC_API int uvmalloc_is_enabled(void) UVMALLOC_NOEXCEPT;
 
 /* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives
  * the same memory (1) or behaves like a copy (0). UVMALLOC_MOVE sets the initial value. The two
- * setters return the previous value. The last function sets it only for this thread: a 1 there
+ * setters return the previous value. The last function sets the value of this thread only: 1
  * overrides the value of the process. */
 UVMALLOC_API int uvmalloc_set_move_on_copy(int on) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_move_on_copy(void) UVMALLOC_NOEXCEPT;

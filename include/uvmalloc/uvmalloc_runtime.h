@@ -43,7 +43,7 @@ extern "C" {
 typedef enum uvmalloc_runtime_error {
   UVMALLOC_RUNTIME_OK = 0,
   UVMALLOC_RUNTIME_NOT_READY = 1,     /* a stream or event has pending work; this is no failure */
-  UVMALLOC_RUNTIME_OUT_OF_MEMORY = 2, /* the machine's memory is exhausted; no other failure */
+  UVMALLOC_RUNTIME_OUT_OF_MEMORY = 2, /* only if the machine's memory is exhausted */
   UVMALLOC_RUNTIME_NOT_SUPPORTED = 3, /* this device or driver cannot do it */
   UVMALLOC_RUNTIME_INVALID_VALUE = 4, /* an argument is wrong */
   UVMALLOC_RUNTIME_NO_DEVICE = 5,     /* the device does not exist, or the machine has none */
@@ -122,7 +122,7 @@ typedef struct uvmalloc_runtime_operations {
   int (*copy)(void* context, int device, void* destination, const void* source, size_t size_bytes,
               void* stream);
 
-  /* Streams without an implicit order with the default stream. Destroyed ones finish their work. */
+  /* Streams with no implicit order with the default stream. A destroyed one completes its work. */
   int (*create_stream)(void* context, int device, void** out);
   int (*destroy_stream)(void* context, int device, void* stream);
   int (*synchronize_stream)(void* context, int device, void* stream);
@@ -183,8 +183,8 @@ typedef struct uvmalloc_runtime_registration {
 } uvmalloc_runtime_registration;
 
 /* The one function that a runtime's shared object exports. `newest_version` is the newest version
- * that the calling uvmalloc knows. A runtime that also knows older versions may return a table of
- * that version. Must not return NULL. The object is never unloaded. */
+ * that the calling uvmalloc knows. A runtime for a newer uvmalloc may return a table of this older
+ * version. Must not return NULL. The object is never unloaded. */
 #define UVMALLOC_RUNTIME_EXPORT __attribute__((visibility("default")))
 UVMALLOC_RUNTIME_EXPORT const uvmalloc_runtime_registration* uvmalloc_runtime(
     uint32_t newest_version);

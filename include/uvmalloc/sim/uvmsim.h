@@ -54,7 +54,7 @@ int uvmsim_set_capacity(int device, size_t bytes);
 /* Gets a device's bytes in use: unevictable allocations, and 2 MiB chunks of managed memory. */
 int uvmsim_used(int device, size_t* out_unevictable_bytes, size_t* out_managed_bytes);
 
-/* Get and reset the peak of the bytes in use, which is since the start or the last reset. */
+/* Get and reset the peak of the bytes in use since the start or the last reset. */
 int uvmsim_peak_used(int device, size_t* out_bytes);
 int uvmsim_reset_peak_used(int device);
 
@@ -92,8 +92,8 @@ enum {
   UVMSIM_FLOAT8 = 4
 };
 
-/* Returns the virtual nanoseconds of a kernel by the machine's cost model: its launch, and moving
- * `bytes` in device memory or `operations`, whichever is longer. 0 for an unknown type. */
+/* Returns the virtual nanoseconds of a kernel by the machine's cost model: its launch, plus moving
+ * `bytes` in device memory or computing `operations`, whichever is longer. 0: unknown type. */
 uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type);
 
 /* The operations that a kernel computes. */
@@ -114,12 +114,12 @@ int uvmsim_launch_arithmetic(int device, void* stream, const uvmsim_access* acce
 
 /* As uvmsim_kernel, for a kernel that may become part of a graph. `run(context)` does its work on
  * the device views and returns 0, or another value if it failed. It is called once, before this
- * function returns. If the stream is being captured, it is called instead at each launch of a graph
+ * function returns. But if the stream is being captured, `run` is called at each launch of a graph
  * that holds the kernel, on the launching thread, after the ranges have been touched.
  *
  * `release(context)` is called once, when the kernel can no longer run, even if this function
  * fails. No lock is held during either call. uvmsim_kernel itself returns UVMSIM_ERROR_CAPTURE on a
- * stream that is being captured, because the graph would not contain the work of its caller. */
+ * stream that is being captured, because no graph could contain the work that its caller does. */
 int uvmsim_launch(int device, void* stream, const uvmsim_access* accesses, size_t count,
                   uint64_t duration_ns, int (*run)(void* context), void (*release)(void* context),
                   void* context);
@@ -145,7 +145,7 @@ int uvmsim_kernels_launch(const char* symbol, int device, void* stream, const uv
 
 /* The library may export this function too. It writes the sizes of the kernel's parameters in
  * bytes, in order and at most `capacity` of them. It returns their number, or -1 for an unknown
- * kernel. cuFuncGetParamInfo and the arguments of nodes of captured graphs need it. */
+ * kernel. Needed for cuFuncGetParamInfo and for the arguments of nodes of captured graphs. */
 int uvmsim_kernels_parameters(const char* symbol, size_t* sizes_bytes, size_t capacity);
 
 /* ---- residency */
@@ -184,7 +184,7 @@ typedef struct {
   uint64_t faults_device; /* faults that the driver served; pages that come along raise none */
   uint64_t speculative_pages_device; /* 4 KiB pages that came along with faulted pages */
   uint64_t throttles_device;         /* times that a device slept because pages thrash */
-  uint64_t pinned_pages_device; /* 4 KiB pages used in place because they thrash, at each use */
+  uint64_t pinned_pages_device; /* 4 KiB pages used in place because they thrash, for each use */
 } uvmsim_counters;
 
 void uvmsim_get_counters(uvmsim_counters* out);
