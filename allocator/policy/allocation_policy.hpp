@@ -22,22 +22,22 @@ inline constexpr std::size_t kSmallBytes = 4 * kKiB;
 // From this size on, threads seldom cache blocks, because a cached block cannot be joined with its
 // neighbours. Benchmark key: touched_over_live after 1,000 more steps.
 inline constexpr std::size_t kLargeBytes = 64 * kKiB;
-// From this size on, host blocks get whole 2 MiB pages, so that each can be moved and advised
+// From this size on, host blocks get whole 2 MiB pages, so that each block can be moved and advised
 // alone. Benchmark key: prefetches_per_move.
 inline constexpr std::size_t kPageGranularBytes = kMiB;
 
 // ---- Choosing and splitting free blocks (touched_over_live, touched_over_live_mean)
 
 // When a free block is split, a remainder below 1/kRequestsPerRest of the request and below
-// kMostRestBytes stays with the block. Few requests would fit into such a remainder, and it would
-// keep its neighbours apart until both are free.
+// kMostRestBytes stays with the block. Few requests would fit into such a remainder, and as a
+// separate block it would divide its neighbours until both are free.
 inline constexpr std::size_t kRequestsPerRest = 32;
 inline constexpr std::size_t kMostRestBytes = kPageBytes / 4;
 // Free blocks are kept in bins by size, kBinsOfOctave for each power of two. Blocks in the next
-// kCloseBins bins above a request, which are up to half too large, count as close fits.
+// kCloseBins bins above a request (up to 50 % larger) count as close fits.
 inline constexpr std::size_t kBinsOfOctave = 8;
 inline constexpr std::size_t kCloseBins = 4;
-// An aligned request tries this number of free blocks, then takes one that fits at any address.
+// An aligned request tries this number of free blocks, then takes one large enough at any address.
 inline constexpr int kTriesForAligned = 16;
 // Placement conserves pages once more than 1/kConserveFromParts of the budget, or of the device's
 // limit, is in use. Benchmark key: least_budget_mean. See
@@ -46,14 +46,14 @@ inline constexpr std::size_t kConserveFromParts = 2;
 
 // ---- Thread caches (pair_ns, replay_ns)
 
-// A thread caches at most 1/kThreadCacheParts of the budget, or 64 MiB if more, for one stream.
+// A thread caches for a stream at most 1/kThreadCacheParts of the budget, or 64 MiB if larger.
 inline constexpr std::size_t kThreadCacheParts = 8;
 inline constexpr std::size_t kLeastThreadCacheBytes = 64 * kMiB;
 // The most blocks in a bin, and the most bytes in a bin of small objects. An optimizer frees
 // hundreds of its smallest blocks in each step and requests as many in the next.
 inline constexpr std::uint32_t kBinBlocks = 64;
 inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
-// The number of small objects that leave a full bin together.
+// The number of small objects that a full bin gives back at once.
 inline constexpr std::uint32_t kFlushedBlocks = 32;
 
 // ---- Large blocks in thread caches (two_thread_scaling;
@@ -84,31 +84,31 @@ inline constexpr std::size_t kRefillBytes = 16 * kKiB;
 inline constexpr std::size_t kRefillBlocks = 16;
 // The most small objects that one call returns to an arena.
 inline constexpr std::size_t kReturnedBlocks = 64;
-// The number of retries if a page is free, but other threads take all segments that are made of it.
+// The number of retries if a page is free, but other threads take all segments cut from that page.
 inline constexpr unsigned kSmallRetries = 56;
 
 // ---- Spans (least_budget_mean, steady_driver_calls)
 
-// If the pages of a span can go back one by one, the span may be as large as the budget. An unused
-// part costs only address space, and free blocks of two spans are never joined.
+// If pages of a span can be returned one by one, the span may be as large as the budget. Its unused
+// part costs only address space, while blocks of two smaller spans could never be joined.
 inline constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
-// Other spans stay small, because one live block keeps all pages of its span. Their size is
-// kLeastSpanBytes, and on a device at least kRequestsPerSpan times the request that needs the span.
+// Other spans stay small, because one live block prevents the return of a whole span. Their size is
+// kLeastSpanBytes, on a device at least kRequestsPerSpan times the request that needs the span.
 inline constexpr std::size_t kLeastSpanBytes = 32 * kMiB;
 inline constexpr std::size_t kRequestsPerSpan = 8;
 // A search compares this number of free runs and takes the best. If none of them fits, it takes the
 // first later run that fits.
 inline constexpr std::size_t kComparedRuns = 64;
-// Before a new host span is made, idle host spans go back if they hold more than kLeastSurplusBytes
-// and more than 1/kSurplusParts of the bytes in use. A C library gives such memory back at once.
-// Benchmark key: resident_over_stock.
+// Before a new host span is made, idle host spans are returned if together they hold more than
+// kLeastSurplusBytes and more than 1/kSurplusParts of the bytes in use. A C library returns such
+// memory at once. Benchmark key: resident_over_stock.
 inline constexpr std::size_t kLeastSurplusBytes = 64 * kMiB;
 inline constexpr std::size_t kSurplusParts = 4;
 
 // ---- Budget
 
-// Memory that stays free unless UVMALLOC_RESERVE is set: this part (1/16, 1/64) of all memory, at
-// most 512 MiB. On a device, the program's context uses the reserve or a part of it.
+// Memory that stays free unless UVMALLOC_RESERVE is set: this part of all memory (host 1/16, device
+// 1/64), at most 512 MiB. A device's reserve is for the program's own context.
 inline constexpr std::size_t kHostReserveParts = 16;
 inline constexpr std::size_t kDeviceReserveParts = 64;
 inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;
@@ -139,14 +139,15 @@ inline constexpr int kDecayPeriods = 8;
 
 // ---- Statistics and fork
 
-// A thread that has used up its headroom below a peak gets about 1/kHeadroomParts of the rest.
+// When a thread has used up its headroom below a peak, all other threads together get less than
+// 1/kHeadroomParts of what is left below the peak. This thread gets all else.
 inline constexpr std::int64_t kHeadroomParts = 2;
 // The most ended private pools that statistics list, about 110 bytes each. The bound is for servers
 // that capture graphs, and so end private pools, all the time.
 inline constexpr std::size_t kListedEndedPools = 256;
 // A fork that copies more than this number of bytes is logged in one line.
 inline constexpr std::size_t kReportedCopyBytes = 256 * kMiB;
-// A file of an earlier fork is reused if at least 1/kReusedFileParts of it equals the live bytes.
+// A file of an earlier fork is reused if at least 1/kReusedFileParts of it still equals live bytes.
 inline constexpr std::size_t kReusedFileParts = 2;
 
 }  // namespace uvm::policy

@@ -10,7 +10,7 @@
 
 namespace uvm {
 
-// Whether work on a stream orders the uses of a block. Host and pinned blocks have no stream.
+// Whether a stream orders the uses of a block. Host and pinned blocks have no stream.
 constexpr bool is_stream_ordered(Facade facade) {
   return facade == Facade::kDevice;
 }
@@ -23,7 +23,7 @@ constexpr bool is_page_granular(Facade facade, std::size_t size_bytes) {
 // Rounds a request up to 2 MiB pages, to pages of the host, or to 512 bytes. A pinned block begins
 // on a page of the host, as memory from cudaHostAlloc does, because direct I/O relies on that.
 // Blocks are placed one after another, and all pinned blocks except small ones are whole pages of
-// the host. So each of them begins on one.
+// the host, so each of them begins on such a page.
 inline std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
   if (is_page_granular(facade, size_bytes)) return round_up(size_bytes, kPageBytes);
   const bool in_host_pages = facade == Facade::kPinned && size_bytes > kSmallBytes;
