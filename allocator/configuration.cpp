@@ -111,7 +111,7 @@ Reader file_name(std::string Configuration::*member) {
 template <class Value, std::size_t kCount>
 using Words = std::array<std::pair<std::string_view, Value>, kCount>;
 
-// Several words may mean the same value; the first of them is shown for it. `off` is the value that
+// Several words may mean the same value; texts show the first of them. `off` is the value that
 // words such as "off" and "0" set, if the setting has one.
 template <class Member, class Value, std::size_t kCount>
 Reader choice(Member Configuration::*member, const Words<Value, kCount>& words,

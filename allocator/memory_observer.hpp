@@ -1,6 +1,6 @@
-// Reports changes to device memory that the owner of the memory did not cause by a call. With them
-// a program can keep a history of its memory. The observer outlives the allocator. It is called
-// under the state lock, so it must not call the allocator, nor wait for a thread that does.
+// Reports changes to device memory that the owner of the memory did not cause by a call, so that a
+// program can keep a history of its memory. The observer outlives the allocator. It is called under
+// the state lock, so it must not call the allocator, nor wait for a thread that does.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class MemoryObserver {
   virtual void pages_removed(const StreamKey& pool, void* base,
                              std::size_t size_bytes) noexcept = 0;
 
-  // Called when a block becomes free after its free had to wait
+  // Called when a freed block that other streams may have used becomes available
   // (BlockDescription::waits_when_freed).
   virtual void free_completed(const StreamKey& pool, void* address,
                               std::size_t requested_bytes) noexcept = 0;
