@@ -19,7 +19,7 @@ namespace uvm::c_interface {
 inline constexpr std::size_t kLastErrorBytes = 4096;
 extern thread_local char last_error[kLastErrorBytes];
 
-// Returns `status` and stores its text, cut to kLastErrorBytes; empty if memory is short.
+// Returns `status` and stores its text, cut to kLastErrorBytes, or empty if memory is short.
 template <class... Arguments>
 uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
                         Arguments&&... arguments) noexcept {

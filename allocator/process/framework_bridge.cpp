@@ -14,7 +14,7 @@ namespace uvm {
 
 namespace {
 
-// Grows an automatic budget by the pages of memory that is converted, or undoes that.
+// Adds the pages of converted memory to an automatic budget, or subtracts them if not `grows`.
 void change_budget(Engine& engine, std::size_t size_bytes, bool grows) {
   if (engine.machine.configuration.budget_bytes) return;
   const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);

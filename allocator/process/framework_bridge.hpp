@@ -18,7 +18,7 @@ class FrameworkBridge {
  public:
   explicit FrameworkBridge(CachingManagedAllocator& allocator) : allocator_(&allocator) {}
 
-  // Marks a block after code that cannot be followed (numpy, DLPack, data_ptr()) got its pointer.
+  // Marks a block whose pointer went to code that cannot be followed (numpy, DLPack, data_ptr()).
   // Tensors that may write must not share it. Returns false if `address` is in no live block.
   bool mark_exported(const void* address);
   // Marks all live blocks that could be shared, as mark_exported() does. Called when a graph is
@@ -26,8 +26,8 @@ class FrameworkBridge {
   void mark_live_exported();
 
   // Sets whether the program sees the block as page-locked memory on the host. By default only
-  // pinned blocks are; freeing the block restores the default. Call this if the block's only user
-  // on the host is not the one that it was made for. Does nothing if `address` is in no live block.
+  // pinned blocks are; freeing the block restores the default. Call this if a pinned block passes
+  // to a pageable tensor, or the reverse. Does nothing if `address` is in no live block.
   void set_pinned(const void* address, bool pinned);
 
   // Records that only devices use the block that holds `address`, until the block moves to the
@@ -38,15 +38,15 @@ class FrameworkBridge {
   // with MoveRequest::keeps_source. Returns false if nothing has changed: the places were already
   // recorded, `address` is in no live block, or no use would be left.
   bool note_places(const void* address, PlaceSet places);
-  // Undoes one effect of note_places(): the block is used at that place again.
+  // Undoes note_places() for one place: the block is used there again.
   void note_place_again(const void* address, Place place);
-  // Sets a function that is called before figures are read, without locks. It reports uses that
-  // ended without a call, by note_places(). Set it before other threads use the allocator.
+  // Sets a function that is called before figures are read, without locks. It calls note_places()
+  // to report uses that ended without a call. Set it before other threads use the allocator.
   void set_places_source(std::function<void()> source);
 
-  // Returns a host block for bytes that are now in other memory of this process. The caller copies
-  // them and frees the other memory piece by piece, so they never take memory twice. An automatic
-  // budget grows by the block: that memory did not count as available. Throws as allocate().
+  // Returns a host block for a conversion. The caller copies other memory of this process into the
+  // block and frees that memory piece by piece, so the bytes never take memory twice. An automatic
+  // budget grows by the block's size, because it excluded the other memory. Throws as allocate().
   void* allocate_for_conversion(int device, std::size_t size_bytes);
 
   // Counts a move that copied `size_bytes` bytes, by its reason.
@@ -95,15 +95,15 @@ MoveMode move_mode() noexcept;
 bool set_thread_aliases(bool aliases) noexcept;
 
 // Whether a framework's memory is managed: its plugin has replaced the framework's allocators, and
-// there is a device. Initialises nothing. Before the program has initialised the driver, the result
-// is whether this machine has one.
+// there is a device. Initialises nothing. Before the program has initialised the driver, returns
+// whether this machine has a driver.
 bool is_framework_enabled();
 // Whether the plugin is installed. The plugin sets this.
 bool is_framework_installed() noexcept;
 void set_framework_installed(bool installed) noexcept;
 
-// Whether a framework is in this process, with or without a plugin. If so, the process makes the
-// CUDA calls that the framework always makes.
+// Whether a framework is in this process, with or without a plugin. If so, UVMALLOC_CUDA=auto
+// leaves the program's CUDA allocation calls to CUDA.
 bool has_framework() noexcept;
 void note_framework() noexcept;
 

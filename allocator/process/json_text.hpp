@@ -1,6 +1,6 @@
-// Writes JSON value by value, in the order of the calls. A tree of nlohmann/json objects is not
-// used, because it allocates in its destructors and would end a process that runs out of memory.
-// Single values do not. One thread at a time may use an object.
+// Writes JSON value by value, in the order of the calls. Builds no tree of nlohmann/json objects,
+// because their destructors allocate and would end a process that runs out of memory. One thread at
+// a time may use an object.
 #pragma once
 
 #include <cstddef>

@@ -51,8 +51,8 @@ void describe(CachingManagedAllocator* allocator) {
   }
 }
 
-// Returns a name for the file of figures, with the number of this process. If the process was
-// another program before (exec), the file of that program exists already; then adds another number.
+// Returns a name for the file of figures, with the number of this process. If that file exists,
+// because the process was another program before (exec), adds another number.
 std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
   // Absolute, because the program may change its folder before it ends.
@@ -68,7 +68,7 @@ std::string figures_file(const std::string& wanted_directory) {
   return file;
 }
 
-// Writes the report, then removes the file of figures, which means that there is no report.
+// Writes the report, then removes the file of figures. If one remains, no report was written.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {

@@ -1,8 +1,8 @@
 // The allocator of this process. It is made at most once, when first needed, from the configuration
 // in the environment. It is never destroyed, because exit handlers may still free into it.
 //
-// Making the allocator initialises the driver. So it is made when the program uses the device, and
-// for host memory alone only if the program has initialised the driver. Making it also registers
+// Making the allocator initialises the driver. So it is made when the program uses a device; host
+// memory alone is a reason only if the program has initialised the driver. Making it also registers
 // the fork handlers and, if configured, the report at exit. All functions are thread-safe.
 #pragma once
 
@@ -65,8 +65,8 @@ void describe_process() noexcept;
 // Return the report on this process as JSON (docs/report.md), and as text for people.
 std::string report_json();
 std::string report_text();
-// Returns the report on a process that has left its figures in a file (figure_store.hpp). Returns
-// an empty string, and in `*why_not` one line, if the file cannot be read as one of figures.
+// Returns the report on a process that has left its figures in a file (figure_store.hpp). If the
+// file holds no readable figures, returns an empty string and sets `*why_not` to one line.
 std::string report_json_of(const std::string& figures_file, std::string* why_not);
 
 // Returns what this machine can do and which settings are in force, as JSON: runtime, devices,

@@ -306,7 +306,7 @@ void add_device(int index, const DeviceDescription& description, const MemoryFig
   });
 }
 
-// Returns the values that settings of "auto" have on this machine.
+// Returns the values that settings of "auto" stand for on this machine.
 std::map<std::string_view, std::string> automatic_values(
     const Configuration& configuration, std::string_view runtime,
     const std::vector<DeviceDescription>& devices) {

@@ -44,8 +44,8 @@ constexpr std::size_t kFirstBlockBytes =
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
-// An upper bound for the size of each structure. A larger `struct_bytes` was never set, and would
-// make the library read that many bytes.
+// An upper bound for the size of each structure. A caller with a larger `struct_bytes` never set
+// it, and the library would read that many bytes.
 constexpr std::size_t kMostOptionsBytes = 4096;
 
 uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
@@ -162,7 +162,7 @@ uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
   return guarded([&] {
     uvm::Configuration configuration =
         options == nullptr ? uvm::Configuration() : configuration_of(*options);
-    // The devices belong to the machine, so UVMALLOC_RUNTIME decides, as for preloaded programs.
+    // UVMALLOC_RUNTIME chooses the runtime here too, because the devices belong to the machine.
     if (options == nullptr || options->runtime == nullptr)
       configuration.runtime = uvm::process_configuration().configuration.runtime;
     uvm::RuntimeChoice choice = uvm::open_runtime(configuration.runtime);
