@@ -1,7 +1,7 @@
-// Computes how much idle memory should go back to the driver: half of it in each half-life. Memory
-// is idle if it stayed free for a whole period, an eighth of the half-life. So memory that a
-// program takes and frees more often stays. Due bytes are carried over, because memory goes back in
-// large pieces. Time is an argument. Not thread-safe: its owner guards it.
+// Computes how much idle memory should be returned to the driver: half of it in each half-life.
+// Memory is idle if it stayed free for a whole period, an eighth of the half-life. So memory that a
+// program reuses within a period is kept. Due bytes are carried over, because memory is returned in
+// large pieces. Callers pass the time. Not thread-safe: its owner guards it.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class Decay {
     return due_bytes_ > 0 ? static_cast<std::size_t>(due_bytes_) : 0;
   }
 
-  // Call this after memory went back: `bytes` of the due bytes, or a few more.
+  // Call this after `bytes` bytes were returned, which may be a few more than were due.
   void gave_back(std::size_t bytes) {
     due_bytes_ -= static_cast<double>(bytes);
     least_bytes_ -= std::min(least_bytes_, bytes);

@@ -72,8 +72,8 @@ std::vector<PageBlock*> Reclaimer::free_blocks(const LockedHeap& heap, const Poo
   return blocks;
 }
 
-// Returns the spans that go back only as a whole and hold only free blocks of the wanted pools.
-// Spans with fewer touched bytes come first.
+// Returns the spans that can be returned only as a whole and hold only free blocks of the wanted
+// pools. Spans with fewer touched bytes come first.
 std::vector<const Span*> Reclaimer::idle_spans(const LockedHeap& heap,
                                                const PoolFilter& wanted) const {
   std::map<const Span*, std::size_t> free_bytes;
@@ -135,8 +135,9 @@ void Reclaimer::release_surplus_spans(const Request& request) {
   if (surplus_bytes > most_bytes) release_pages_of(wanted, surplus_bytes - most_bytes / 2);
 }
 
-// Removes whole free pages, and their fences, from the pool. A block with fences leaves as a whole,
-// because the rest would have to keep them. After std::bad_alloc `detached_` lists what has left.
+// Removes whole free pages, and their fences, from the pool. A block with fences is removed as a
+// whole, because its remainder would need the fences too. After std::bad_alloc `detached_` lists
+// the pages removed so far.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
                                   const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
@@ -168,8 +169,8 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
   }
 }
 
-// Chooses about `most_bytes` from the wanted pools. A span that goes back only as a whole is chosen
-// if at least half of its touched bytes are wanted.
+// Chooses pages of about `most_bytes` from the wanted pools. A span that can be returned only as a
+// whole is chosen if at least half of its touched bytes are wanted.
 Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolFilter& wanted,
                                              std::size_t most_bytes) const {
   Departure departure;
@@ -184,10 +185,10 @@ Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolF
   return departure;
 }
 
-// Pages leave the pools before the thread waits for the devices, so that no block freed meanwhile
-// goes back with pending work. Pages of spans that stay in use are discarded or dropped if that
-// frees memory, and then count as untouched. If it would not, pages leave only with their whole
-// span, unless `most_bytes` is SIZE_MAX.
+// Detaches the pages before the thread waits for the devices, so that no block freed during the
+// wait is returned with pending work. Free pages of spans that stay in use are discarded or dropped
+// if that frees memory, and then count as untouched. If it would not, pages are detached only with
+// their whole span, unless `most_bytes` is SIZE_MAX.
 std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t most_bytes) {
   return release_chosen(
       wanted, [&](const LockedHeap& heap) { return departure_of(heap, wanted, most_bytes); });
@@ -278,7 +279,7 @@ std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& 
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     detached_.pop_back();
   }
-  // Pools of retired streams and released private pools stay while they have live blocks.
+  // Drop unused tables of retired streams and released private pools. Live blocks keep the pools.
   for (const auto& pool : heap->pools.all()) {
     if (pool->key.private_pool != 0 && heap->may_release(*pool)) pool->drop_unused_tables();
   }
@@ -313,8 +314,8 @@ void Reclaimer::free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept {
   }
 }
 
-// Discards the contents of free pages if their span stays, which returns the pages to the budget.
-// Called under mutex_, after the wait for the devices.
+// For spans that are not released, discards the contents of their free pages. This returns those
+// pages to the budget. Called under mutex_, after the wait for the devices.
 void Reclaimer::discard_free_pages() {
   std::vector<Span*> spans;
   {

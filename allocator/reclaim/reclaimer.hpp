@@ -1,6 +1,6 @@
 // Gives cached memory back: whole free pages to their spans, and empty spans to the driver. Spans
 // discard free pages if that frees memory. Thread-safe; takes the state lock itself. One thread at
-// a time gives memory back. So another thread that is short of memory finds it already given back.
+// a time gives memory back, so a second thread that is short of memory finds it already given back.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ class Reclaimer {
   void release_cached();
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
-  // Called after a reset of the device, which has ended its managed memory. Removes all free pages
-  // of that memory from all pools, and logs how much of it stays reserved.
+  // Called after a reset of the device, which has destroyed its managed memory. Removes all free
+  // pages of that memory from all pools, and logs how much of it stays reserved.
   void release_spans_of(int device);
 
   // For a request that would otherwise fail. Returns the blocks in thread caches to their pools and
@@ -48,9 +48,9 @@ class Reclaimer {
 
   // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes released.
   std::size_t release_pages(std::size_t most_bytes);
-  // Called before host or pinned memory gets another span. Releases idle spans beyond a part of the
-  // bytes in use. A free span serves only requests up to its size, so requests of varying sizes
-  // would otherwise leave ever more spans.
+  // Called before host or pinned memory gets another span. If idle spans hold too
+  // much compared with the bytes in use, releases some. A free span serves only requests up to its
+  // size, so requests of varying sizes would otherwise leave ever more idle spans.
   void release_surplus_spans(const Request& request);
   // Returns the touched bytes in free blocks that could go back to the driver now.
   std::size_t idle_bytes(const LockedHeap& heap) const;
@@ -62,7 +62,7 @@ class Reclaimer {
     bool is_of_all = false;       // all whole pages leave
     std::set<const Span*> spans;  // all pages of these spans leave
     bool takes_fenced = false;    // blocks of these spans leave even if they have fences
-    std::size_t pages_bytes = 0;  // bytes still to leave from spans that give pages back
+    std::size_t pages_bytes = 0;  // bytes still to detach, page by page, from other spans
     std::size_t left_bytes = 0;   // bytes that have left the pools
     std::vector<Fence> fences;    // the fences of blocks that have left
   };
@@ -70,7 +70,7 @@ class Reclaimer {
   struct Detached {
     static constexpr int kNobody = -1;
     PageRun pages;
-    int user_device = kNobody;  // this device, and that of the span, may still work on the pages
+    int user_device = kNobody;  // this device and the span's device may still use the pages
   };
 
   void release_cached_where(const PoolFilter& wanted);
