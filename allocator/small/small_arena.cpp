@@ -63,10 +63,10 @@ std::size_t read_control(const char* format, unsigned index) {
 }  // namespace
 
 SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source(extent_source) {
-  // The hooks for commit, decommit and purge stay empty; jemalloc takes that as "not done".
+  // The hooks for commit, decommit and purge stay null, which jemalloc treats as "not done".
   //
-  // jemalloc requests a segment to grow. It requests another size as a last resort if that fails,
-  // and in our purge(), which relies on the refusal.
+  // To grow, jemalloc requests one segment. It requests a larger size only as a last resort when
+  // that fails, and in our purge(), which relies on this hook refusing it.
   alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
              std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
     auto& self = *static_cast<Hooks*>(hooks);
@@ -79,7 +79,7 @@ SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source
     *committed = true;
     return source_of(hooks).take();
   };
-  // Refuses a part of a segment; jemalloc adds the part to the arena's unused pages.
+  // Refuses to take back a part of a segment; jemalloc then adds it to the arena's unused pages.
   dalloc = [](extent_hooks_t* hooks, void* extent, std::size_t size_bytes, bool, unsigned) {
     if (size_bytes != kSegmentBytes) return true;
     source_of(hooks).give_back(extent);
@@ -148,8 +148,8 @@ void SmallArena::purge() noexcept {
   run_control("arena.%u.purge", index_);
   // The purge returned the segments that were fully free. Parts that our hook refused have since
   // been joined to segments, but only an allocation of exactly the segment size finds those. So
-  // allocate and free until none is left. With a segment's alignment, growth would need more than a
-  // segment, so this loop takes none from the source.
+  // allocate and free such segments until none is left. The alignment keeps the arena from growing
+  // here: with it, jemalloc would need more than one segment, and our hook refuses that.
   void* last = nullptr;
   while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
     const bool is_own = hooks_->source.owns(segment);

@@ -17,7 +17,7 @@
 //
 // Fork. jemalloc registers its pthread_atfork handlers when this library is loaded, before ours. So
 // jemalloc's locks are taken last and released first. They are free in the child, where blocks can
-// be allocated and freed as before. The source decides which memory they have there.
+// be allocated and freed as before. The source decides which memory the child's blocks have.
 //  * The caller must lock out all users of the arena before a fork handler takes a lock of the
 //    source. Otherwise a thread in take() and the forking thread wait for each other.
 //  * If another thread is in purge() during the fork, that purge never ends in the child. There,
@@ -44,15 +44,15 @@ class SmallArena {
   explicit SmallArena(ExtentSource& source);
 
   // Gives every segment back, even those with live blocks. jemalloc never unmaps the 256 KiB of
-  // address space for the arena's records, although they take no memory. So arenas should last.
+  // address space for the arena's records, although they take no memory. So keep and reuse arenas.
   ~SmallArena();
   SmallArena(const SmallArena&) = delete;
   SmallArena& operator=(const SmallArena&) = delete;
 
-  // Writes up to `count` blocks of at least `size_bytes` (1 to kLargestBytes) to `out`, and returns
-  // their number, which is smaller if the source has no segment. Their addresses are multiples of
-  // kAlignmentBytes. Returns 0 in an ending thread if jemalloc has destroyed the thread's data,
-  // because jemalloc would then use another arena (ExtentSource::owns()).
+  // Allocates up to `count` blocks of at least `size_bytes` (1 to kLargestBytes), and writes their
+  // addresses, multiples of kAlignmentBytes, to `out`. Returns their number, which is smaller than
+  // `count` if the source has no segment. Returns 0 in an ending thread if jemalloc has destroyed
+  // the thread's data, because jemalloc would then use another arena (ExtentSource::owns()).
   std::size_t allocate(std::size_t size_bytes, void** out, std::size_t count) noexcept;
 
   // Whether calls of allocate() have shown that this build of jemalloc cannot serve an arena.

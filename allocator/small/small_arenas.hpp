@@ -1,5 +1,5 @@
-// The arenas of an allocator's small objects: one for each stream that has requested any, found by
-// the stream's packed pool. Arenas live as long as this object.
+// The arenas of an allocator's small objects, one for each stream that has requested any. The
+// stream's packed pool identifies its arena. Arenas live as long as this object.
 //
 // Thread-safe: one thread at a time is inside an arena. The source of segments takes the state
 // lock, so call no function here with the state lock held.
