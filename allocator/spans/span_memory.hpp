@@ -1,9 +1,9 @@
 // Takes the memory of spans from the driver or, for host memory, from the kernel
 // (host_backing.hpp). Decides how large spans are.
 //
-// Spans are large if their pages can go back one by one: the unused part of a span then costs only
-// address space, and free blocks of two spans are never joined. Otherwise spans are small, because
-// one live block keeps all touched pages of its span.
+// Spans are large if their pages can be returned one by one: the unused part then costs only
+// address space, and more free blocks can be joined, because blocks of two spans never are.
+// Otherwise spans are small, because one live block keeps all touched pages of its span.
 //
 // Thread-safe without a lock. Calls the driver, so do not call it with the state lock held.
 #pragma once
@@ -30,10 +30,10 @@ class SpanMemory {
 
   HostBacking host_backing() const { return host_backing_; }  // kManaged or kOrdinary
 
-  // Whether pages of the span can go back while others are in use. The kernel takes back pages of
-  // ordinary memory; a driver that discards takes back a device's pages. A discard leaves host
-  // pages with the driver until the span is freed (nvidia-uvm up to 595: va_block_discard_locked
-  // ends their residency, block_kill frees them). It does nothing for an integrated device.
+  // Whether pages of the span can be returned while others are in use. The kernel takes back pages
+  // of ordinary memory; a driver that discards takes back a device's pages. After a discard, the
+  // driver keeps host pages until the span is freed (nvidia-uvm up to 595: va_block_discard_locked
+  // ends their residency, block_kill frees them). A discard does nothing for an integrated device.
   bool gives_pages_back(const Span& span) const;
 
   // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span. Its

@@ -83,7 +83,7 @@ std::size_t SpanStore::touched_free_bytes() const {
 }
 
 std::vector<SpanStore::Run> SpanStore::take_touched(Span* span) {
-  // Stop at the last touched page, because most of a large span is behind it.
+  // Stop at the last touched page, because most of a large span is untouched.
   std::size_t left_bytes = span->touched_free_bytes();
   std::vector<Run> runs;
   for (const auto& [offset, size_bytes] : span->free) {

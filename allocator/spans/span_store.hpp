@@ -25,7 +25,7 @@ struct Span {
   std::size_t size_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
-  bool ordinary = false;                    // the memory is the kernel's, not the driver's
+  bool ordinary = false;                    // memory from the kernel, not the driver
   SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // for each page
@@ -64,7 +64,7 @@ class SpanStore {
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
-  // Takes all free runs of touched pages. give_back_untouched() of them then allocates nothing.
+  // Takes all free runs of touched pages. Giving these back later allocates nothing.
   std::vector<Run> take_touched(Span* span);
 
   // Takes a run that find() has just returned. Its pages count as touched from now on.
