@@ -13,7 +13,7 @@ void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) 
       open(cache, key, first_of(pool));
     }
   } catch (const std::bad_alloc&) {
-    // The cache does not know the stream, and memory to open it there has run out.
+    // The stream is not open in the cache, and memory to open it has run out.
   }
   count_allocated(key.facade, key.device, first_of(pool), block, true);
 }
@@ -52,7 +52,7 @@ void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool
       cache->count_freed(first_of(pool), block);
       return;
     } catch (const std::bad_alloc&) {
-      // The cache does not know the stream, and memory to open it there has run out.
+      // The stream is not open in the cache, and memory to open it has run out.
     }
   }
   caches_.count_elsewhere(

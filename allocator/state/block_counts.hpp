@@ -1,6 +1,6 @@
-// Counts blocks that do not pass through a thread's cache, in the counters of that cache. If there
-// is no memory for the cache, or for the stream in it, the blocks are counted in counters that all
-// threads share. Thread-safe; called without the state lock.
+// Counts blocks that bypass the thread's cache, in the counters of that cache. If there is no
+// memory for the cache, or for the stream in it, counts them in counters that all threads share.
+// Thread-safe; called without the state lock.
 #pragma once
 
 #include "allocator/cache/thread_caches.hpp"
@@ -17,14 +17,15 @@ class BlockCounts {
   // Makes room for the pool's counters, before its blocks are counted. Throws std::bad_alloc.
   void make_room(PoolIndex pool) { caches_.make_room(first_of(pool)); }
   bool has_room(PoolIndex pool) const UVM_NOT_ANALYSED { return caches_.has_room(first_of(pool)); }
-  // Counts a block that is charged to another pool from now on. That pool did not serve it.
+  // Counts a block whose charge moves to `pool`, which did not serve the block. `key` is its key.
   void allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept;
   // Counts the free of a block that was charged to `pool`. `key` is the pool's key.
   void freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept;
   void count_allocated(Facade facade, int device, PoolIndex first, Block& block,
                        bool from_cache) noexcept;
-  // Opens the stream in the cache if the cache does not know it. Called by the cache's owner,
-  // inside the cache. `again`: makes it one of the recent streams even if it is open.
+  // Opens the stream in the cache if the cache does not know it. Called by the thread that owns the
+  // cache, within a CacheOwnerGuard. `again`: makes it one of the recent streams even if it is
+  // open.
   void open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   // Updates the peaks from the counters of all threads. Called when a count may have passed a peak.
   void settle_peaks(Facade facade, int device) noexcept;

@@ -21,7 +21,7 @@ void BlockReturner::give_back(BlockChain blocks) noexcept {
   if (!small.empty()) give_back_small(std::move(small));
 }
 
-// Returns small objects. Consecutive ones of the same pool and size go back with one call.
+// Gives small objects back. Consecutive ones of the same pool and size take one call.
 void BlockReturner::give_back_small(BlockChain blocks) noexcept {
   while (!blocks.empty()) {
     const PoolIndex pool = blocks.first()->pool;

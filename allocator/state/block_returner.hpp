@@ -1,4 +1,4 @@
-// Returns freed blocks: packed and page-granular blocks to their pool, small objects to their
+// Gives freed blocks back: packed and page-granular blocks to their pool, small objects to their
 // arena. Also empties thread caches. Thread-safe; called without the state lock.
 #pragma once
 
@@ -18,19 +18,19 @@ class BlockReturner {
   BlockReturner(const BlockReturner&) = delete;
   BlockReturner& operator=(const BlockReturner&) = delete;
 
-  // Returns blocks without pending fences.
+  // Gives back blocks that have no pending fences.
   void give_back(BlockChain blocks) noexcept;
-  // Returns a block without fences. If the block is a small object and its bin in the thread's
-  // cache is full, also returns a part of the bin.
+  // Gives back a block without fences. If the block is a small object and its bin in the thread's
+  // cache is full, also gives back a part of the bin.
   void give_back_plain(Block* block) noexcept;
 
-  // Returns the blocks of a stream that threads cache. Returns false if threads cached none. Sets
-  // `*any_large` to whether large blocks were among them.
+  // Gives back the cached blocks of a stream from all threads. Returns false if there were none.
+  // Sets `*any_large` to whether large blocks were among them.
   bool flush(PoolIndex pools, ThreadCache::CachedKind kind, bool* any_large);
-  // Returns all blocks that threads cache.
+  // Gives back all blocks in thread caches.
   void flush_all();
 
-  // Returns its blocks at the end of its scope. Make it before locks are taken.
+  // Gives back its `blocks` at the end of its scope. Make it before locks are taken.
   class Later {
    public:
     explicit Later(BlockReturner& owner) : owner_(owner) {}

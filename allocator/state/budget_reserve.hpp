@@ -25,7 +25,7 @@ class BudgetReserve {
   bool has_page(Facade facade, int device) const { return of(facade, device) < kPageBytes; }
 
   void take_page(Facade facade, int device) { of(facade, device) += kPageBytes; }
-  // Takes back pages that have left the pools of that memory kind.
+  // Makes reserve pages available again, because pools of that memory kind have lost pages.
   void give_back(Facade facade, int device, std::size_t size_bytes) {
     std::size_t& taken = of(facade, device);
     taken -= std::min(taken, size_bytes);

@@ -1,8 +1,8 @@
 // Decides which pool counts a live block (Note "Charges"). Limits and figures count a block on the
-// device that uses it. If several devices use it, they count it on the device that it last moved
-// to; if none does, on the host. So the two sides of a copy-on-write pair have one charge, as they
-// have one set of pages. A move of a part changes nothing. Small blocks keep their charge, because
-// they share their pages with other blocks.
+// device that uses it. If several devices use it, it counts on the one that it last moved to; if
+// none does, on the host. So the two sides of a copy-on-write pair have one charge, as they have
+// one set of pages. Moving a part of a block changes no charge. Small blocks keep their charge,
+// because they share their pages with other blocks.
 //
 // Functions that take a LockedHeap move the block's pages from pool to pool at once. Their caller
 // must then count the block itself with count(), without the lock.

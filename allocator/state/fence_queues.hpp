@@ -1,6 +1,6 @@
-// Freed blocks that streams still use. Each stream has a queue of its fences, in their order. A
-// stream finishes its fences in that order, so only the oldest ones are queried. A block is free
-// when its last fence is over. Calls no driver.
+// Freed blocks that streams still use. Each stream has a queue of its fences, in the order of their
+// recording. A stream finishes its fences in that order, so only the oldest ones are queried. A
+// block is free when its last fence is over. Calls no driver.
 //
 // Guarded by the state lock, except empty(), which any thread may call at any time.
 #pragma once
@@ -74,7 +74,7 @@ class FenceQueues {
     for (const auto& [block, fences] : left_) visit(*block);
   }
 
-  // Removes the stream's oldest fence. Returns its block if the block has no other, else nullptr.
+  // Removes the stream's oldest fence. Returns its block if no other fence is left, else nullptr.
   Block* take_oldest(DeviceStream stream) {
     auto found = streams_.find(stream);
     Block* block = found->second.front().block;

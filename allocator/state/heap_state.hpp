@@ -31,8 +31,8 @@ class UVM_CAPABILITY("state lock") HeapState {
 
     std::size_t budget_bytes;                // of the process; requests beyond it fail
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
-    std::vector<std::size_t> spill_limits;   // the same, as set by SpillLimit
-    // By device: the bytes in use outside this allocator, the smallest figure of any query so far.
+    std::vector<std::size_t> spill_limits;   // limits of SpillLimit, by device
+    // By device: the bytes in use outside this allocator; the smallest value of all queries so far.
     std::vector<std::size_t> foreign_bytes;
     ResidencyLedger ledger;
     PlacementPlanner planner;

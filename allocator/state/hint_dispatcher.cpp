@@ -4,7 +4,7 @@
 
 namespace uvm {
 
-// Drops the planner's record that the hint was sent, so that its next decision sends one again.
+// Drops the planner's record that the hint was sent, so that its next plan sends the hint again.
 void HintDispatcher::forget(const LockedHeap& heap, const Hint& hint) {
   if (hint.kind == HintKind::kPrefetch) {
     heap->ledger.set(hint.address, hint.size_bytes, Place::nowhere());

@@ -1,6 +1,6 @@
 // Sends the hints that the planner has decided on, and corrects the ledger if the driver refuses
-// one. Plans are made under the state lock and sent without it. Plans for arenas wait here, because
-// arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
+// one. Plans are made under the state lock and sent without it. Plans for arenas are queued here,
+// because arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
 #pragma once
 
 #include <mutex>

@@ -41,8 +41,8 @@ namespace limits {
 // Returns the most bytes that all pools of that memory kind and device together may hold.
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 
-// Checks whether pools of `key` may get pages of `pool_bytes`, of these `touched_bytes` never
-// touched before. The budget may be exceeded by `beyond_budget_bytes`.
+// Checks whether pools of `key` may get `pool_bytes` of pages, of which `touched_bytes` would be
+// touched for the first time. The budget may be exceeded by `beyond_budget_bytes`.
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
 
@@ -50,8 +50,8 @@ Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_
 std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
                                 SmallArenas::Growth most);
 
-// Whether the request is too large for any free to make room. A device that holds more than a
-// lowered limit may use those bytes again.
+// Whether the request is too large even if all memory were freed. If a device holds more than its
+// lowered limit, the request may reuse those bytes.
 bool exceeds(const LockedHeap& heap, const Request& request);
 
 // Whether the device may be too full for the request's pages, so that they would be on the host.

@@ -2,9 +2,9 @@
 //  * Callbacks are called one at a time, in the order of their addition, and then again from the
 //    first. next() returns after each callback that says it freed something, so that the caller
 //    can retry the request.
-//  * The rounds go through the callbacks until each in turn has freed nothing. A callback's answer
+//  * The rounds end when all callbacks, one after another, have freed nothing. A callback's answer
 //    counts only if blocks of the allocator were freed during the call. So a callback that always
-//    says yes cannot keep a request for ever.
+//    says yes cannot prolong a request for ever.
 //  * The rounds also end when the callbacks have freed as many bytes as the budget has. This
 //    limits a callback that allocates again what it frees.
 //  * A thread that is inside a callback of an allocator calls no callback of that allocator.

@@ -33,8 +33,8 @@ class PrivatePoolTable {
 
   // Opens a scope of the pool for one more user; makes the pool if it does not exist. Returns the
   // scope's number, never 0. Throws std::invalid_argument if `id` is 0 or the device does not
-  // exist. If `capturing`, the caller has begun a capture in the CaptureGuard, which ends with the
-  // scope.
+  // exist. If `capturing`, the caller has noted a capture in the CaptureGuard; the end of the
+  // scope also notes the end of that capture.
   std::uint64_t begin(int device, std::uint64_t id, StreamFilter routed, bool capturing);
   // Adds a user without opening a scope; makes the pool if it does not exist.
   void retain(int device, std::uint64_t id);
@@ -42,7 +42,7 @@ class PrivatePoolTable {
   bool end(int device, std::uint64_t id, std::uint64_t scope);
   // Removes a user; the last removes the pool and closes its scopes. False if there is no pool.
   bool release(int device, std::uint64_t id);
-  // Lets later blocks of the pool share no page. Returns false if the pool does not exist.
+  // Gives each later block of the pool its own pages. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);
 
   std::size_t users(int device, std::uint64_t id) const;  // 0 if the pool does not exist

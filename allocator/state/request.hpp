@@ -15,7 +15,8 @@ namespace uvm {
 // Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  // For a private pool, which has no small objects: they could not be restored at their addresses.
+  // Whether the request is for a private pool. Such pools have no small objects, because small
+  // objects could not be restored at their addresses.
   bool is_private = false;
   bool whole_pages = false;  // the request is for a private pool with whole pages for each block
   bool is_aligned() const { return alignment_bytes > kGranule; }
@@ -87,7 +88,7 @@ struct Request {
 struct Found {
   PageBlock* block = nullptr;
   bool from_cache = true;
-  // The part of the block that still has to be brought to the place where it will be used.
+  // The part of the block whose pages still have to be moved to the place of use.
   char* populate = nullptr;
   std::size_t populate_bytes = 0;
 };
@@ -95,7 +96,7 @@ struct Found {
 // Makes a taken block of pool `owning_pool` live, and makes its pair of storage records.
 [[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
                                               Block* block, PoolIndex owning_pool) {
-  // If the block belongs to the request's stream, its owning pool uses it, whatever its class.
+  // If a pool of the request's stream owns the block, that pool uses it, even if of another class.
   block->pool = first_of(owning_pool) == request.pools ? owning_pool : request.pool();
   // The free of a displaced block must return the block's pages to its owning pool.
   block->has_no_side_state = owning_pool == block->pool;

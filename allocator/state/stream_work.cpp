@@ -7,7 +7,7 @@
 namespace uvm {
 namespace {
 
-// Whether the work that a wait was for is over. Nothing runs on a device that has become unusable.
+// Whether a wait with this result means that the work is over. An unusable device runs nothing.
 bool is_through(const RuntimeStatus& wait) {
   return wait.ok() || wait.error == RuntimeError::kNotUsable;
 }
@@ -42,7 +42,7 @@ bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fe
       }
     }
   }
-  // If a stream is gone or refuses an event, waits for its whole device.
+  // If a stream is gone, belongs to another thread or refuses an event, waits for its device.
   return std::all_of(unfenced.begin(), unfenced.end(),
                      [&](int device) { return wait_for_device(device); });
 }

@@ -1,6 +1,6 @@
 // Finds out whether streams have finished with freed memory. Events recorded on the streams serve
-// as fences. If a stream is gone, belongs to another thread or refuses events, the thread waits for
-// the whole device. Also distinguishes streams that are gone from later ones with the same handle.
+// as fences. If a stream is gone, belongs to another thread or refuses events, waits for the whole
+// device. Also distinguishes streams that are gone from later ones with the same handle.
 //
 // Thread-safe. Call functions that may call the driver without the state lock. forget(), release()
 // and is_over() of a stream do not call the driver.
@@ -26,7 +26,7 @@ class StreamWork {
   StreamWork(const DeviceRuntime& runtime, EventPool& events);
 
   // Adds fences behind the present work of these streams, except streams that have finished.
-  // Returns false if a capture forbids recording a fence, or waiting for a device, now.
+  // Returns false if a capture forbids recording a fence now, or if a wait for a device fails.
   bool record(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences);
   void release(std::vector<Fence>* fences);
   void release(const Fence& fence) { events_.release(fence.stream.device, fence.event); }
@@ -34,8 +34,8 @@ class StreamWork {
   bool is_over(const Fence& fence) const;
   bool are_over(const std::vector<Fence>& fences) const;
 
-  // These functions wait. False, or a status that is not ok: the work may still run, because the
-  // wait failed or a capture forbids it. On an unusable device, all work counts as over.
+  // These functions wait. If one returns false, or a status that is not ok, the work may still run:
+  // the wait failed, or a capture forbids it. On an unusable device, all work counts as over.
   bool wait_for(const Fence& fence);
   bool wait_for_device(int device);
   RuntimeStatus wait_for(const DeviceStream& stream);
@@ -44,7 +44,7 @@ class StreamWork {
   void note_idle(int device);
 
   // Call this before a stream is destroyed, because another stream may get its handle. Returns a
-  // stand-in for the stream, which no call can name.
+  // stand-in that identifies the old stream in records; no call can use it as a stream.
   DeviceStream forget(const DeviceStream& stream);
   // Whether a wait for the device has ended since this stream was forgotten.
   bool is_over(const DeviceStream& gone) const;
@@ -54,8 +54,8 @@ class StreamWork {
   void begin_capture(const DeviceStream& stream);
   void end_capture(const DeviceStream& stream) noexcept;
 
-  // Orders later work of the stream, which the calling thread can name, behind the fence. Returns
-  // false if the stream is being captured.
+  // Orders later work of the stream behind the fence. The calling thread must be able to name the
+  // stream. Returns false if the stream is being captured.
   bool order_after(const DeviceStream& stream, const Fence& fence);
   // Orders later work of the calling thread's stream behind the present work of all blocking
   // streams of the device, even per-thread streams that no thread can name any more. Uses the
@@ -78,7 +78,7 @@ class StreamWork {
   Ranked<std::mutex, LockRank::kEvents> mutex_;
   std::vector<Fence> before_captures_ UVM_GUARDED_BY(mutex_);  // of streams being captured
   std::atomic<std::uint64_t> forgotten_ = 0;                   // number of forgotten streams
-  // By device: how many forgotten streams are known to be over, counted in the order of forget().
+  // By device: the work of this number of forgotten streams, the first ones, is known to be over.
   std::unique_ptr<std::atomic<std::uint64_t>[]> over_;
 };
 
