@@ -19,8 +19,8 @@ Gauge gauge(std::int64_t current, std::int64_t peak, std::int64_t increased,
           static_cast<std::uint64_t>(increased), static_cast<std::uint64_t>(decreased)};
 }
 
-// Adds the blocks with callers and the blocks behind fences. The peak is exact if no block has
-// waited for a fence; otherwise it is an upper bound.
+// Returns the gauge of live blocks and blocks behind fences together. Its peak is exact if no block
+// has waited for a fence; otherwise it is an upper bound.
 Gauge with_fenced(const Gauge& live, const Gauge& fenced) {
   return {live.current + fenced.current, live.peak + fenced.peak, live.increased,
           live.decreased + fenced.decreased - fenced.increased};
@@ -77,7 +77,8 @@ PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
   return &*found;
 }
 
-// Counts pages as those of large blocks. small_segment_taken() moves segments of arenas to small.
+// Counts all pages as pages of large blocks at first. small_segment_taken() then recounts the
+// segments of arenas as pages of small blocks.
 void HeapStatistics::count_pages(const Pool& pool, std::size_t size_bytes,
                                  void (Gauge::*count)(std::uint64_t)) {
   Classes& classes = classes_of(pool.key);

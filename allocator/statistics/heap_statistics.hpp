@@ -1,6 +1,6 @@
 // The figures that are counted under the state lock: pages of pools, blocks behind fences, driver
-// calls and the rest of Statistics. all() adds the counts of threads (ThreadCaches). The observer
-// of device memory is called about the same events.
+// calls and the rest of Statistics. all() adds the counts of threads (ThreadCaches). Also calls
+// the observer of device memory.
 //
 // Guarded by the state lock, except counter_index() and check_device().
 #pragma once
@@ -46,12 +46,12 @@ class HeapStatistics {
   // Called when a pool gets whole pages, or loses them.
   void pages_added(const Pool& pool, void* base, std::size_t size_bytes);
   void pages_removed(const Pool& pool, void* base, std::size_t size_bytes);
-  // Called when a part of such pages goes to an arena of small objects, or comes back.
+  // Called when an arena of small objects takes a part of such pages, or returns it.
   void small_segment_taken(const Pool& owning_pool, std::size_t size_bytes);
   void small_segment_returned(const Pool& owning_pool, std::size_t size_bytes);
   std::size_t reserved_bytes(Facade facade, int device) const;
 
-  // Called when a block of that pool begins to wait for its fences, and when it has waited.
+  // Called when a block of that pool begins to wait for its fences, and when this wait ends.
   void fence_begins(const Block& block, const Pool& pool);
   void fence_ends(const Block& block, const Pool& pool);
   // Notifies the observer that a block of that pool, which had to wait, is now free.

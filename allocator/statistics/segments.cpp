@@ -11,7 +11,7 @@ class SegmentList {
   SegmentList(const BlockPools& pools, const PoolOfBlock& charged)
       : pools_(pools), charged_(charged) {}
 
-  // A part of an arena gets a separate segment.
+  // Each run of an arena's pages gets a separate segment.
   void add_small_run(const PageBlock& run) {
     begin(run.address(), run.size_bytes(), run.owning_pool, true);
   }
