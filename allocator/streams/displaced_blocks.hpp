@@ -22,15 +22,15 @@ class DisplacedBlocks {
   DisplacedBlocks(const DisplacedBlocks&) = delete;
   DisplacedBlocks& operator=(const DisplacedBlocks&) = delete;
 
-  // Takes back a block of the request's pool that is displaced to another pool, once the block's
-  // fences are over. Always finds such a block if one fits. The caller must bring its pages back.
+  // Takes back a block that was displaced from the request's pool, once its fences are over. Always
+  // finds such a block if one fits. The caller must move the block's pages back to the host.
   Found recall(const Request& request);
 
-  // Called before a host request takes new pages. Drops fences that are over. For pageable memory
-  // it then waits for the oldest blocks while blocks that wait for a device hold more than
+  // Called before a host request takes new pages. Drops fences that are over. For pageable memory,
+  // then waits for the oldest blocks while blocks that wait for a device hold more than
   // policy::kHostLeadBytes and more than policy::kHostLeadBlocks times the request. Pinned memory
-  // has no such bound, as in torch's own allocator, because its owner wants work that the host does
-  // not wait for. Returns true if a block may be found now.
+  // has no such bound, as in torch's own allocator: programs use pinned memory so that the host
+  // need not wait. Returns true if a block may be found now.
   bool hold_lead(const Request& request);
 
   // Drops finished fences of displaced blocks, so that the blocks can be joined with neighbours.

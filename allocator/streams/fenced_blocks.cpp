@@ -46,7 +46,7 @@ PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
     const bool moved = side_state != nullptr && side_state->mover.exists();
     DeviceStream stream =
         moved ? side_state->mover : heap->pools.at(block.pool).key.device_stream();
-    // No request can name a stream that is gone, but one may name the default stream.
+    // No request can name a stream that is gone, so choose the default stream, which one can name.
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
@@ -98,8 +98,8 @@ bool FencedBlocks::try_to_add(Block* block) {
     const Pool& pool = heap->pools.at(target);
     streams = streams_to_wait_for(heap, *block, pool);
     wait = !streams.empty();
-    // A device pool's stream may use a block displaced to that pool at once. The owning pool may
-    // use the block when that stream has finished.
+    // The stream of a device pool may at once use a block that was displaced to this pool. The
+    // owning pool may use the block only when that stream has finished.
     if (target != heap->pools.directory().owning_pool_of(*block) &&
         pool.key.facade == Facade::kDevice) {
       streams.push_back(pool.key.device_stream());
@@ -146,7 +146,7 @@ bool FencedBlocks::try_to_add(Block* block) {
   return waits;
 }
 
-// Keeps a block without recording fences: a stream is being captured, or memory is short.
+// Stores a block without fences, because a stream is being captured or memory is short.
 void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
   heap.proves(state_);
   block->set(BlockState::kFenced);
@@ -238,7 +238,7 @@ std::size_t FencedBlocks::waiting_bytes(const LockedHeap& heap, PoolIndex owning
   return bytes;
 }
 
-// Takes blocks without pending fences. `*more`: the next fences of a stream may be over too.
+// Returns the blocks without pending fences. `*more`: a stream's next fences may be over too.
 BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wait, bool* more) {
   std::vector<Fence> over;
   *more = false;
@@ -248,7 +248,8 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
     while (end < oldest.size() && oldest[end].stream == stream) ++end;
     const bool may_have_more = end - i == policy::kFencesPerStream;
     for (; i < end; ++i) {
-      // With `wait`, a pending fence belongs to an earlier stream with the same handle.
+      // With `wait`, the stream was waited for. If the fence is pending nevertheless, it belongs to
+      // an earlier stream with the same handle.
       if (!work_.is_over(oldest[i]) && !(wait && work_.wait_for(oldest[i]))) break;
       over.push_back(oldest[i]);
     }

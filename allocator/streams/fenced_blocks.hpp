@@ -31,18 +31,18 @@ class FencedBlocks {
 
   // Returns the streams that may have work on the block.
   std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
-  // Returns the pool that a freed block joins: one of the place where its pages are. The block's
-  // storage records are gone, but `use` still has the place of the last one.
+  // Returns the pool that a freed block joins: a pool of the place where the block's pages are. The
+  // block's storage records are gone, but Block::use still has the place of the last record.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
   // Whether a stream other than the pool's may still use the block, or it is displaced to the pool.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
   // Takes a freed block, which has no storage records any more, and sets the pool that it joins.
-  // Returns true if the block waits here until its streams have finished or, if memory to record
-  // that runs out, until there is memory. If false, the caller may give the block back at once.
+  // Returns true if the block waits here: for its streams or, if memory to record fences has run
+  // out, for memory. If false, the caller may give the block back at once.
   bool add(Block* block) noexcept;
 
-  // Gives back blocks of finished streams. Takes some streams in turn. No-op during a capture.
+  // Queries the next few streams, and gives back blocks without pending fences. No-op in a capture.
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
   }
@@ -68,7 +68,7 @@ class FencedBlocks {
 
   // Returns the fences of a free block that the caller took. On std::bad_alloc puts the block back.
   std::vector<Fence> fences_of(const LockedHeap& heap, PageBlock* block) const;
-  // Drops a block's fences: its device was waited for, or they only guard against other callers.
+  // Drops the fences of a block: they are over, or the stream that takes the block needs none.
   void drop_fences(const LockedHeap& heap, PageBlock* block);
 
  private:
@@ -86,7 +86,7 @@ class FencedBlocks {
   HeapState& state_;
   StreamWork& work_;
   ReturnsBlocks& returns_;
-  // One thread at a time takes blocks when their fences are over. So another thread that is short
+  // One thread at a time takes blocks when their fences are over. So a second thread that is short
   // of memory finds those blocks already given back.
   Ranked<std::mutex, LockRank::kFences> mutex_;
   DeviceStream last_drained_;  // guarded by mutex_

@@ -52,13 +52,13 @@ class PrivateMemory {
   void retain(int device, std::uint64_t id);
   // Returns the number of users, or 0 if the pool does not exist.
   std::size_t users(int device, std::uint64_t id) const;
-  // Lets later blocks of the pool share no page. Returns false if the pool does not exist.
+  // Gives each later block of the pool its own pages. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);
   // Returns the pool's live blocks, by address. Stops all threads that allocate or free meanwhile.
   std::vector<PrivateBlock> blocks(int device, std::uint64_t id) const;
   // Makes exactly these blocks the live ones of the pool. Waits for all fences. Throws
-  // std::invalid_argument, with some blocks done, if a block is not free at its address. Throws
-  // std::logic_error if a stream is being captured.
+  // std::invalid_argument, after it has changed some blocks, if a block is not free at its address.
+  // Throws std::logic_error if a stream is being captured.
   void restore(int device, std::uint64_t id, const std::vector<PrivateBlock>& blocks);
 
  private:

@@ -92,7 +92,7 @@ void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
   const HeapGuard heap(state_);
   for (const PoolIndex first : streams) {
     Pool& pool = heap->pools.at(first);
-    // Meanwhile the private pool may have been released and its pools given back.
+    // While no lock was held, the private pool may have been released and its index reused.
     if (pool.key.private_pool == 0 || pool.key.device_stream() != retired) continue;
     if (is_over) {
       pool.stream_is_over = true;
@@ -146,7 +146,7 @@ void StreamPools::adopt(const StreamKey& key) {
                                      : machine_.stream_work.order_after_blocking_streams(stream));
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
-  // Another thread may have opened the stream meanwhile.
+  // While no lock was held, another thread may have opened the stream.
   if (!is_ordered || heap->pools.table().contains(key)) return orphan(heap, first, last_work);
   heap->pools.table().rename(first, key);
   if (last_work) machine_.stream_work.release(*last_work);

@@ -42,8 +42,8 @@ class StreamPools {
   Opened open(const StreamKey& key, PoolClass pool_class);
   // Returns the streams of the device that calls can still name.
   std::vector<DeviceStream> streams_of(int device) const;
-  // Called before the stream is destroyed: the next new stream adopts its pools, and starts after
-  // its present work. Waits for the device if private pools hold memory of the stream. Throws
+  // Called before the stream is destroyed. The next new stream adopts its pools, and waits for the
+  // work that it now has. Waits for the device if private pools hold memory of the stream. Throws
   // std::out_of_range if the device does not exist.
   void retire_stream(int device, StreamHandle stream);
   // As retire_stream(), for a stream that the calling thread may be unable to name.
@@ -58,8 +58,8 @@ class StreamPools {
 
  private:
   bool has_pools_of(const StreamKey& key) const;
-  // Gives a stream without pools those of a retired stream. A per-thread stream may also get those
-  // of a thread that has ended. The new stream's work starts after the earlier work. So a program
+  // Gives the pools of a retired stream to a stream that has none. A per-thread stream may also get
+  // the pools of a thread that has ended. The new stream waits for their earlier work. So a program
   // that keeps making and destroying streams has only as many pools as it has streams at once.
   void adopt(const StreamKey& key);
   static void orphan(const LockedHeap& heap, PoolIndex first,

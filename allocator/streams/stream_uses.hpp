@@ -22,12 +22,12 @@ class StreamUses {
   bool record_use(const void* address, const DeviceStream& stream);
   // As record_use(), for all streams of the device that have pools and may have pending work.
   bool record_use_of_all(const void* address, int device);
-  // Returns the streams that work on the live block at `address`, its own included; else none.
+  // Returns the streams that work on the live block, its own included; none if there is no block.
   std::vector<DeviceStream> uses_of(const void* address) const;
   // Waits until all streams that work on the block have finished. Throws std::runtime_error if a
   // stream cannot be waited for.
   void wait_for_uses(const void* address);
-  // Forbids code that may write to share the block. Returns false if `address` is in no live block.
+  // Tensors that may write must not share it from now on. False if `address` is in no live block.
   bool mark_exported(const void* address);
   // As mark_exported(), for all live blocks that could be shared. Stops all other threads.
   void mark_live_exported();
