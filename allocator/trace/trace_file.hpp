@@ -1,6 +1,6 @@
 // The file of a trace: its header and its chunks (trace_format.hpp). If the file cannot be written,
-// events are counted as dropped, one line in the log says so, and the program continues: no signal
-// reaches it and no write waits. If the program closes the file, the trace ends.
+// events are counted as dropped, one line in the log says so, and the program continues: it gets no
+// signal and never waits for the file. If the program closes the file, the trace ends.
 //
 // Guarded by the recorder's mutex. Only open() and the functions about call sites allocate.
 #pragma once

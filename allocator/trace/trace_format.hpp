@@ -85,7 +85,7 @@ class PackedTraceEvent {
   PackedTraceEvent(std::int64_t since_last, bool is_free, std::size_t model)
       : word_(static_cast<std::uint32_t>(since_last) << kTimeShift |
               std::uint32_t{is_free} << kFreeShift | static_cast<std::uint32_t>(model)) {}
-  // Returns a pause for what a word cannot hold of `since_last`. less_pause() returns the rest.
+  // Returns a pause for the part of `since_last` beyond a word; less_pause() returns the rest.
   static PackedTraceEvent pause(std::int64_t since_last) {
     return {pauses(since_last), false, kPauseModel};
   }

@@ -17,7 +17,7 @@
 namespace uvm {
 namespace {
 
-// Unique among all recorders, because a thread's slot may belong to a destroyed recorder.
+// Returns a number that no recorder has used: a thread's slot may be of a destroyed recorder.
 std::uint32_t next_generation() {
   static std::atomic<std::uint32_t> last{0};
   const std::uint32_t next = last.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -15,9 +15,9 @@
 //   trace_.allocated(at, block);    // does nothing if `at` is 0
 //
 // Memory: 64 KiB for each live thread that has recorded an event. If the file cannot be written,
-// events are dropped and counted, one line in the log says so, and the program continues: no signal
-// reaches it and no write waits. If the program closes the file, the trace ends. A forked child
-// records nothing. If a process is killed or ends by _exit, the events in its buffers are lost.
+// events are dropped and counted, one line in the log says so, and the program continues: it gets
+// no signal and never waits for the file. If the program closes the file, the trace ends. A forked
+// child records nothing. If a process is killed or ends by _exit, events in its buffers are lost.
 #pragma once
 
 #include <pthread.h>
@@ -54,21 +54,21 @@ class TraceRecorder {
   using Device = TraceDevice;
   using BlockSink = std::function<void(const TraceBlock&)>;
   // Calls the sink for each live block, and then `begin`. start() calls this once. For an exact
-  // list, it holds the locks under which now() is called. Neither call touches the file.
+  // list, this function holds the locks under which now() is called. Neither call touches the file.
   using Begin = std::function<void()>;
   using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
   // Begins a trace in `file`, which only this user may read. An existing regular file is replaced.
   // "%p" in the name stands for the process number. If another process traces to that file,
   // ".<process number>" is added to the name. Blocks that `live_blocks` lists come first, marked as
-  // live. Returns an empty string, or why no trace began, in one line. If it throws, none runs.
+  // live. Returns an empty string, or one line on why no trace began. If it throws, no trace runs.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {}) UVM_NOT_ANALYSED;
 
   // Writes the buffers and ends the file. Events that other threads record meanwhile may be lost.
   void stop() noexcept;
 
-  // Called in a forked child: off for good. The parent's file is safe even without this call.
+  // Called in a forked child: stops recording there. The parent's file is safe even without this.
   void after_fork_in_child() noexcept UVM_NOT_ANALYSED;
 
   bool enabled() const noexcept { return generation_.load(std::memory_order_relaxed) != 0; }
