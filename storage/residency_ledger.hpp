@@ -1,6 +1,6 @@
-// Records the last known place of each 2 MiB page of uvmalloc's memory, when a hint is planned or a
-// page is first used. The place is an assumption: the driver may have moved the page since. Each
-// span has a flat table with 16 bytes for each page.
+// Records the last known place of each 2 MiB page of uvmalloc's memory. A record changes when a
+// hint is planned or a page is first used. The driver may have moved the page since, so the place
+// is an assumption. Each span has a flat table with 16 bytes for each page.
 //
 // Guarded by the state lock.
 #pragma once
@@ -25,7 +25,7 @@ class ResidencyLedger {
   void remove_span(const void* address);
 
   // Records that every page of the range, rounded inward to whole pages, is at `place`. Allocates
-  // nothing, so it cannot fail after the decision.
+  // nothing, so it cannot fail after a hint was planned.
   void set(const void* address, std::size_t size_bytes, Place place);
 
   // Records that the contents of these pages were discarded: the pages are nowhere. Until their
@@ -40,8 +40,8 @@ class ResidencyLedger {
   std::size_t bytes_at(const void* address, std::size_t size_bytes, Place place) const;
   std::size_t bytes_at(Place place) const;
 
-  // Return the most bytes, in whole pages, that the driver may count at `device`. Discarded pages
-  // count, and pages that left `device`: a kernel there can have brought them back.
+  // Return the most bytes, in whole pages, that the driver may count at `device`: also discarded
+  // pages, and pages that left `device`, because a kernel there can have brought them back.
   std::size_t most_bytes_at(const void* address, std::size_t size_bytes, Place device) const;
   std::size_t most_bytes_at(Place device) const;
 

@@ -4,9 +4,9 @@
 // allocation starts with a pair inside the block's own record, which costs no allocation. A move
 // adds an indirect record, which refers to the real one. The last indirect record frees the memory.
 //
-// The pair of a block belongs to the block's thread. The allocator's lock guards other attached
-// records. The pair is small because every live block has one: pair and the allocator's own data
-// fill one cache line.
+// The pair of a block belongs to the thread that has the block. The allocator's lock guards other
+// attached records. The pair is small, because every live block has one: it fills one cache line
+// together with the allocator's own data.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ struct RealStorage {
 
   bool alive() const { return references != 0; }
 
-  // Puts `record`, which must be filled in, in front. `references` must be below kMostReferences.
+  // Inserts `record`, already filled in, at the front. `references` must be below kMostReferences.
   void attach(IndirectStorage* record) {
     record->next = indirect;
     indirect = record;
