@@ -1,7 +1,7 @@
 // Keeps captures of streams and uvmalloc's own calls apart (Note "Captures"). To wait for a device,
 // or to record an event on a stream, is harmless before a capture begins and invalidates a capture
-// that has begun. So a caller takes a Hold, checks captures(), and makes its call within the Hold:
-// no capture begins meanwhile. The process has one guard. Thread-safe. Held across driver calls.
+// that has begun. So a caller takes a Hold, checks captures(), and makes its call while the Hold
+// keeps captures from beginning. The process has one guard, held across driver calls. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ class CaptureGuard {
     return guard;
   }
 
-  // While a Hold exists, no capture begins. A forked child takes none: it may not call the driver.
+  // While a Hold exists, no capture begins. A forked child takes no Hold, as it calls no driver.
   class UVM_SCOPED_CAPABILITY Hold {
    public:
     explicit Hold(CaptureGuard& guard) UVM_NOT_ANALYSED : guard_(guard) {

@@ -1,7 +1,7 @@
-// A value that its first use makes, like a function's static, but safe across a fork. If a process
-// forks while a thread makes a static, the static's guard stays taken in the child, and the child
-// waits for ever. MadeOnce records the process that makes the value, so the child can tell.
-// Thread-safe; the value is never destroyed.
+// A value that is made at its first use, like a function's static, but safe across a fork. If a
+// process forks while a thread makes a static, the static's guard stays taken in the child, and the
+// child waits for ever. MadeOnce records which process makes the value, so a child can detect
+// this. Thread-safe; the value is never destroyed.
 #pragma once
 
 #include <unistd.h>

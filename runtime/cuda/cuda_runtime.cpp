@@ -143,8 +143,8 @@ class CudaRuntime final : public DeviceRuntime {
     });
   }
 
-  // Only the vendor's own links support all atomic operations between devices. The driver's
-  // performance rank cannot tell: it compares links between devices, not with the link to the host.
+  // Reports the vendor's own links, which alone support all atomic operations between devices. The
+  // driver's performance rank is no help: it ranks links between devices, not the link to the host.
   RuntimeStatus has_fast_link(int device, int peer, bool* out) const override {
     *out = false;
     if (!valid(device) || !valid(peer)) return bad_device("cuDeviceGetP2PAttribute");

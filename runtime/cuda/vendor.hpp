@@ -47,7 +47,7 @@ inline constexpr bool kContextsAreMade = true;
 // Returns whether the device's memory is a NUMA node, which the host counts as its own memory.
 bool memory_is_host_node(CUresult (*get_attribute)(int*, CUdevice_attribute, CUdevice),
                          CUdevice device);
-// Returns the kind of memory that is not managed. `type` is the driver's memory type;
+// Returns the kind of an unmanaged pointer. `type` is the memory type from the driver;
 // `driver_version` is the driver's own version number.
 PointerKind kind_of_memory(unsigned type, int driver_version);
 

@@ -18,7 +18,7 @@ constexpr const char* kFunction = "uvmalloc_runtime";
 struct Libraries {
   std::mutex mutex;
   std::map<std::string, LibraryName, std::less<>> by_path;
-  // Two paths may name one object.
+  // Two paths may name one object, so names are stored by registration.
   std::map<const uvmalloc_runtime_registration*, std::string> names;
 };
 

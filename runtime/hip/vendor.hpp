@@ -47,7 +47,7 @@ inline constexpr bool kContextsAreMade = false;
 inline bool memory_is_host_node(hipError_t (*)(int*, hipDeviceAttribute_t, int), int) {
   return false;
 }
-// HIP 6.0 changed the numbers of hipMemoryType. So the version at run time decides, not the version
+// HIP 6.0 changed the numbers of hipMemoryType. So the version of HIP at run time decides, not that
 // of the headers.
 inline constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
 constexpr unsigned host_memory_type(int driver_version) {
@@ -65,7 +65,7 @@ struct DriverLibrary {
   void* handle = nullptr;
   const char* name = "";
 };
-// Prefers a library that the process has mapped already: another copy would not know its handles.
+// Prefers a library that the process has mapped already: a second copy would not know its handles.
 DriverLibrary load_driver();
 
 inline constexpr const char* kNoDriver =
