@@ -92,8 +92,8 @@ inline constexpr unsigned kSmallRetries = 56;
 // If pages of a span can be returned one by one, the span may be as large as the budget. Its unused
 // part costs only address space, while blocks of two smaller spans could never be joined.
 inline constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
-// Other spans stay small, because one live block prevents the return of a whole span. Their size is
-// kLeastSpanBytes, on a device at least kRequestsPerSpan times the request that needs the span.
+// Other spans stay small, because one live block prevents the return of a whole span. A small span
+// has kLeastSpanBytes, on a device at least kRequestsPerSpan times the request that needs it.
 inline constexpr std::size_t kLeastSpanBytes = 32 * kMiB;
 inline constexpr std::size_t kRequestsPerSpan = 8;
 // A search compares this number of free runs and takes the best. If none of them fits, it takes the
@@ -115,7 +115,7 @@ inline constexpr std::size_t kMostReserveBytes = 512 * kMiB;
 
 // ---- Fences (churn_ns)
 
-// One drain queries this number of streams, in turn, and this number of fences of each stream.
+// One drain queries the next kStreamsPerDrain streams, and up to kFencesPerStream fences of each.
 inline constexpr std::size_t kStreamsPerDrain = 8;
 inline constexpr std::size_t kFencesPerStream = 16;
 
@@ -123,8 +123,8 @@ inline constexpr std::size_t kFencesPerStream = 16;
 
 // A pageable host request waits for the oldest freed block that a device still uses, instead of
 // taking new pages. It does so if such blocks of its pool hold more than kHostLeadBytes and more
-// than kHostLeadBlocks times the request. With two blocks the host fills one batch while a device
-// works on the other. Torch's own allocator has one on the host and one on the device.
+// than kHostLeadBlocks times the request. With two blocks, the host fills one while a device works
+// on the other. Torch's own allocator also has two, one on the host and one on the device.
 inline constexpr std::size_t kHostLeadBytes = 32 * kMiB;
 inline constexpr std::size_t kHostLeadBlocks = 2;
 
