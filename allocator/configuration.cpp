@@ -73,7 +73,7 @@ class Variable {
   const char* refused_ = nullptr;
 };
 
-// Reads a variable into its member of the configuration. Returns the value in force, as text.
+// Reads a variable into the member that it configures. Returns the value in force, as text.
 using Reader = std::function<std::string(Variable*, Configuration*)>;
 
 Reader flag(bool Configuration::*member) {
