@@ -30,13 +30,13 @@ class FrameworkBridge {
   // to a pageable tensor, or the reverse. Does nothing if `address` is in no live block.
   void set_pinned(const void* address, bool pinned);
 
-  // Records that only devices use the block that holds `address`, until the block moves to the
-  // host. A forked child gets no copy of it. Does nothing if `address` is in no live block.
+  // Records that only devices use the block that holds `address`, until it moves to the host. A
+  // forked child gets no copy of the block. Does nothing if `address` is in no live block.
   void note_left_host(const void* address);
 
   // Records that the block that holds `address` is used only at these places. For callers that move
-  // with MoveRequest::keeps_source. Returns false if nothing has changed: the places were already
-  // recorded, `address` is in no live block, or no use would be left.
+  // blocks with MoveRequest::keeps_source. Returns false if nothing has changed: the places were
+  // already recorded, `address` is in no live block, or the block would have no use left.
   bool note_places(const void* address, PlaceSet places);
   // Undoes note_places() for one place: the block is used there again.
   void note_place_again(const void* address, Place place);
@@ -75,8 +75,8 @@ class FrameworkBridge {
 bool manages_cpu_tensors_at_once();
 void set_manages_cpu_tensors_at_once() noexcept;
 
-// The host memory that a framework gets on this thread; initially kManaged. set_host_memory()
-// returns the previous value.
+// The kind of host memory that a framework gets on this thread; initially kManaged.
+// set_host_memory() returns the previous value.
 enum class HostMemory : unsigned char {
   kMalloc,         // from malloc: for memory that never goes to a device
   kManaged,        // managed from UVMALLOC_HOST_THRESHOLD on
@@ -91,7 +91,7 @@ MoveMode configured_move_mode() noexcept;
 void set_move_mode(MoveMode mode) noexcept;
 // Returns the mode of this process, or kAlias while set_thread_aliases(true) holds on this thread.
 MoveMode move_mode() noexcept;
-// Sets whether moves on this thread alias. Returns the previous value.
+// Sets whether moves on this thread use MoveMode::kAlias. Returns the previous value.
 bool set_thread_aliases(bool aliases) noexcept;
 
 // Whether a framework's memory is managed: its plugin has replaced the framework's allocators, and
