@@ -61,7 +61,7 @@ class Decay {
   bool started_ = false;
   Time since_;                   // start of the current period
   std::size_t least_bytes_ = 0;  // the least number of free bytes in the current period
-  double due_bytes_ = 0;         // due but not yet gone; negative if more went than was due
+  double due_bytes_ = 0;         // due, not yet returned; negative if more was returned
 };
 
 }  // namespace uvm

@@ -24,7 +24,7 @@ void IdleDecay::decay(Decay::Time now) {
     const HeapGuard heap(state_);
     due_bytes = decay_.due(now, cached_by_threads_ + reclaimer_.idle_bytes(heap));
   }
-  // Rounded to the nearest page. If it were rounded down, the last page would stay for ever.
+  // Rounded to the nearest page. If rounded down, the last page would never be given back.
   due_bytes = (due_bytes + kPageBytes / 2) & ~(kPageBytes - 1);
   if (due_bytes == 0) return;
   const std::size_t left_bytes = reclaimer_.release_pages(due_bytes);

@@ -28,7 +28,7 @@ class IdleDecay {
   bool enabled() const UVM_NOT_ANALYSED { return decay_.enabled(); }  // never changes
   // Gives back the bytes that are due at `now`. Throws std::bad_alloc if it cannot list them.
   void decay(Decay::Time now);
-  // As decay(), at the present time. If memory runs out, nothing goes back.
+  // As decay(), at the present time. If memory runs out, gives nothing back.
   void decay_now() noexcept;
   // Calls decay_now() every policy::kSlowCallsPerClockRead calls.
   void now_and_then() {

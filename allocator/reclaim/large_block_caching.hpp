@@ -17,7 +17,7 @@ class LargeBlockCaching {
   [[gnu::always_inline]] static bool hit(Pool& pool) {
     return ++pool.large_hits % policy::kRequestsPerTrim == 0;
   }
-  // Returns the page blocks that the thread caches for the stream; medium ones only if they hold
+  // Gives back the page blocks that the thread caches for the stream; medium ones only if they hold
   // many bytes. After enough large requests, lets all threads cache large blocks.
   void trim(ThreadCache* cache, const Request& request) noexcept;
   // Called when cached large blocks kept memory from a request. All threads return their large

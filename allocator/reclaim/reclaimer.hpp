@@ -48,23 +48,23 @@ class Reclaimer {
 
   // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes released.
   std::size_t release_pages(std::size_t most_bytes);
-  // Called before host or pinned memory gets another span. If idle spans hold too
-  // much compared with the bytes in use, releases some. A free span serves only requests up to its
-  // size, so requests of varying sizes would otherwise leave ever more idle spans.
+  // Called before host or pinned memory gets another span. If idle spans hold too much compared
+  // with the bytes in use, releases some. A free span serves only requests up to its size, so
+  // requests of varying sizes would otherwise leave ever more idle spans.
   void release_surplus_spans(const Request& request);
   // Returns the touched bytes in free blocks that could go back to the driver now.
   std::size_t idle_bytes(const LockedHeap& heap) const;
 
  private:
   using PoolFilter = std::function<bool(const LockedHeap& heap, const Pool& pool)>;
-  // The pages that leave the pools in one release.
+  // The pages that one release detaches from the pools.
   struct Departure {
-    bool is_of_all = false;       // all whole pages leave
-    std::set<const Span*> spans;  // all pages of these spans leave
-    bool takes_fenced = false;    // blocks of these spans leave even if they have fences
+    bool is_of_all = false;       // all whole pages are detached
+    std::set<const Span*> spans;  // all pages of these spans are detached
+    bool takes_fenced = false;    // even the blocks of these spans that have fences are detached
     std::size_t pages_bytes = 0;  // bytes still to detach, page by page, from other spans
-    std::size_t left_bytes = 0;   // bytes that have left the pools
-    std::vector<Fence> fences;    // the fences of blocks that have left
+    std::size_t left_bytes = 0;   // bytes detached so far
+    std::vector<Fence> fences;    // the fences of detached blocks
   };
   // Pages that have left their pool but are not yet free in their span.
   struct Detached {
