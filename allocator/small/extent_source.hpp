@@ -15,7 +15,7 @@ class ExtentSource {
   virtual ~ExtentSource() = default;
 
   // Returns a segment of SmallArena::kSegmentBytes, aligned to its size, or nullptr if none is
-  // available. The arena has it until give_back(). Its contents are never read.
+  // available. The arena owns it until it calls give_back(). Its contents are never read.
   virtual void* take() noexcept = 0;
 
   virtual void give_back(void* segment) noexcept = 0;

@@ -4,8 +4,8 @@
 // are never read, written, zeroed or advised: they may be managed memory, or not accessible at all.
 //
 // Segments. The arena takes one segment at a time, if no free page fits. Freed pages stay with the
-// arena and are used first; jemalloc never ages them. purge() returns segments without blocks to
-// the source, and the destructor returns all.
+// arena and are used first; jemalloc never purges them by age. purge() returns segments without
+// blocks to the source, and the destructor returns all.
 //
 // Threads. Any thread may call allocate() and free() at any time; one at a time may call purge().
 // jemalloc's locks guard the arena, and no call returns with one held. The source is called under

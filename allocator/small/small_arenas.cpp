@@ -31,7 +31,7 @@ class SmallArenas::Arena final : public ExtentSource {
   PoolIndex pool() const { return pool_; }
   SmallArena& arena() { return arena_; }
 
-  // Set during one call of allocate().
+  // Valid during one call of allocate().
   Growth most = Growth::kFreeMemory;
   bool took_page = false;
   mutable bool thread_is_exiting = false;
