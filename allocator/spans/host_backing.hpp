@@ -2,7 +2,7 @@
 // forked child does not inherit it. Ordinary anonymous memory belongs to the kernel: a child
 // inherits it copy on write, and its idle pages return to the machine at once. It can be used only
 // if every device can access it. With page faults (HMM) a device maps it in 4 KiB pages, managed
-// memory in 2 MiB pages. So it is the default only if devices use the host's page tables.
+// memory in 2 MiB. So ordinary memory is the default only if devices use the host's page tables.
 //
 // Has no state. The mapping functions call the kernel, never a driver.
 #pragma once
