@@ -24,8 +24,7 @@ class BlockCounts {
   void count_allocated(Facade facade, int device, PoolIndex first, Block& block,
                        bool from_cache) noexcept;
   // Opens the stream in the cache if the cache does not know it. Called by the thread that owns the
-  // cache, within a CacheOwnerGuard. `again`: makes it one of the recent streams even if it is
-  // open.
+  // cache, within a CacheOwnerGuard. `again`: makes the stream recent even if it is open.
   void open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
   // Updates the peaks from the counters of all threads. Called when a count may have passed a peak.
   void settle_peaks(Facade facade, int device) noexcept;

@@ -78,7 +78,7 @@ class StreamWork {
   Ranked<std::mutex, LockRank::kEvents> mutex_;
   std::vector<Fence> before_captures_ UVM_GUARDED_BY(mutex_);  // of streams being captured
   std::atomic<std::uint64_t> forgotten_ = 0;                   // number of forgotten streams
-  // By device: the work of this number of forgotten streams, the first ones, is known to be over.
+  // By device: the work of forgotten streams with lower numbers than this is known to be over.
   std::unique_ptr<std::atomic<std::uint64_t>[]> over_;
 };
 
