@@ -34,7 +34,7 @@ class FencedBlocks {
   // Returns the pool that a freed block joins: a pool of the place where the block's pages are. The
   // block's storage records are gone, but Block::use still has the place of the last record.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Whether a stream other than the pool's may still use the block, or it is displaced to the pool.
+  // Whether the block is displaced to the pool, or another stream than the pool's may still use it.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
   // Takes a freed block, which has no storage records any more, and sets the pool that it joins.

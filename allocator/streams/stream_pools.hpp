@@ -42,9 +42,9 @@ class StreamPools {
   Opened open(const StreamKey& key, PoolClass pool_class);
   // Returns the streams of the device that calls can still name.
   std::vector<DeviceStream> streams_of(int device) const;
-  // Called before the stream is destroyed. The next new stream adopts its pools, and waits for the
-  // work that it now has. Waits for the device if private pools hold memory of the stream. Throws
-  // std::out_of_range if the device does not exist.
+  // Called before the stream is destroyed. The next new stream adopts the pools of this stream, and
+  // works only after the present work of this stream. Waits for the device if private pools hold
+  // memory of the stream. Throws std::out_of_range if the device does not exist.
   void retire_stream(int device, StreamHandle stream);
   // As retire_stream(), for a stream that the calling thread may be unable to name.
   void retire(const DeviceStream& stream);
