@@ -46,8 +46,8 @@ inline constexpr std::int16_t kNoPlace = -2;
 inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: live before the trace began
 inline constexpr std::uint8_t kTraceGone = 2;         // stream: it is gone
 
-// In TraceEvent::detail of a kernel: the unit of the kernel's amount. Numbers below
-// kTraceOperationTypes mean operations of that type.
+// In TraceEvent::detail of a kernel: the unit of the kernel's amount. A number below
+// kTraceOperationTypes means operations, of the type with this number.
 inline constexpr std::uint8_t kTraceOperationTypes = 5;
 inline constexpr std::uint8_t kTraceCopyToDevice = 252;  // bytes over the link
 inline constexpr std::uint8_t kTraceCopyToHost = 253;

@@ -40,7 +40,7 @@ class TraceFile {
   bool is_open() const noexcept { return descriptor_ >= 0; }
   const std::string& name() const { return name_; }  // of the latest trace
   void close() noexcept;
-  // Called in a forked child. Closes the descriptor, because it shares the parent's file lock.
+  // Called in a forked child. Closes the descriptor, which shares the parent's file lock.
   void abandon() noexcept;
 
   // Writes the events of the buffer, or counts them as dropped if they cannot be written.
