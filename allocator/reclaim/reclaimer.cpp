@@ -135,9 +135,8 @@ void Reclaimer::release_surplus_spans(const Request& request) {
   if (surplus_bytes > most_bytes) release_pages_of(wanted, surplus_bytes - most_bytes / 2);
 }
 
-// Removes whole free pages, and their fences, from the pool. A block with fences is removed as a
-// whole, because its remainder would need the fences too. After std::bad_alloc `detached_` lists
-// the pages removed so far.
+// Removes whole free pages, and their fences, from the pool. A block with fences is removed whole:
+// its rest would need them too. After std::bad_alloc `detached_` lists the pages removed so far.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
                                   const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
