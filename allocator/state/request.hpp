@@ -15,8 +15,7 @@ namespace uvm {
 // Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  // Whether the request is for a private pool. Such pools have no small objects, because small
-  // objects could not be restored at their addresses.
+  // For a private pool, which has no small objects, because their addresses could not be restored.
   bool is_private = false;
   bool whole_pages = false;  // the request is for a private pool with whole pages for each block
   bool is_aligned() const { return alignment_bytes > kGranule; }
