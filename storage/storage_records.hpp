@@ -5,8 +5,8 @@
 // adds an indirect record, which refers to the real one. The last indirect record frees the memory.
 //
 // The pair of a block belongs to the thread that has the block. The allocator's lock guards other
-// attached records. The pair is small, because every live block has one: it fills one cache line
-// together with the allocator's own data.
+// attached records. The pair is small, because every live block has one: the pair and the
+// allocator's own data fill one cache line.
 #pragma once
 
 #include <cstddef>
