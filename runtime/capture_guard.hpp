@@ -1,8 +1,7 @@
 // Keeps captures of streams and uvmalloc's own calls apart (Note "Captures"). To wait for a device,
 // or to record an event on a stream, is harmless before a capture begins and invalidates a capture
-// that has begun. So a caller takes a Hold, checks captures(), and makes its call while the Hold
-// keeps captures from beginning. The process has one guard. Its lock may be held across driver
-// calls. Thread-safe.
+// that has begun. So a caller takes a Hold, during which no capture begins, checks captures(), and
+// then makes its call. The process has one guard, which is held across driver calls. Thread-safe.
 #pragma once
 
 #include <atomic>
