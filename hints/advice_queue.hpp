@@ -28,8 +28,8 @@ class AdviceQueue {
   // Returns false, without an effect, if the queue is full.
   bool push(const Entry& entry) noexcept;
 
-  // Calls `send(entry)` for each entry in order, until the queue is empty or `send` returns false
-  // because the runtime still refuses. Returns at once if another thread is flushing the queue.
+  // Calls `send(entry)` for each entry in order until the queue is empty, or `send` returns false
+  // because advice is still refused. Returns at once if another thread is flushing the queue.
   template <class Send>
   void flush(Send send) {
     if (is_empty() || flushing_.exchange(true, std::memory_order_acquire)) return;

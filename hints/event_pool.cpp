@@ -36,7 +36,7 @@ EventHandle EventPool::record(const DeviceStream& stream, RuntimeStatus* status)
 RuntimeStatus EventPool::make(int device, EventHandle* out) noexcept {
   const auto index = static_cast<std::size_t>(device);
   {
-    // Reserves here, so that release() allocates nothing.
+    // Reserves room for all events here, so that release() allocates nothing.
     const RankedGuard lock(mutex_);
     Events& events = events_[index];
     try {

@@ -22,8 +22,8 @@ class EventPool {
   // Called in a forked child, which has one thread: forgets the events, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED { events_.clear(); }
 
-  // Forgets the events of a device that has lost its context: the events are gone with it. No
-  // caller may hold an event of this device.
+  // Forgets the events of a device whose context was destroyed, because that destroyed the events
+  // too. No caller may hold an event of this device.
   void forget_device(int device) noexcept;
 
   // Records an event on the stream and returns the event, or nullptr with the reason in `*status`

@@ -11,9 +11,9 @@
 namespace uvm {
 
 enum class SkipReason : std::uint8_t {
-  kAlreadyThere,  // by the ledger the pages are there already, or the advice is in force
+  kAlreadyThere,  // the ledger has the pages there, or the advice is already in force
   kNoCredit,      // the device has no room under its soft budget
-  kPolicy,        // the policy in force sends no such hints
+  kPolicy,        // the policy in force sends no hints
   kCoherent,      // the device shares the host's memory or page tables: nothing would move
   kSharedPages,   // not a whole page or segment: the hint would affect other blocks
   kPingPong,      // the segment moves back and forth, and its advice serves both places

@@ -38,7 +38,7 @@ HintSender::~HintSender() {
 void HintSender::abandon() noexcept {
   lanes_.clear();
   deferred_.abandon();
-  (void)prefetch_thread_.release();  // only the parent has the thread, which may have held the lock
+  (void)prefetch_thread_.release();  // leaked: its thread, only in the parent, may hold its lock
 }
 
 StreamHandle HintSender::lane_of(int device, StreamHandle Lanes::*which) {
@@ -141,7 +141,7 @@ RuntimeStatus HintSender::prefetch_in_pieces(int device, const Hint& hint,
     next_bytes = std::min(2 * next_bytes, kMostPieceBytes);
     takes_first = !takes_first;
   }
-  // Callers that wait for the first lane, or send on it, rely on this order.
+  // Makes the first lane wait for the second, because callers wait only for the first lane.
   if (has_second && !events_.order(first, second))
     (void)runtime_.synchronize_stream(device, second.handle);
   return status;

@@ -5,7 +5,7 @@
 //
 // A large copy is sent in pieces, alternately on the I/O lane and a second lane. The driver then
 // prepares one piece while it copies the piece before. At the end the I/O lane waits for the second
-// lane, so the I/O lane alone orders prefetches.
+// lane, so a wait for the I/O lane waits for all pieces.
 //
 // A hint that fails is never an error of the program: the failure is counted, and logged once.
 // Thread-safe; the lock guards the lanes and is never held across a driver call.
@@ -51,7 +51,7 @@ class HintSender {
   // Called in a forked child, which has one thread: forgets the lanes, which belong to the parent.
   void abandon() noexcept UVM_NOT_ANALYSED;
 
-  // Forgets the lanes of a device that has lost its context: the lanes are gone with it.
+  // Forgets the lanes of a device whose context was destroyed, which destroyed the lanes too.
   void forget_device(int device) noexcept;
 
   // Sends `plan` in order in the context of `device`. Prefetches start after the producer's work so
@@ -73,7 +73,7 @@ class HintSender {
   // to the driver, which may reuse the addresses.
   void finish_prefetches() noexcept;
 
-  // Returns the device's I/O lane, which the first call makes, or nullptr if that fails.
+  // Returns the device's I/O lane, or nullptr if it cannot be created. The first call creates it.
   StreamHandle lane(int device) { return lane_of(device, &Lanes::first); }
 
  private:

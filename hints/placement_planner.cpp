@@ -156,7 +156,7 @@ HintPlan PlacementPlanner::plan_span(void* address, std::size_t size_bytes, Faca
   HintPlan plan;
   *placement = {};
   Place device_place = Place::device(device);
-  // A span outlives the policy of the thread that makes it.
+  // Ignores the thread's policy, because the span outlives that policy.
   const WithoutThreadPolicy by_the_planner_alone;
   if (facade == Facade::kDevice) {
     placement->preferred = device_place;

@@ -83,7 +83,7 @@ class PlacementPlanner {
                      Place destination);
 
   // Plans the advice that a program wants for a range. `placement` is the segment's placement if
-  // the range is one whole segment, else nullptr: then no advice is known before or recorded after.
+  // the range is one whole segment, else nullptr: then all advice is sent, and none recorded.
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                        const WantedPlacement& wanted);
 

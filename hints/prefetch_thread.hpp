@@ -33,8 +33,8 @@ class PrefetchThread {
   PrefetchThread(const PrefetchThread&) = delete;
   PrefetchThread& operator=(const PrefetchThread&) = delete;
 
-  // Requests run in order. Returns false, without an effect, if kMostRequests wait or no thread can
-  // be created.
+  // Requests run in order. Returns false, without an effect, if kMostRequests are queued or no
+  // thread can be created.
   bool hand_over(const Request& request) noexcept;
 
   // Waits until all requests have run.

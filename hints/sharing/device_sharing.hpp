@@ -45,7 +45,7 @@ class DeviceSharing {
   void abandon() noexcept;
 
   // Called before a kernel, without locks: waits until this program may use the device.
-  // `leave(device)` moves the program's memory away.
+  // `leave(device)` moves the program's memory off the device.
   template <class Leave>
   void before_kernel(int device, Leave leave) {
     if (const Shared* shared = find(device)) [[unlikely]]
@@ -86,7 +86,7 @@ class DeviceSharing {
     bool stops = false;
     std::thread thread;
   };
-  std::unique_ptr<Watch> watch_;  // null: nothing is shared
+  std::unique_ptr<Watch> watch_;  // null: no thread runs
 };
 
 }  // namespace uvm::sharing

@@ -3,11 +3,11 @@
 // not share it.
 //
 // Each program holds a lock of the file. The kernel drops that lock when the program ends in any
-// way, and others then remove the program from the table. A second lock guards changes of the
+// way. Other programs then remove the program from the table. A second lock guards changes of the
 // table. A program that cannot get the second lock within a second runs without turns, for as long
 // as a turn can last. It also runs without turns if it has waited longer than the turns of all
-// others can last: then another program writes false words into the table. Programs may be slow
-// without turns, but they never hang.
+// other programs can last, because then some program writes false words into the table. Programs
+// may be slow without turns, but they never hang.
 //
 // Thread-safe. In a forked child only the destructor may be called.
 #pragma once
@@ -47,8 +47,8 @@ class SharedTurns {
   void remove_gone_programs();
 
   // Called before a kernel: returns when this program may use the device. If the program has to
-  // wait or its turn is over, calls `leave` first, which moves the program's memory away and waits
-  // for the program's work on the device.
+  // wait or its turn is over, calls `leave` first, which moves the program's memory off the device
+  // and waits for the program's work there.
   void before_kernel(const std::function<void()>& leave);
 
   SharingFigures figures() const;

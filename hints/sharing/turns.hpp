@@ -1,8 +1,8 @@
 // Decides which of several programs may use a device that has no room for all of them at once (Note
 // "Turns on a shared device"). Each program publishes how much of the device's memory it holds.
 // While the sum fits, all programs run. Otherwise one program at a time has the device, for a turn.
-// A turn is long compared with a change of programs, in which the memory of one program leaves and
-// the memory of the next arrives.
+// A turn is long compared with a change of programs, in which the memory of one program is moved
+// off the device and the memory of the next is moved in.
 //
 // A turn ends when its program yields, or when its program has launched no kernel for `idle_ns` and
 // another program takes the turn. So a program that sleeps, is stopped or waits for another program
@@ -12,8 +12,8 @@
 // The table is in memory that the programs share. Every member is one word, and every combination
 // of words is valid, so that a program may die at any point. A program that writes false words can
 // keep the turn from others, so the caller bounds its wait and then seizes the turn. Functions
-// marked "locked" need the table's lock; others are safe at any time. Time is an argument, on one
-// clock for all programs.
+// marked "locked" need the table's lock; others are safe at any time. Callers pass the time; all
+// programs use the same clock.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@ struct TurnRules {
   std::uint64_t longest_turn_ns = 60'000'000'000;
 
   // The longest wait for a turn if all `programs` keep the rules: each has one turn, is idle before
-  // the turn passes on, and is idle again while its memory leaves.
+  // the next program takes the turn, and is idle again while its memory is moved off the device.
   std::uint64_t longest_wait_ns(std::size_t programs) const;
 
   // A turn is twenty times as long as a change of programs, so that changes take 5 % of the time.
@@ -70,15 +70,15 @@ class Turns {
 
   // Returns the program's number, or nullopt if the table is full. Locked.
   std::optional<std::size_t> join();
-  // Removes this program, or one that is gone. Locked.
+  // Removes the caller's program, or one that has ended. Locked.
   void leave(std::size_t program);
 
   void set_held_bytes(std::size_t program, std::uint64_t bytes);
-  // Returns whether the programs hold more than the device has.
+  // Returns whether the programs together hold more memory than the device has.
   bool is_crowded() const;
 
   Answer before_kernel(std::size_t program, std::uint64_t now_ns);
-  // Returns whether the program may run: all programs fit, or it has the turn. Otherwise the
+  // Returns whether the program may run, because all programs fit or it has the turn. Otherwise the
   // program counts as waiting from now on. If the turn is free or its holder is idle, the longest
   // waiting program gets the turn. If that program is stopped, it becomes the idle holder. Locked.
   bool take(std::size_t program, std::uint64_t now_ns);
