@@ -9,7 +9,7 @@ namespace uvm::preload {
   UVMALLOC_ENTRY(name, __VA_ARGS__) UVMALLOC_ENTRY(name "_ptsz", __VA_ARGS__)
 #define UVMALLOC_ENTRY_SPT(name, ...) \
   UVMALLOC_ENTRY(name, __VA_ARGS__) UVMALLOC_ENTRY(name "_spt", __VA_ARGS__)
-// Constant-initialized: constructors of other libraries may make calls before this library's run.
+// Constant-initialized: other libraries may make calls before this library is initialised.
 constinit InterceptedCall intercepted_calls[kCalls] = {
 #define CUDA_RUNTIME(name, parameters, forms, handler) \
   UVMALLOC_ENTRY_##forms(#name, false, "libcudart.so")

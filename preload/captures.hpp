@@ -19,7 +19,7 @@ class OpenCaptures {
 
   // Reserves memory, so that the use_room() that follows cannot fail. Throws std::bad_alloc.
   void make_room();
-  // Uses the reserved memory to record a capture of the stream. DeviceStream{}: none has begun.
+  // Uses the reserved memory to record a capture of the stream, or none for DeviceStream{}.
   void use_room(const DeviceStream& stream) noexcept;
   // Records that the stream or its capture has ended. Does nothing if the stream has no capture.
   void remove(const DeviceStream& stream) noexcept;
@@ -38,7 +38,7 @@ class OpenCaptures {
 // through uvmalloc's function, which must not record the capture again.
 inline thread_local bool is_beginning_capture = false;
 
-// Returns whether to record a capture that begins now. A forked child never waits, so records none.
+// Returns whether to record captures. A forked child never waits for a device, so it records none.
 bool notes_captures() noexcept;
 
 // Notify the allocator, if one exists, before a capture begins and after it has ended.
@@ -46,7 +46,7 @@ void note_capture_begin(const DeviceStream& stream);
 void note_capture_end(const DeviceStream& stream) noexcept;
 
 // Calls begin(), which begins a capture of the stream, and records the capture. A per-thread
-// default stream is the stream of the calling thread.
+// default stream is recorded as the calling thread's.
 template <class Begin>
 auto begin_capture_of(const char* call, int device, StreamHandle stream, Begin begin) noexcept {
   bool is_noted = false;

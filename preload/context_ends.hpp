@@ -1,4 +1,4 @@
-// Handles the ends of contexts: uvmalloc's memory, streams and events in the context are gone.
+// Handles the end of a context, which destroys uvmalloc's memory, streams and events in it.
 // Independent of the vendor. As thread-safe as the calls that end contexts.
 #pragma once
 
@@ -7,15 +7,15 @@
 
 namespace uvm::preload {
 
-// Call before a primary context is destroyed. Finishes uvmalloc's prefetches, so that none of its
-// threads uses the context meanwhile.
+// Call before a primary context is destroyed. Finishes uvmalloc's prefetches, so that no thread of
+// uvmalloc uses the context during the reset.
 void prepare_for_reset() noexcept;
-// Call after a primary context was destroyed. Ends the blocks in its memory.
+// Call after a primary context was destroyed. Removes its blocks from uvmalloc's records.
 void note_device_reset(int device);
 
 // Forwards a call that destroys the primary context of `device` (-1: no such device). The call also
-// returns errors of earlier work, so a call that fails may have destroyed the context too. In that
-// case is_gone() decides.
+// returns errors of earlier work, so it may fail although it destroyed the context. After a
+// failure, is_gone() returns whether it did.
 template <class Reset, class IsGone>
 auto pass_reset_on(const char* call, int device, Reset reset, IsGone is_gone) noexcept {
   forget_layouts(call);

@@ -26,7 +26,7 @@ void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
 bool DeferredFrees::free_after(int device, const Wait& wait) {
   OfDevice taken;
   {
-    // Take the blocks first: work that the wait misses may use a block that is added meanwhile.
+    // Take the blocks before the wait, which may not cover the last use of a block added later.
     std::lock_guard lock(mutex_);
     taken = std::exchange(devices_[static_cast<std::size_t>(device)], {});
   }

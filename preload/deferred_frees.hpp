@@ -19,7 +19,7 @@ namespace uvm::preload {
 
 class DeferredFrees {
  public:
-  // Limits for each device. If its deferred blocks reach a limit, uvmalloc waits for the device.
+  // If a device's deferred blocks reach one of these limits, uvmalloc waits for the device.
   static constexpr std::size_t kMostBlocks = 64;
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
@@ -33,7 +33,7 @@ class DeferredFrees {
   using Wait = std::function<bool()>;
   bool free_after(int device, const Wait& wait);
 
-  // Forgets these blocks, which have ended with their context.
+  // Removes these blocks without freeing them, because they were destroyed with their context.
   void forget(const std::unordered_set<const void*>& ended);
 
   // Waits for each device with deferred blocks and frees them. Returns whether it freed any.

@@ -1,5 +1,5 @@
 // Defines the exported functions of calls.def. A .cpp file of an interface includes the interface's
-// header and the handlers, makes a function of each row, and includes the table:
+// header and the handlers, defines a macro for the rows, and includes the table:
 //   #define HIP(name, ...) UVMALLOC_DEFINE_##forms(Runtime, name, parameters, handler)
 // Each function has the type of its declaration, and returns handler(call, arguments...).
 #pragma once
@@ -43,7 +43,7 @@ struct Intercepted : Interface {
     return pass_on(real(), arguments...);
   }
 
-  // Returns the allocator's name for the stream.
+  // Returns the handle by which the allocator knows the stream.
   static StreamHandle order(StreamHandle stream) {
     return kIsPerThread && stream == nullptr ? kPerThreadStream : stream;
   }

@@ -7,7 +7,7 @@
 namespace uvm::preload {
 
 // Corrects the driver's count of free bytes on the current device, if unified memory is on.
-// `current_device` queries the interface and returns -1 if there is no device. Leaves the driver's
+// `current_device` queries the interface and returns -1 if there is no device. Does not change the
 // count if this process has no allocator. May throw std::bad_alloc.
 void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
                       int (*current_device)() noexcept);

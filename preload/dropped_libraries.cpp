@@ -16,13 +16,14 @@ namespace uvm::preload {
 namespace {
 
 // The names that programs are linked to, newest first. The intercepted calls have the same
-// arguments in all these versions.
+// arguments in all these versions, except two that cuda/runtime_calls.cpp defines with the
+// arguments of both forms.
 constexpr std::array<std::string_view, 10> kNames = {
     "libcudart.so.14",  "libcudart.so.13",  "libcudart.so.12",  "libcudart.so.11.0",
     "libcuda.so.1",     "libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6",
     "libamdhip64.so.5", "libamdhip64.so"};
 
-// Returns whether a library or program was linked to this library.
+// Returns whether a library or program was linked to libuvmalloc.so.
 bool needs_us(const dl_phdr_info& object) noexcept {
   for (int index = 0; index < object.dlpi_phnum; ++index) {
     const ElfW(Phdr)& header = object.dlpi_phdr[index];
@@ -49,8 +50,8 @@ bool is_linked_to() noexcept {
              nullptr) != 0;
 }
 
-// Returns the folders in which the loader searches for the program's libraries. The program's run
-// path differs from this library's.
+// Returns the folders in which the loader searches for the program's libraries. They are needed
+// because dlopen() in this library uses this library's run path, not the program's.
 std::vector<std::string> folders_of_program() {
   void* program = dlopen(nullptr, RTLD_LAZY);
   Dl_serinfo size{};

@@ -6,9 +6,9 @@
 namespace uvm::preload {
 
 // Opens the newest library with a file name that starts with `library` ("libcudart.so"), if an
-// object of this process was linked to this library. Afterwards the functions exist that uvmalloc
-// forwards to. If this library is only preloaded, opens nothing: without uvmalloc the program has
-// no such library either. Returns whether it opened one. Thread-safe.
+// object of this process was linked to libuvmalloc.so. Then uvmalloc can forward calls to the
+// opened library. If libuvmalloc.so is only preloaded, opens nothing: without uvmalloc the program
+// has no such library either. Returns whether it opened one. Thread-safe.
 bool open_dropped_library(const char* library) noexcept;
 
 }  // namespace uvm::preload

@@ -1,6 +1,6 @@
-// Keeps the words (values that may be addresses) in the arguments of the kernels of executable
-// graphs, by the graph's handle. Each launch checks again which words point into uvmalloc's memory,
-// because blocks change between launches. Thread-safe; independent of the vendor.
+// Stores for each executable graph, by its handle, the words (values that may be addresses) in its
+// kernels' arguments. Each launch checks again which words point into uvmalloc's memory, because
+// blocks change between launches. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <memory>

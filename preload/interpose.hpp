@@ -11,7 +11,7 @@
 
 #define UVMALLOC_INTERPOSE extern "C" __attribute__((visibility("default")))
 
-// Returns the real function of this name, with the type of its declaration in scope.
+// Returns the real function of this name, with the type that its declaration gives it.
 #define UVMALLOC_NEXT(function, library)                                                       \
   ([]() noexcept {                                                                             \
     static constinit uvm::preload::NextFunction<decltype(&(function))> next_of_name{#function, \
@@ -25,14 +25,15 @@ namespace uvm::preload {
 //   the global scope after this library;
 //   a mapped library with a file name that starts with `library`, unless `library` is nullptr: a
 //   Python import opens libraries outside the global scope;
-//   the libraries mapped after this one: some define functions of CUDA (CuPy for ROCm calls HIP).
+//   the libraries mapped after this one, because some define functions with CUDA's names (CuPy for
+//   ROCm, which calls HIP).
 // Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;
 
-// The real definition of an intercepted function, cached when found: libraries that define such
-// functions are never unloaded. Until then each call searches again if more libraries were mapped,
-// because a weak reference can reach uvmalloc's function before the program opens the library.
-// Constant-initialized: a guard of a local static could stay locked in a forked child.
+// The real definition of an intercepted function, cached when found, because libraries that define
+// such functions are never unloaded. Until it is found, each call searches again if more libraries
+// were mapped, because a weak reference can reach uvmalloc's function before the program opens the
+// library. Constant-initialized: a guard of a local static could stay locked in a forked child.
 class NextDefinition {
  public:
   constexpr NextDefinition(const char* symbol, const char* library)
@@ -75,14 +76,14 @@ int number_of(Query query, Arguments... arguments) noexcept {
   return pass_on(query, arguments..., &answer) == 0 ? answer : -1;
 }
 
-// Returns the stream's device by the query `next`, or current() for stream 0 or a failing query.
+// Returns the stream's device from the query `next`, or current() for stream 0 or if `next` fails.
 template <class Query, class Stream>
 int device_of_stream(Query next, Stream stream, int (*current)() noexcept) noexcept {
   const int known = stream != nullptr ? number_of(next, stream) : -1;
   return known >= 0 ? known : current();
 }
 
-// Returns whether the stream is captured, by the query `next`. In every interface 0 means success
+// Calls `next` and returns whether the stream is being captured. In every interface 0 means success
 // as a result, and no capture as a status.
 template <class Result, class Stream, class Status>
 bool is_captured(Result (*next)(Stream, Status*), Stream stream) {

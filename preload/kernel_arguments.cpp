@@ -30,7 +30,7 @@ KernelLayouts& KernelLayouts::instance() {
   return *layouts;
 }
 
-// An address is aligned within the parameters, so a parameter at another offset holds no address.
+// Addresses have offsets that are multiples of 8, so a parameter at another offset holds none.
 void KernelLayouts::add(const Layout& layout, void* const* arguments, Words* words) {
   for (std::size_t i = 0; i < layout.size(); ++i) {
     if (layout[i].offset_bytes % sizeof(std::uintptr_t) == 0)

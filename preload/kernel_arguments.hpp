@@ -15,8 +15,8 @@
 
 namespace uvm::preload {
 
-// Adds each value at a multiple of 8 bytes that may be an address and is not in `words` yet.
-// `first` need not be aligned.
+// Reads a value at each multiple of 8 bytes from `first`. Adds to `words` the values that may be
+// addresses and are not in it yet. `first` need not be aligned.
 void add_words(const void* first, std::size_t size_bytes, Words* words);
 
 class KernelLayouts {

@@ -20,7 +20,7 @@ bool runs_now(int device, StreamHandle stream) {
   const CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr || device < 0) return false;
   bool is_capturing = false;
-  // The legacy default stream cannot capture.
+  // The legacy default stream cannot be captured.
   return stream == nullptr ||
          (ours->inspection().runtime().is_capturing(device, stream, &is_capturing).ok() &&
           !is_capturing);

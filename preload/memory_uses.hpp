@@ -1,4 +1,4 @@
-// Reports to this process's live planner which served blocks kernels and graphs use
+// Reports to this process's live planner which served blocks are used by kernels and graphs
 // (docs/oversubscription.md, "Uses"). Starts when ServedMemory is made. Reports nothing if
 // PyTorch's plugin reports the uses of its operators. Thread-safe.
 #pragma once
@@ -42,7 +42,7 @@ void begin_to_note_uses(CachingManagedAllocator& allocator);
 // device that the words point into, except managed memory, which the program places itself.
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
 
-// Returns whether a launch runs now. During a capture it does not; then do not query the driver.
+// Returns whether a launch runs now. It does not during a capture: then do not query the driver.
 bool runs_now(int device, StreamHandle stream);
 
 // Calls note_words() for a kernel that `call` launches; words() finds the words of its arguments.

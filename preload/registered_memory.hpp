@@ -12,8 +12,8 @@ namespace uvm::preload {
 
 class RegisteredMemory {
  public:
-  // The one object of the process, made at the first use: constructors of other libraries may call
-  // it before this library's constructors have run.
+  // The one object of the process, made at the first use, because constructors of other libraries
+  // may call instance() before this library's constructors have run.
   static RegisteredMemory& instance();
 
   // Returns the cudaError_t for the call: 0, or why the range cannot be registered. Returns nullopt

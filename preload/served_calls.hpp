@@ -37,9 +37,9 @@ bool leave(const auto& call) noexcept {
   return false;
 }
 
-// Allocates a block and puts it into `*out`, as a pointer or as the driver's number for one.
-// `is_ordered`: the block is allocated in the order of the stream. Returns false if the caller has
-// to forward the call, with `size_bytes` as changed here.
+// Allocates a block and puts it into `*out`, as a pointer or as a number (CUdeviceptr).
+// `is_ordered`: the allocation is stream-ordered. Returns false if the caller has to forward the
+// call; then `size_bytes`, which may have changed, is the size to forward.
 template <class Address>
 bool serve_at(const auto& call, Kind kind, int device, Address* out, std::size_t& size_bytes,
               StreamHandle stream = nullptr, bool is_ordered = false) noexcept {
@@ -87,7 +87,8 @@ bool serve_rows(const auto& call, auto* out, std::size_t* pitch_bytes, std::size
   return true;
 }
 
-// Returns whether `pool` is the device's default pool. The program sets the limits of other pools.
+// Returns whether `pool` is the default pool: others have limits of the program, and are not
+// served.
 template <class Pool>
 bool is_default_pool(const auto& call, int device, Pool pool) noexcept {
   Pool found = nullptr;
@@ -101,9 +102,9 @@ bool uses_default_pool(const Call& call, int device) noexcept {
   return !is_known || is_default_pool(call, device, chosen);
 }
 
-// Forwards a free unless uvmalloc has done it. For an address in uvmalloc's memory that is no
-// block, the real free could free a whole span. So the call is forwarded with an address that no
-// memory has: the interface refuses that address, and sets its last error.
+// Forwards a free unless uvmalloc has done it. For an address in uvmalloc's memory that this call
+// may not free, the real free could free a whole span. So the call is forwarded with an address
+// that no memory has: the interface refuses that address, and sets its last error.
 template <class Address, class... Arguments>
 auto answer_free(const auto& call, ServedMemory::Freed freed, Address address,
                  Arguments... arguments) noexcept {
@@ -157,7 +158,7 @@ auto allocate_pinned(const auto& call, auto* out, std::size_t size_bytes) {
   return call.forward(out, size_bytes);
 }
 
-// Other flags request a coherence or a placement that served memory does not have.
+// Forwards other flags: they request a coherence or placement that served memory does not have.
 auto allocate_pinned(const auto& call, auto* out, std::size_t size_bytes, unsigned flags) {
   const bool is_served = (flags & ~(call.kPinnedFlags | call.kWriteCombined)) == 0
                              ? serve(call, Kind::kPinned, out, size_bytes)
@@ -257,8 +258,8 @@ auto synchronize(const auto& call, auto... context) {
 
 // ---- handlers of queries about memory
 
-// Attaching names the stream that will use the memory, for devices that cannot share memory with
-// the host. Devices with served memory can share it, and the driver attaches only whole spans.
+// Does nothing for a served block: attaching is for devices that cannot share memory with the host,
+// and the driver attaches only whole spans.
 auto attach(const auto& call, auto stream, auto address, std::size_t size_bytes, unsigned flags) {
   if (find(pointer_of(address))) return call.success();
   return call.forward(stream, address, size_bytes, flags);
@@ -272,7 +273,7 @@ auto get_free_memory(const Call& call, std::size_t* free_bytes, std::size_t* tot
   return result;
 }
 
-// The interface knows spans, not the blocks in them.
+// Answers for served blocks itself, because the interface knows only spans.
 template <class Address>
 auto get_range(const auto& call, Address* base, std::size_t* size_bytes, Address address) {
   if (const auto range = find(pointer_of(address))) {

@@ -35,8 +35,8 @@ const char* to_string(Vendor vendor) {
   return vendor == Vendor::kHip ? "HIP" : "CUDA";
 }
 
-// Called for each served call, prints a line once. The line is not printed at start, because a
-// program that uses only another vendor's devices has no served calls.
+// Prints a line at the first served call. Prints nothing at process start, because a program that
+// uses only another vendor's devices has no served calls.
 void say_that_it_serves(const CachingManagedAllocator& allocator) {
   static std::atomic_flag has_said;
   if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
@@ -90,7 +90,7 @@ ServedMemory* ServedMemory::instance() noexcept {
 }
 
 ServedMemory* ServedMemory::make() {
-  // While the allocator is being created, the driver allocates for itself; forward these calls.
+  // While the allocator is being created, the driver itself allocates; forward its calls.
   thread_local bool is_making = false;
   if (is_making) return nullptr;
   struct Making {
@@ -139,7 +139,7 @@ void* ServedMemory::take_block(const Request& request) {
 
 bool ServedMemory::is_capturing(const Request& request) const noexcept {
   bool answer = false;
-  // The legacy default stream cannot capture.
+  // The legacy default stream cannot be captured.
   return request.stream != nullptr &&
          allocator_.inspection()
              .runtime()

@@ -47,12 +47,12 @@ class ServedMemory {
     int device = 0;
     std::size_t size_bytes = 0;
     StreamHandle stream = nullptr;  // device memory only
-    // True for a stream-ordered call. During a capture such a call allocates memory of the graph.
+    // True for a stream-ordered call. In a capture it is forwarded: the graph owns the memory.
     bool is_ordered = false;
     const void* context = nullptr;  // the block is freed when this context ends
     const void* caller = nullptr;   // return address of the call
   };
-  // Puts a block into `*out` and returns kServed. Any other outcome is the reason for no block.
+  // Puts a block into `*out` and returns kServed. Any other outcome says why there is no block.
   Outcome allocate(const Request& request, void** out) noexcept;
 
   enum class Freed : std::uint8_t {
@@ -69,11 +69,11 @@ class ServedMemory {
 
   // Call after the context was destroyed. Frees the blocks that the program allocated in it.
   void free_all_of(const void* context) noexcept;
-  // Call after the device was reset and the allocator has ended the `lost` blocks. Frees the
+  // Call after the device was reset, with the `lost` blocks, which were destroyed. Frees the
   // program's other blocks of the device.
   void forget_device(int device, const std::vector<void*>& lost);
 
-  // Calls `wait`, the program's own wait for the device, then frees the blocks deferred before.
+  // Calls `wait`, the program's own wait for the device, then frees blocks deferred before that.
   void free_after(int device, const DeferredFrees::Wait& wait) noexcept;
 
   struct Range {
@@ -109,7 +109,7 @@ class ServedMemory {
   Freed take(const void* address, Frees frees, Block* out) noexcept;
   bool is_capturing(const Request& request) const noexcept;
   void* take_block(const Request& request);
-  // For a block that cannot be deferred, because the list of deferred blocks cannot grow.
+  // Frees the block after a wait for the device, if there is no host memory to defer the free.
   void free_after_wait(void* address, int device) noexcept;
   // Undoes advice that the program may have given for its managed memory.
   void forget_advice(void* address, const Block& block) noexcept;

@@ -24,8 +24,8 @@ namespace {
 using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
-// The code down to RealLookups runs inside the first look-up of the process. A sanitizer's runtime
-// may make that look-up uninitialised, so this code calls no function that such a runtime replaces.
+// The code down to RealLookups runs inside the process's first look-up. A sanitizer may make that
+// look-up before it is initialised, so this code calls no function that a sanitizer replaces.
 
 // Returns whether the file name in `path` starts with `beginning`.
 UVMALLOC_CALLS_NOTHING bool is_file_named(const char* path, const char* beginning) noexcept {
@@ -165,8 +165,8 @@ using namespace uvm::preload;
 
 extern "C" {
 
-// Returns the result of dlsym and dlvsym for `caller`. nullptr: jump to the real function; 1:
-// return nullptr. Called only for names that start with "cu" or "hi".
+// Return what dlsym and dlvsym return to `caller`. After nullptr the assembly jumps to the real
+// function; after 1 it returns nullptr. Called only for names that start with "cu" or "hi".
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
   return answer(handle, name, caller,

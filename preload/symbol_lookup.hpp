@@ -8,7 +8,7 @@ namespace uvm::preload {
 // `*found` by uvmalloc's function. A `caller` in a library of CUDA or HIP keeps the real function.
 void put_ours_for(const void* caller, int result, void** found) noexcept;
 
-// The same for every caller.
+// Like put_ours_for(), for every caller.
 void put_ours(int result, void** found) noexcept;
 
 }  // namespace uvm::preload

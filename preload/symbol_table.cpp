@@ -24,7 +24,7 @@ UVMALLOC_CALLS_NOTHING void* symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynami
     if (entry->d_tag == DT_GNU_HASH) hashes = reinterpret_cast<const std::uint32_t*>(address);
   }
   if (symbols == nullptr || names == nullptr || hashes == nullptr) return nullptr;
-  // GNU_HASH: counts, a filter of words, buckets, then chains. The last entry of a chain is odd.
+  // GNU_HASH holds counts, a Bloom filter, buckets, then chains. The last entry of a chain is odd.
   const std::uint32_t bucket_count = hashes[0];
   const std::uint32_t first_hashed = hashes[1];
   const std::uint32_t* buckets = hashes + 4 + hashes[2] * (sizeof(ElfW(Addr)) / 4);

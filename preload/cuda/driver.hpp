@@ -44,7 +44,7 @@ struct Driver {
   }
 };
 
-// Call before the context is destroyed: its streams end with it, and no call names them.
+// Call before the context is destroyed: its streams are destroyed too, without calls of their own.
 void note_streams_gone(CUcontext context);
 
 }  // namespace uvm::preload::cuda

@@ -8,7 +8,7 @@
 namespace uvm::preload::cuda {
 
 // Call before the green context is destroyed: its streams accept no work afterwards, and no call
-// names them. Its memory belongs to the primary context, and stays.
+// reports that for each stream. Its memory belongs to the primary context, and stays.
 void note_streams_of_green_gone(const void* context);
 
 auto destroy_green_context(const auto& call, auto context) {

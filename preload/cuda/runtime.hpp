@@ -14,7 +14,7 @@
 
 namespace uvm::preload::cuda {
 
-// Returns the thread's current context, or nullptr. Memory that is allocated now ends with it.
+// Returns the thread's current context, which owns memory that is allocated now, or nullptr.
 const void* current_context() noexcept;
 // Returns whether the device's primary context was destroyed.
 bool is_inactive(int device) noexcept;
@@ -29,7 +29,7 @@ struct Runtime {
   static constexpr unsigned kPinnedFlags = cudaHostAllocPortable | cudaHostAllocMapped;
   static constexpr unsigned kWriteCombined = cudaHostAllocWriteCombined;
 
-  // Returns the thread's current device, or -1 if it has none: forward the call, which then fails.
+  // Returns the thread's current device, or -1 if it has none: then the forwarded call fails.
   static int device() noexcept { return number_of(NEXT_OF_RUNTIME(cudaGetDevice)); }
   // Returns the device of a stream. Stream 0 belongs to the current device.
   static int device_of(cudaStream_t stream) noexcept {

@@ -8,7 +8,7 @@
 namespace uvm::preload::hip {
 namespace {
 
-// Returns the type of device memory in the version of HIP that runs, not in that of the headers.
+// Returns the value for device memory in the HIP that runs, which may differ from the headers'.
 hipMemoryType device_type() noexcept {
   int version = 0;
   const bool is_known = pass_on(NEXT_OF_RUNTIME(hipDriverGetVersion), &version) == hipSuccess;
