@@ -34,18 +34,18 @@ int uvmalloc_credits_add_actor(uvmalloc_credits* credits, const char* name, char
 int uvmalloc_credits_add_register(uvmalloc_credits* credits, const char* name, int producer,
                                   const int* consumers, size_t consumer_count, uint64_t quota,
                                   uint64_t slot_bytes, char* error, size_t capacity);
-/* Returns 0, or -1 if memory_bytes does not hold one tensor on its way through all actors.
+/* Returns 0, or -1 if memory_bytes is too small for even one tensor to pass through all actors.
  * `timeout_seconds` 0: no timeout. */
 int uvmalloc_credits_open(uvmalloc_credits* credits, double timeout_seconds, char* error,
                           size_t capacity);
 
-/* Waits until the actor may act. Writes the numbers of the slots that the actor reads and writes
- * to `inputs` and `outputs`, in the order in which its registers were added. Both arrays must have
+/* Waits until the actor may act. `inputs` and `outputs` receive the numbers of the slots that the
+ * actor reads and writes, in the order in which its registers were added. Both arrays must have
  * room for the numbers. */
 int uvmalloc_credits_start(uvmalloc_credits* credits, int actor, uint64_t* inputs,
                            uint64_t* outputs, char* error, size_t capacity);
 /* Waits until uvmalloc_credits_start() would return at once, but at most `seconds`. Returns 1 if
- * uvmalloc_credits_start() would, 0 if not, -1 on failure. An interpreter can handle signals
+ * uvmalloc_credits_start() now would, 0 if not, -1 on failure. An interpreter can handle signals
  * between such waits. */
 int uvmalloc_credits_wait(uvmalloc_credits* credits, int actor, double seconds, char* error,
                           size_t capacity);

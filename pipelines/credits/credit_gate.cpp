@@ -37,7 +37,7 @@ bool CreditGate::wait_until(std::unique_lock<std::mutex>& lock, std::size_t acto
     std::optional<Credits::Time> wake = until;
     if (timeout_) {
       if (const auto overdue = credits_.next_overdue(*timeout_)) {
-        // overdue() reports an actor only after more than the limit.
+        // Just after the limit, because overdue() reports only actors that exceed it.
         const Credits::Time after = *overdue + std::chrono::microseconds(1);
         wake = until ? std::min(*until, after) : after;
       }

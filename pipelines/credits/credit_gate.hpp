@@ -36,7 +36,7 @@ class CreditGate {
   // over. After a timeout or stop(), start() throws for every actor.
   std::optional<CreditAction> start(std::size_t actor);
   // Waits until start() would return or throw at once, but at most `most`. Returns whether start()
-  // would. For a caller that does other work between waits.
+  // now would. For a caller that does other work between waits.
   bool wait(std::size_t actor, Credits::Time most);
   // Like the functions of Credits.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);

@@ -44,7 +44,7 @@ void CreditTrial::count_tensors() {
   }
 }
 
-// The consumer with the most unread tensors has read none of the tensors that are left.
+// Reads the sizes from the consumer with the most unread tensors, for which all tensors are unread.
 void CreditTrial::load_sizes(std::size_t reg) {
   const Credits::Register& from = credits_->registers_[reg];
   Tensors& to = tensors_[reg];
@@ -190,8 +190,8 @@ std::optional<std::size_t> CreditTrial::drain(bool with_all_sources) {
   return 0;
 }
 
-// Returns an actor with a waiting tensor. Adds the sources for the other inputs of all such actors
-// to wanted_, which begins as must_run_.
+// Returns an actor with a waiting tensor. Sets wanted_ to must_run_ and the sources on which the
+// empty inputs of all such actors depend.
 std::optional<std::size_t> CreditTrial::find_waiting() {
   const auto& actors = credits_->actors_;
   const auto is_empty = [this](const Credits::Input& input) {

@@ -1,6 +1,6 @@
-// Simulates Credits (credits.hpp) to find out whether all tensors in flight can be consumed within
-// the memory in some order. A trial only counts tensors; it hands no slots over. So it copies no
-// actors, registers or messages, and its vectors keep their memory between trials.
+// Simulates Credits (credits.hpp) to find out whether all tensors in flight can be consumed in some
+// order within the memory quota. A trial only counts tensors; it hands no slots over. So it copies
+// no actors, registers or messages, and its vectors keep their memory between trials.
 //
 // Each consumer reads a register's tensors in the order in which they were made. So the tensors
 // that are left are those that the slowest consumer has not read.

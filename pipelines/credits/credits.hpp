@@ -16,7 +16,7 @@
 // flight can still be consumed within that memory in some order. This prevents the deadlock of the
 // notes (2.3), in which the inputs of two operators fill the memory that one of them needs.
 //
-// Not thread-safe, unlike CreditGate. Time is an argument. No function calls an actor.
+// Not thread-safe, unlike CreditGate. Callers pass the time. No function calls an actor.
 #pragma once
 
 #include <chrono>
@@ -60,7 +60,7 @@ class Credits {
   static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
   explicit Credits(std::size_t memory_bytes = kUnlimited) : memory_bytes_(memory_bytes) {}
-  Credits(Credits&&) = default;  // move-only: threads wait on one object
+  Credits(Credits&&) = default;  // move-only: all threads must use one object
   Credits& operator=(Credits&&) = default;
 
   // Both return the number of the new actor or register. An actor without input registers is a
@@ -69,8 +69,8 @@ class Credits {
   std::size_t add_actor(std::string name);
   std::size_t add_register(CreditRegister description);
 
-  // Call before the first start(). Throws std::invalid_argument if memory_bytes does not hold one
-  // tensor on its way through all actors. The error names the actor that could never start.
+  // Call before the first start(). Throws std::invalid_argument if memory_bytes is too small for
+  // even one tensor to pass through all actors. The error names the actor that could never start.
   void check_memory() const;
 
   // Returns whether start() would start an action. An actor runs one action at a time.
@@ -82,7 +82,7 @@ class Credits {
   // releases the rest of slot_bytes. If `size_bytes` exceeds slot_bytes, throws std::length_error,
   // which names the register and both sizes.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);
-  // Ends the running action: requests its outputs from their consumers, acknowledges its inputs.
+  // Ends the running action: tells consumers that its outputs are ready, acknowledges its inputs.
   void finish(std::size_t actor, Time now);
   // Delivers the oldest message. Returns false if there is no message.
   bool deliver(Time now);
@@ -90,8 +90,8 @@ class Credits {
     while (deliver(now)) continue;
   }
 
-  // Closes an actor: it starts no more actions. Consumers end after its last tensor, and producers
-  // when all of their consumers have ended. Acknowledges tensors that nobody will read any more.
+  // Closes an actor: it starts no more actions. Its consumers end after its last tensor, and its
+  // producers when all their consumers have ended. Acknowledges tensors that nobody will read.
   void close(std::size_t actor, Time now);
   // Closes an actor and discards the result of its running action, if there is one: for the end of
   // a source, or a failure. Frees the action's output slots and acknowledges its inputs.
@@ -137,7 +137,7 @@ class Credits {
     std::vector<std::size_t> outputs;
     std::optional<CreditAction> running;
     bool closed = false;
-    std::optional<Time> since;  // when the actor became able to act, or began
+    std::optional<Time> since;  // when it became able to act, or began an action
   };
   struct Message {
     bool is_request;  // else an acknowledgement

@@ -132,7 +132,7 @@ void CornerSearch::choose(Group group) {
   std::stable_sort(first, options_.end(), [this](std::uint32_t left, std::uint32_t right) {
     return buffers_[left].key > buffers_[right].key;
   });
-  // Equal buffers make equal cases.
+  // Keep one of several equal buffers, because they make equal cases.
   for (auto option = first; option != options_.end();) {
     const bool is_known =
         std::any_of(first, option, [&](std::uint32_t before) { return is_equal(before, *option); });
@@ -260,7 +260,7 @@ void CornerSearch::raise_offset(std::uint32_t buffer, std::int64_t floor) {
 }
 
 // Returns the lowest floor of a section if no buffer is on its present floor. A buffer that could
-// be there then rests on an open buffer of another section.
+// be there then rests on an unplaced buffer outside the section.
 std::int64_t CornerSearch::floor_above(std::uint32_t section) {
   const std::int64_t floor = sections_[section].floor;
   std::int64_t above = kNoFloor;

@@ -1,17 +1,18 @@
-// The second packer, for what first_fit() leaves: searches for a packing of at most a given height.
-// It is a depth-first search over the corners of the skyline.
+// The second packer, for problems that first_fit() does not solve: searches for a packing of at
+// most a given height. It is a depth-first search over the corners of the skyline.
 //
 // The floor of a section is the lowest offset that an unplaced buffer can get there. A valley is a
-// run of sections with one floor between sections with higher floors. Each section of a valley has
-// these cases: one of its buffers is on the floor, or none is and the floor rises. A buffer on the
-// floor of a valley is within the valley, so no buffer can get below it. The cases exclude each
-// other, and cover every packing in which no buffer can move down. So the search branches over the
-// cases of the section with the fewest. After each step, floors and offsets rise until they agree.
+// row of sections with the same floor, between sections with higher floors. Each section of a
+// valley has these cases: one of its buffers is on the floor, or none is and the floor rises. A
+// buffer on the floor of a valley is within the valley, so no buffer can get below it. The cases
+// exclude each other, and cover every packing in which no buffer can move down. So the search
+// branches over the section with the fewest cases. After each step, floors and offsets rise until
+// they agree.
 //
-// If no unplaced buffer crosses the border between two sections, the sections on its sides do not
-// affect each other: they belong to different groups. The search finishes one group before the
-// next. If a group has no packing, the search returns to the last choice that affected the group,
-// and skips all later choices in other groups.
+// If no unplaced buffer crosses the border between two sections, the sections before and after the
+// border do not affect each other: they belong to different groups. The search finishes one group
+// before the next. If a group has no packing, the search returns to the last choice that affected
+// the group, and skips all later choices in other groups.
 //
 // Deterministic: the limit is a number of steps, not a time. A step looks at one buffer in one
 // section.
@@ -28,8 +29,8 @@
 
 namespace uvm {
 
-// The key of a buffer. Of several buffers for one floor, the search first tries the largest key.
-// kLowest has the keys of kLength, and fills the lowest floor first, which suits much free memory.
+// The key of a buffer. The search tries the buffers for a floor by descending keys. kLowest has the
+// keys of kLength, and fills the lowest floor first, which suits problems with much free memory.
 enum class CornerOrder : std::uint8_t { kLength, kSize, kArea, kLowest };
 
 class CornerSearch {
@@ -77,7 +78,7 @@ class CornerSearch {
   struct Choice {
     std::uint32_t section;
     Group group;
-    std::size_t next, end;  // of the section's buffers in options_
+    std::size_t next, end;  // range in options_: buffers not yet tried
     std::size_t changes;    // number of changes before the choice
     std::uint32_t placed;   // the buffer of the current case, or kNone
     bool may_stay_empty;    // true: the case without a buffer on the floor is still to be tried

@@ -12,15 +12,15 @@
 namespace uvm {
 namespace {
 
-// Steps of a search at first, which is enough for most problems. A search gets at least as many
-// steps as it takes to place all buffers once.
+// The step limit of the first searches, enough for most problems. It is raised for large problems,
+// so that a search can place all buffers at least once.
 constexpr std::size_t kFirstSteps = 1'000'000;
 // After this many failed searches (twice as many at the bound) the steps of a search double. Many
 // short searches find more than few long ones, because a wrong first choice costs all steps.
 constexpr std::size_t kSearchesPerLength = 8;
 // The fraction of all steps for searches at the bound itself, where a wrong branch ends soonest.
 constexpr double kAtBound = 0.45;
-// The distance to the best height is halved until it is below this fraction of the bound.
+// Failed searches halve the distance to the best height, down to this fraction of the bound.
 constexpr double kGap = 0.002;
 // The first search in each order uses exact keys; later ones change keys by up to this fraction.
 constexpr double kNoise = 0.5;
@@ -51,7 +51,7 @@ void StoragePacker::keep(std::span<const std::int64_t> offsets) {
   if (height < best_.height_bytes) best_ = {{offsets.begin(), offsets.end()}, height};
 }
 
-// Each order has three keys, the largest first. Equal buffers keep the order of their numbers.
+// Each order sorts by three keys, largest first. Equal buffers keep the order of their numbers.
 void StoragePacker::try_fixed_orders() {
   using Keys = std::vector<double>;  // by buffer
   Keys size(problem_.size()), length(size), area(size), crowd(size);
@@ -126,7 +126,7 @@ bool StoragePacker::try_height(std::int64_t height_bytes, std::size_t search,
                    search < kOrders.size() ? 0 : kNoise, static_cast<std::uint32_t>(random_()));
   steps_ -= std::min(steps_, corners_.steps());
   if (offsets) keep(*offsets);
-  // The search has proved that there is no such packing.
+  // The search has proved that no packing has this height.
   if (!offsets && corners_.is_exhausted()) wanted_bytes_ = height_bytes + 1;
   return offsets.has_value();
 }

@@ -1,5 +1,5 @@
 // Supplies the memory of a StorageArena, from an allocator, a device or malloc. The caller passes
-// it in, so pipelines/ depends on none of these.
+// this object in, so pipelines/ depends on no allocator or device.
 #pragma once
 
 #include <cstddef>

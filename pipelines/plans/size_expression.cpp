@@ -76,7 +76,7 @@ struct Ranges {
   }
   static Value remainder(Value left, Value right) {
     if (right.lower <= 0 && right.upper >= 0) throw Fault{"may divide by zero"};
-    // The remainder has the divisor's sign and is closer to 0.
+    // The remainder has the divisor's sign and is closer to 0 than the divisor.
     if (right.upper < 0) return {uvm::add(right.lower, 1), 0};
     if (left.lower >= 0 && left.upper < right.lower) return left;
     return {0, std::min(right.upper - 1, left.lower >= 0 ? left.upper : right.upper - 1)};

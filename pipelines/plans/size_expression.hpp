@@ -38,7 +38,7 @@ class SizeExpression {
   static constexpr std::size_t kMostDepth = 64;    // limit of the stack, and of nested parentheses
 
   // Parses the text, which may use the variables in `names`. Throws ExpressionError, which has the
-  // position in the text, if the text is no such expression.
+  // position in the text, if the text does not follow the grammar.
   static SizeExpression parse(std::string_view text, std::span<const std::string> names);
 
   // Returns whether an expression can use a variable of that name.

@@ -106,7 +106,7 @@ StorageArena::Views StorageArena::make_views(std::span<const std::int64_t> value
   return made;
 }
 
-// Sizes without a changed variable are copied from the last views.
+// Copies from the last views the sizes that depend on no changed variable.
 void StorageArena::evaluate(Views* made) {
   const std::size_t count = plan_.places().size();
   std::vector<bool> has_changed(made->values.size(), current_ == nullptr);

@@ -3,8 +3,8 @@
 // that depend on a changed value. If the values were bound before, the views come from a cache.
 //
 // If a variable exceeds its bound, some storages may not fit. The policy then decides: an error, an
-// arena that grows by 1.5 (as the RFC's discussion proposes, after Folly's vector), or a separate
-// allocation for each storage that does not fit. No storage ever extends beyond its memory.
+// arena that grows 1.5-fold (as the RFC's discussion proposes, after Folly's vector), or a separate
+// allocation for each storage that does not fit. No storage extends beyond its memory.
 //
 // Not thread-safe.
 #pragma once
@@ -23,7 +23,7 @@ namespace uvm {
 enum class BeyondBound : std::uint8_t {
   kRefuse,    // throws PlanError, which names the variable, its value and its range
   kGrow,      // raises the bound by half, or to the value if that is more, and packs again
-  kFallBack,  // allocates storages that do not fit separately
+  kFallBack,  // gives each storage that does not fit an allocation of its own
 };
 
 struct StorageView {
@@ -36,7 +36,7 @@ class StorageArena {
  public:
   static constexpr std::size_t kCachedViews = 64;
 
-  // `memory` must outlive the arena. The arena takes no memory before the first bind().
+  // `memory` must outlive the arena. The arena allocates no memory before the first bind().
   StorageArena(StoragePlan plan, ArenaMemory& memory, BeyondBound policy,
                const PackEffort& effort = {}, std::size_t cached_views = kCachedViews);
   ~StorageArena();

@@ -1,7 +1,7 @@
-// Places the storages of a program, with sizes that depend on named variables, in one arena (TVM,
-// "Symbolic shape runtime"). A size is an infix expression of variables and constants
-// (Implementation 2). StoragePlan computes the most bytes of each storage from the variables'
-// ranges (Implementation 1) and packs the storages. StorageArena is the runtime (Implementation 3).
+// Places the storages of a program in one arena (TVM, "Symbolic shape runtime"). Their sizes are
+// infix expressions of named variables and constants (Implementation 2). StoragePlan computes the
+// most bytes of each storage from the variables' ranges (Implementation 1) and packs the storages.
+// StorageArena is the runtime (Implementation 3).
 //
 // A storage is live from step `first_use` until before step `end_use`. Storages that are live at
 // the same step do not overlap. A storage that is part of another storage has no memory of its own.
@@ -23,7 +23,7 @@
 
 namespace uvm {
 
-// The program sets a variable, within [lower, upper], or `expression` derives it from others.
+// A variable: set by the program within [lower, upper], or derived from others by `expression`.
 struct PlanVariable {
   std::string name;
   std::int64_t lower = 0;
@@ -61,7 +61,7 @@ class StoragePlan {
  public:
   struct Place {
     std::int64_t offset = 0;
-    std::int64_t most_bytes = 0;  // aligned; enough for the parts of an owner
+    std::int64_t most_bytes = 0;  // aligned; of an owner: enough for its parts
     friend bool operator==(const Place&, const Place&) = default;
   };
 

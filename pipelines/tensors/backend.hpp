@@ -1,5 +1,5 @@
-// The hardware layer under compiled plans (Glow, "Refactor Backend interface"). Three classes share
-// what was in Glow's old interface:
+// The hardware layer under compiled plans (Glow, "Refactor Backend interface"). Three classes
+// divide the duties of Glow's old interface:
 // * Backend: one kind of hardware. It holds configuration only and all methods are const, so one
 //   object serves any number of compilations and runs at a time.
 // * CompiledPlan: the result of a compilation. Immutable; all runs share it.
@@ -34,7 +34,7 @@ struct DeviceSpan {
 
 class Backend {
  public:
-  // A kernel compiled for this hardware. It takes device addresses and returns after its work.
+  // A kernel for this hardware. It takes device addresses and returns when its work is complete.
   using Kernel = std::function<void(int device, std::span<const DeviceSpan> inputs,
                                     std::span<const DeviceSpan> outputs)>;
 

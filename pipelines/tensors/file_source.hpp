@@ -1,5 +1,5 @@
-// A source that reads a file with pread. Pages leave the page cache after they are read, so that a
-// large file does not fill memory.
+// A source that reads a file with pread. Drops pages from the page cache after reading them, so
+// that a large file does not fill memory.
 #pragma once
 
 #include <string>

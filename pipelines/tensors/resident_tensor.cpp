@@ -83,7 +83,7 @@ void ResidentTensor::free_device_memory() noexcept {
   owns_device_ = is_on_device_ = false;
 }
 
-// Allocates on the device without copying. The caller has saved the data of another device.
+// Allocates on the device without copying. The caller has saved any data on another device.
 void ResidentTensor::ensure_device_memory(const DeviceTransfers& runtime, int device,
                                           void* location) {
   const bool is_there =

@@ -39,7 +39,7 @@ struct NotResidentError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// How often a tensor's data has crossed a link.
+// How often a tensor's data has been copied in each direction.
 struct TransferCounts {
   std::uint64_t to_device = 0;
   std::uint64_t to_host = 0;

@@ -1,5 +1,5 @@
-// Supplies the data of a streamed tensor: a file, or a remote (Glow, Tensor Streaming: a kind of
-// device that cannot execute).
+// Supplies the data of a streamed tensor: a file, or a remote source (Glow, Tensor Streaming: a
+// kind of device that cannot execute).
 #pragma once
 
 #include <cstddef>
