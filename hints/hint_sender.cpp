@@ -38,7 +38,7 @@ HintSender::~HintSender() {
 void HintSender::abandon() noexcept {
   lanes_.clear();
   deferred_.abandon();
-  (void)prefetch_thread_.release();  // leaked: its thread, only in the parent, may hold its lock
+  (void)prefetch_thread_.release();  // leaked: the child lacks its thread, which may hold its lock
 }
 
 StreamHandle HintSender::lane_of(int device, StreamHandle Lanes::*which) {

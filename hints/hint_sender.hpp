@@ -5,7 +5,7 @@
 //
 // A large copy is sent in pieces, alternately on the I/O lane and a second lane. The driver then
 // prepares one piece while it copies the piece before. At the end the I/O lane waits for the second
-// lane, so a wait for the I/O lane waits for all pieces.
+// lane, so whoever waits for the I/O lane waits for all pieces.
 //
 // A hint that fails is never an error of the program: the failure is counted, and logged once.
 // Thread-safe; the lock guards the lanes and is never held across a driver call.

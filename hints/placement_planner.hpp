@@ -69,7 +69,7 @@ class PlacementPlanner {
 
   Policy policy() const { return policy_; }
 
-  // Plans the default advice for a new span. `*placement` receives the placement of its segments.
+  // Plans the default advice for a new span. Sets `*placement` for the span's segments.
   HintPlan plan_span(void* address, std::size_t size_bytes, Facade facade, int device,
                      SegmentPlacement* placement);
 

@@ -60,7 +60,7 @@ struct TurnRules {
 
 enum class Answer : std::uint8_t {
   kRuns,
-  kYields,  // the turn is over and others wait: move memory away, then call yield()
+  kYields,  // the turn is over and others wait: move memory off the device, then call yield()
   kWaits,   // another program has the turn
 };
 
