@@ -15,9 +15,8 @@
 namespace uvm::preload {
 namespace {
 
-// The names that programs are linked to, newest first. The intercepted calls have the same
-// arguments in all these versions, except two that cuda/runtime_calls.cpp defines with the
-// arguments of both forms.
+// The names that programs are linked to, newest first. All intercepted calls have the same
+// arguments in all these versions, except two in cuda/runtime_calls.cpp.
 constexpr std::array<std::string_view, 10> kNames = {
     "libcudart.so.14",  "libcudart.so.13",  "libcudart.so.12",  "libcudart.so.11.0",
     "libcuda.so.1",     "libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6",

@@ -25,8 +25,7 @@ namespace uvm::preload {
 //   the global scope after this library;
 //   a mapped library with a file name that starts with `library`, unless `library` is nullptr: a
 //   Python import opens libraries outside the global scope;
-//   the libraries mapped after this one, because some define functions with CUDA's names (CuPy for
-//   ROCm, which calls HIP).
+//   the libraries mapped after this one (CuPy for ROCm defines CUDA's functions, and calls HIP).
 // Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;
 

@@ -87,8 +87,7 @@ bool serve_rows(const auto& call, auto* out, std::size_t* pitch_bytes, std::size
   return true;
 }
 
-// Returns whether `pool` is the default pool: others have limits of the program, and are not
-// served.
+// Returns whether `pool` is the default pool, the only pool without limits set by the program.
 template <class Pool>
 bool is_default_pool(const auto& call, int device, Pool pool) noexcept {
   Pool found = nullptr;

@@ -44,7 +44,7 @@ struct Driver {
   }
 };
 
-// Call before the context is destroyed: its streams are destroyed too, without calls of their own.
+// Call before the context is destroyed: forgets its streams, which no call destroys one by one.
 void note_streams_gone(CUcontext context);
 
 }  // namespace uvm::preload::cuda

@@ -8,7 +8,7 @@
 namespace uvm::preload::hip {
 namespace {
 
-// Returns the value for device memory in the HIP that runs, which may differ from the headers'.
+// Returns HIP's number for device memory at run time; the headers may define another number.
 hipMemoryType device_type() noexcept {
   int version = 0;
   const bool is_known = pass_on(NEXT_OF_RUNTIME(hipDriverGetVersion), &version) == hipSuccess;
