@@ -44,7 +44,7 @@ void CreditTrial::count_tensors() {
   }
 }
 
-// Reads the sizes from the consumer with the most unread tensors, for which all tensors are unread.
+// Takes sizes from the consumer with the most unread tensors: it has read none of those left.
 void CreditTrial::load_sizes(std::size_t reg) {
   const Credits::Register& from = credits_->registers_[reg];
   Tensors& to = tensors_[reg];

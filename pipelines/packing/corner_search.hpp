@@ -4,15 +4,14 @@
 // The floor of a section is the lowest offset that an unplaced buffer can get there. A valley is a
 // row of sections with the same floor, between sections with higher floors. Each section of a
 // valley has these cases: one of its buffers is on the floor, or none is and the floor rises. A
-// buffer on the floor of a valley is within the valley, so no buffer can get below it. The cases
-// exclude each other, and cover every packing in which no buffer can move down. So the search
-// branches over the section with the fewest cases. After each step, floors and offsets rise until
-// they agree.
+// buffer on a valley's floor is within the valley, so no buffer can get below it. The cases are
+// disjoint, and cover every packing in which no buffer can move down. So the search branches over
+// the section with the fewest cases. After each step, floors and offsets rise until they agree.
 //
-// If no unplaced buffer crosses the border between two sections, the sections before and after the
-// border do not affect each other: they belong to different groups. The search finishes one group
-// before the next. If a group has no packing, the search returns to the last choice that affected
-// the group, and skips all later choices in other groups.
+// If no unplaced buffer crosses the border between two sections, the sections before and after it
+// do not affect each other: they belong to different groups. The search finishes one group before
+// the next. If a group has no packing, the search returns to the last choice that affected the
+// group, and skips all later choices in other groups.
 //
 // Deterministic: the limit is a number of steps, not a time. A step looks at one buffer in one
 // section.

@@ -71,8 +71,8 @@ class StoragePlan {
   // * a size that may overflow or divide by zero, or that is always negative;
   // * a storage that is live at no step, or an alignment that is no power of two.
   static StoragePlan make(PlanDescription description, const PackEffort& effort = {});
-  // Uses the places that an earlier make() found, in the order of the storages. Throws PlanError if
-  // the places do not match the description.
+  // Makes a plan of the places that an earlier make() found, in the order of the storages. Throws
+  // PlanError if the places do not match the description.
   static StoragePlan with_places(PlanDescription description, std::vector<Place> places);
 
   const PlanDescription& description() const { return description_; }
