@@ -10,8 +10,8 @@ namespace uvm {
 struct ImportedFunction {
   const char* symbol = nullptr;
   void* replacement = nullptr;
-  // Set by the last call: true if at least one library has a slot for the function, and the slot
-  // now holds `replacement`.
+  // Set by replace_imported_functions(): true if at least one library has a slot for the function,
+  // and the slot now holds `replacement`.
   bool replaced = false;
 };
 

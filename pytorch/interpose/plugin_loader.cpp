@@ -26,7 +26,7 @@ namespace {
 
 // Returns an empty string, or one line that says why torch keeps its own allocators.
 std::string load_plugin(const TorchInProcess& torch) {
-  // The plugin is compiled with these headers. CUDA's structures differ between major versions.
+  // The plugin is compiled with CUDA's headers, whose structures differ between major versions.
   constexpr int kCudaMajor = CUDA_VERSION / 1000;
   if (!torch.cuda_version.empty() &&
       !torch.cuda_version.starts_with(fmt::format("{}.", kCudaMajor))) {
@@ -55,7 +55,7 @@ std::string load_plugin(const TorchInProcess& torch) {
 }
 
 std::string enable_in_torch() {
-  // The program requests managed memory, so this may initialise the driver.
+  // The program itself has requested managed memory, so the driver may be initialised here.
   set_manages_cpu_tensors_at_once();
   const Activation& activation = activate_process_allocator();
   if (activation.allocator == nullptr) return activation.reason;
