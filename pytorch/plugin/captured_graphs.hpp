@@ -31,7 +31,7 @@ class CapturedGraphs {
   // Adds the uses of an operator on a stream that is being captured.
   void add(c10::DeviceIndex device, std::span<const live::UseRange> uses);
 
-  // Assigns the uses of the capture that ended last to `graph`, torch's object for it.
+  // Stores the uses recorded in the capture that ended last under `graph`, torch's graph object.
   void name_last_capture(const void* graph);
   // Reports the graph's uses to the allocator, on the current stream.
   void before_replay(const void* graph) const;

@@ -18,8 +18,8 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// The copy goes piece by piece, so at most this much of a tensor is in memory twice. A piece is
-// small beside any converted tensor, and large enough to outweigh the cost of madvise.
+// A tensor is copied in pieces of this size, so at most one piece is in memory twice. A piece is
+// small compared with any converted tensor, and large enough to outweigh the cost of madvise.
 constexpr std::size_t kPieceBytes = 256u << 10;
 
 // Returns the pages between two addresses to the kernel. If the kernel refuses (locked memory), the

@@ -42,8 +42,8 @@ class FirstWrite {
     if (ours_ != nullptr) uses_ = ours_->streams().uses_of(before_);
   }
 
-  // Call it when a storage on a device has its copy and still holds the shared block. Any stream of
-  // the device may still read the block, because taking a pointer counts as a write.
+  // Call it when a storage on a device has its copy and still holds the shared block. Kernels on
+  // any stream may still read it: the copy is made as soon as a writable pointer is taken.
   void leaves() const {
     if (ours_ == nullptr || !storage_.device().is_cuda()) return;
     ours_->streams().record_use_of_all(before_, storage_.device().index());
@@ -89,7 +89,7 @@ thread_local bool copies_for_others = false;
 // Copies the storage's bytes to a new block. Torch allocates the block on the current device.
 c10::DataPtr own_copy(const c10::StorageImpl& storage) {
   c10::DeviceGuard guard(storage.device());
-  // Stop counting the shared block first: a limit with room for it then has room for the copy.
+  // Stop charging the shared block first: a limit that had room for it then has room for the copy.
   const UseThatEnds use(storage);
   c10::DataPtr copy;
   try {
@@ -99,7 +99,7 @@ c10::DataPtr own_copy(const c10::StorageImpl& storage) {
     use.restore();
     throw;
   }
-  // This thread's stream makes the copy, and streams of other threads do not wait for that stream.
+  // The copy is made on this thread's stream, and other threads' streams do not wait for it.
   if (copies_for_others && storage.device().is_cuda())
     allocator().streams().wait_for_uses(copy.get());
   return copy;
@@ -229,7 +229,7 @@ struct CountOf {
 template struct CountOf<&cow::COWDeleterContext::refcount_>;
 std::int64_t storages_over(const cow::COWDeleterContext& context);
 
-// Torch's steps before a first write, in another order: it copies before the storage gives up its
+// Takes torch's steps before a first write in another order: copies before the storage gives up its
 // share. If there is no memory for the copy, nothing has changed.
 void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
   const c10::DataPtr& data = data_of(storage);

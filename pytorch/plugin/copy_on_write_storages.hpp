@@ -1,4 +1,4 @@
-// The storages that share, or have shared, a block copy-on-write, by block. Guarded by
+// For each block, the storages that share it, or have shared it, copy-on-write. Guarded by
 // sharing_mutex.
 #pragma once
 
@@ -29,8 +29,8 @@ class CopyOnWriteStorages {
     over.push_back(storage.getWeakStorageImpl());
   }
 
-  // Takes up to `most` watched blocks, in turn. The places of their pages may have changed. The
-  // blocks are no longer watched: the caller watches a block again if two storages still share it.
+  // Takes up to `most` blocks off the watched list, oldest first. Storages over them may have been
+  // freed since. The caller watches a block again if two storages still share it.
   std::vector<const void*> take_watched(std::size_t most) {
     std::vector<const void*> blocks;
     for (; blocks.size() < most && !watched_.empty(); watched_.pop_front()) {
@@ -44,7 +44,7 @@ class CopyOnWriteStorages {
   }
   std::size_t watched() const { return watched_.size(); }
 
-  // Returns the storages in the order of their sharing. They may have other memory now.
+  // Returns the storages in the order in which they began to share. They may have other memory now.
   std::vector<Weak> of(const void* block) const {
     const auto found = blocks_.find(block);
     return found == blocks_.end() ? std::vector<Weak>() : found->second;

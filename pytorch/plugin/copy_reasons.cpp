@@ -20,7 +20,7 @@ bool is_named(const Tensor& tensor) {
   return false;
 }
 
-// Whether shared memory has the strides of a copy. A copy of a view with gaps is dense.
+// Whether a tensor that shares memory has a copy's strides. A copy of a view with gaps is dense.
 bool strides_survive(const at::Tensor& self, const TensorMove& request) {
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);

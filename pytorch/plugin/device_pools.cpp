@@ -76,8 +76,8 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
   // capture has begun.
   const bool is_for_capture = !filter(current_stream(device));
   if (is_for_capture) {
-    // A replay runs no first write. So blocks that are live now must keep their addresses, and may
-    // no longer be shared.
+    // A replay's writes are not intercepted. So blocks that are live now must keep their addresses,
+    // and may no longer be shared.
     FrameworkBridge(allocator()).mark_live_exported();
     end_copy_on_write();
   }

@@ -20,7 +20,7 @@ c10::DeviceIndex device_of(const BlockDescription& block) {
   return static_cast<c10::DeviceIndex>(block.device);
 }
 
-// Returns the bytes of device memory on that device: live, and reserved.
+// Returns the live and the reserved bytes of device memory on the device.
 std::pair<std::size_t, std::size_t> held_bytes(c10::DeviceIndex device) {
   const Statistics now = allocator().statistics();
   const auto& figures = now.classes[static_cast<std::size_t>(Facade::kDevice)].at(

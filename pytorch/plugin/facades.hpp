@@ -76,7 +76,7 @@ class PinnedFacade final : public at::HostAllocator {
   std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
-// While one lives, all or none of this thread's allocations are managed, whatever their size.
+// While a MemoryScope lives, all or none of this thread's allocations are managed, of any size.
 // Unmanaged memory comes from malloc on the host, and from torch's own allocator on a device.
 class MemoryScope {
  public:
@@ -105,8 +105,8 @@ class DeviceFacade final : public native::CUDAAllocator {
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Copies on the current stream of the destination's device. Torch calls this function to give a
-  // shared block's writer bytes of its own, before a kernel writes.
+  // Copies on the current stream of the destination's device. Before a kernel writes to a shared
+  // block, torch calls this function to make the writer's copy.
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
   bool initialized() override { return initialized_.load(); }
   void emptyCache(c10::MempoolId_t pool) override;
@@ -156,14 +156,14 @@ class DeviceFacade final : public native::CUDAAllocator {
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
-  // Later versions of torch have these virtual functions, so they lack `override`.
+  // These functions are virtual only in later versions of torch, so they lack `override`.
   bool supportsUserMetadata() { return true; }
   void annotateMemory(const void* address, const std::string& note);
   MemoryHistory::Context getContextForPointer(const void* address) {
     return history_.context_of(address);
   }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override;
-  // If throw_on_cudamalloc_oom is set, torch calls these instead of OutOfMemoryObserver.
+  // If throw_on_cudamalloc_oom is set, torch calls these observers instead of OutOfMemoryObserver.
   using RejectionObserver = std::function<void(int64_t device, size_t size_bytes,
                                                size_t reserved_bytes, size_t total_bytes)>;
   void attachOomRejectionObserver(RejectionObserver observer);

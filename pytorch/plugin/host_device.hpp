@@ -25,13 +25,13 @@ std::optional<HostPlace> place_for_cpu_tensors(bool at_once);
 // with its own message, as it does after it has initialised the driver itself.
 void refuse_cuda_in_children();
 
-// Returns the device that provides the context for host memory for the device `wanted`: the device
-// of CPU tensors. If that is not chosen yet, chooses `wanted`, or another device if `wanted` has no
-// context and the other one has.
+// Returns the device in whose context host memory for the device `wanted` is allocated: the device
+// of CPU tensors. If that is not chosen yet, chooses `wanted`, or another device if only the other
+// one has a context.
 int device_for_host_memory(int wanted);
 
-// Returns the device that provides the context for pinned memory: the current device, or another
-// one if the current one has no context and the other one has.
+// Returns the device in whose context pinned memory is allocated: the current device, or another
+// one if only the other one has a context.
 int device_for_pinned_memory();
 
 }  // namespace uvm::torch_plugin

@@ -55,8 +55,8 @@ NativeAllocations native_allocations() {
   return made;
 }
 
-// Makes torch read its settings while its own allocator is in place. At the first reading, torch
-// compares the backend that the settings name with the allocator in place.
+// Makes torch read its settings while its own allocator is still installed. At the first reading,
+// torch compares the settings' backend with the installed allocator, and ours would not match.
 void read_allocator_settings() {
   try {
     native::CUDAAllocatorConfig::instance();

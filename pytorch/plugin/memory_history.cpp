@@ -6,7 +6,7 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Both belong to the calling thread.
+// Set by the calling thread, for its own entries.
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string thread_metadata;
 

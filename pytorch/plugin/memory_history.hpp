@@ -59,8 +59,8 @@ class MemoryHistory final : public MemoryObserver {
   // Returns the caller's stack, or nullptr if stacks are not recorded at that level.
   Context gather(native::RecordContext level) const;
 
-  // While an object of this class lives, pages that this thread adds to or takes out of pools are
-  // attributed to this stack.
+  // While an object of this class lives, pages that this thread adds to pools or removes from pools
+  // are attributed to the stack `context`.
   class PagesScope {
    public:
     explicit PagesScope(const Context& context) { current() = &context; }

@@ -29,7 +29,8 @@ BlockRange block_range_of(const at::Tensor& self) {
   return {static_cast<const char*>(self.const_data_ptr()), size_bytes};
 }
 
-// Returns the place of `device`. If there is none, throws c10::Error in the name of `function`.
+// Returns the place of `device`. If the device does not exist, throws a c10::Error that names
+// `function`.
 Place place_for(const char* function, at::Device device) {
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), function, ": the device is ", device,
               "; accepted: cpu, cuda");

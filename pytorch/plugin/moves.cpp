@@ -25,7 +25,7 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// Makes later work on the current stream of `after` wait for work so far on that of `before`.
+// Makes later work on the current stream of `after` wait for queued work on `before`'s.
 void order_streams(c10::Device before, c10::Device after) {
   c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   c10::Event event(c10::kCUDA);
@@ -33,13 +33,13 @@ void order_streams(c10::Device before, c10::Device after) {
   event.block(guard.getStream(after));
 }
 
-// As in torch, the result is pinned if the caller does not wait for the bytes.
+// As in torch, a result on the host is pinned if the caller does not wait for the bytes.
 c10::Allocator* allocator_of_result(c10::Device device, bool non_blocking) {
   if (device.is_cpu() && non_blocking) return facades().pinned;
   return facades().of(device);
 }
 
-// Each move updates the places of at most this many shared blocks: statistics stay current.
+// To keep statistics current, each move updates the places of at most this many shared blocks.
 constexpr std::size_t kBlocksPerMove = 8;
 
 void move_or_throw(void* address, const MoveRequest& move) {
@@ -66,7 +66,7 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorM
   move.stream_device = device.is_cuda() ? device.index() : self.device().index();
   move.stream = current_stream(static_cast<c10::DeviceIndex>(move.stream_device));
   move.wait = !non_blocking;
-  // Torch counts the storages over the block itself, and only reports the last release.
+  // Torch itself counts the storages over the block, and reports only the last release.
   move.held = false;
   move.keeps_source = true;
   move.size_bytes = range.size_bytes;
@@ -79,7 +79,7 @@ std::variant<at::Tensor, CopyReason> moved(const at::Tensor& self, const TensorM
     const PolicyScope policy;
     move_or_throw(const_cast<void*>(other.data()), move);
   }
-  // Torch's copy would be complete here. For a move to the host, the allocator has waited.
+  // Torch's copy would be complete here, so wait. For a move to the host, the allocator has waited.
   if (self.is_cpu() && move.wait) {
     c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
   }

@@ -56,8 +56,8 @@ Once touches_once(const c10::OperatorHandle& op) {
   return is_optimizers || op.hasTag(at::Tag::pointwise) ? Once::kElements : Once::kNone;
 }
 
-// Derives the accesses from the operator's schema. Empty for an operator without a CUDA kernel,
-// which calls operators that are noted themselves, and for a view, which launches no kernel.
+// Derives the accesses from the operator's schema. There are none for a view, which
+// launches no kernel, or for an operator without a CUDA kernel, whose inner operators are noted.
 Accesses accesses_of(const at::RecordFunction& call) {
   const auto name = call.operator_name();
   if (!name) return {};

@@ -13,7 +13,7 @@ namespace uvm::torch_plugin {
 
 enum class Watcher : std::uint8_t { kPlan, kCapture };
 
-// While any watcher is on, the allocator or CapturedGraphs receives each operator of all threads.
+// While any watcher is on, the allocator or CapturedGraphs receives all threads' operators.
 void watch_operators(Watcher watcher, bool watches);
 
 // Watches operators while the allocator requests their uses.

@@ -99,7 +99,7 @@ void PinnedFacade::release_pool(c10::MempoolId_t id) {
   std::unique_lock lock(mutex_);
   auto found = pools_.find(id);
   if (found == pools_.end() && native_pinned() != nullptr) {
-    // The pool was created before the plugin was installed, or never: torch reports that case.
+    // The pool was created before the plugin was installed, or never; then torch reports an error.
     lock.unlock();
     native_pinned()->release_pool(id);
     return;
@@ -107,7 +107,7 @@ void PinnedFacade::release_pool(c10::MempoolId_t id) {
   TORCH_CHECK(found != pools_.end(), "memory pool (", id.first, ", ", id.second,
               ") has no user among pinned pools");
   if (--found->second.users != 0) return;
-  if (found->second.filter) --open_pools_;  // the capture has failed
+  if (found->second.filter) --open_pools_;  // still open: the capture has failed
   const std::vector<void*> freed = std::move(found->second.freed);
   pools_.erase(found);
   owned_blocks_ -= std::erase_if(owners_, [&](const auto& block) { return block.second == id; });

@@ -21,8 +21,8 @@ std::string calling_line();
 
 // Whether functions on the stacks of Python's threads search for the largest batch. Looks at all
 // threads, because torch runs the backward pass in threads of its own. Takes the global interpreter
-// lock. A thread that the interpreter does not know must not wait for that lock, so the result
-// there is kNone.
+// lock. A thread that the interpreter does not know must not wait for that lock, so there the
+// result is kNone.
 SearchSign search_sign();
 
 }  // namespace uvm::torch_plugin

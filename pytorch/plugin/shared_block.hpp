@@ -28,7 +28,7 @@ struct SharedBlock {
 extern std::mutex sharing_mutex;
 
 // Reports to the allocator that no host storage uses the block any more. Call it with sharing_mutex
-// held, which orders the report with moves to the host.
+// held, so that the report is ordered with moves to the host.
 void note_left_host(const void* address);
 
 // Whether `deleter` belongs to a storage that covers its whole block.

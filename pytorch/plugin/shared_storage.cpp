@@ -46,7 +46,7 @@ bool is_aliased(const c10::StorageImpl& storage) {
   return shared != nullptr && shared->aliased && shared->storages > 1;
 }
 
-// Whether a write to the whole storage once copied all of it, because parts of it had been moved.
+// Whether parts of the storage must now be copied: moved parts once made a write copy all of it.
 bool parts_stay(const c10::StorageImpl& storage) {
   const SharedBlock* shared = shared_block(storage);
   return shared != nullptr && shared->parts_stay;
@@ -120,7 +120,7 @@ bool note_places_of_shared(std::size_t most_blocks) {
   CachingManagedAllocator* ours = process_allocator();
   if (ours == nullptr) return false;
   bool any_left = false;
-  std::vector<c10::Storage> storages;  // destroyed after the unlock: their release may lock
+  std::vector<c10::Storage> storages;  // destroyed after the unlock: a release may take the lock
   std::lock_guard lock(sharing_mutex);
   most_blocks = std::min(most_blocks, copy_on_write_storages.watched());
   for (const void* block : copy_on_write_storages.take_watched(most_blocks)) {
@@ -139,7 +139,7 @@ UseThatEnds::UseThatEnds(const c10::StorageImpl& storage)
   CachingManagedAllocator* ours = process_allocator();
   const auto block = ours != nullptr ? ours->find(address_) : std::nullopt;
   if (!block) return;
-  std::vector<c10::Storage> over;  // destroyed after the unlock: their release may lock
+  std::vector<c10::Storage> over;  // destroyed after the unlock: a release may take the lock
   std::lock_guard lock(sharing_mutex);
   over = storages_over(block->base);
   PlaceSet places;
@@ -161,8 +161,8 @@ void note_exported(const void* address) {
     if (!FrameworkBridge(ours).mark_exported(address)) return;
     sharers = sharers_of(ours.find(address)->base);
   }
-  // The pointer was taken from a storage that had the block alone: the first in the list. The
-  // others have begun to share since. Separating them first lets the first keep the address.
+  // The pointer was taken when one storage, the first in the list, had the block alone. Separate
+  // the storages that have begun to share since before it, so that it keeps the address.
   for (; !sharers.empty(); sharers.pop_back()) separate(sharers.back());
 }
 

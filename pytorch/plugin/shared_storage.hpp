@@ -57,8 +57,8 @@ std::variant<c10::Storage, CopyReason> share(const c10::Storage& storage, const 
                                              const StorageOwner& owner, Sharing sharing);
 
 // Reports to the allocator which places use the blocks that copy-on-write storages share, because
-// torch does not report when a storage is released. Checks up to `most_blocks` blocks, in turn.
-// Returns true if some block is no longer used at a place, so limits may have room.
+// torch does not report when a storage is released. Checks up to `most_blocks` blocks in rotation.
+// Returns true if some block is no longer used at a place, so that limits may have room.
 bool note_places_of_shared(std::size_t most_blocks = SIZE_MAX);
 
 // For a storage that is about to get bytes of its own: stops charging the shared block to the
@@ -74,14 +74,14 @@ class UseThatEnds {
   bool has_ended_ = false;
 };
 
-// Call it when a raw pointer into a managed block leaves torch. The pointer's storage had the block
-// alone then. From now on the block is not shared copy-on-write. Storages that have begun to share
-// it since get bytes of their own. Throws the same errors as an allocation.
+// Call it when a raw pointer into a managed block leaves torch. When the pointer was taken, its
+// storage had the block alone. From now on the block is not shared copy-on-write, and storages that
+// have begun to share it since get bytes of their own. Throws the same errors as an allocation.
 void note_exported(const void* address);
 
 // Gives every storage that is shared copy-on-write bytes of its own, at an address that no longer
-// changes. Storages on devices that share a block are copied; the copies are complete on return.
-// Throws the same errors as an allocation; some storages may already have their bytes then.
+// changes. If storages share a block, those on devices copy it; the copies are complete on return.
+// Throws the same errors as an allocation; then some storages may already have been separated.
 void end_copy_on_write();
 
 // Call it in a forked child. Other threads of the parent may have held the locks at the fork, while
@@ -89,7 +89,7 @@ void end_copy_on_write();
 void release_locks_in_child();
 
 // Handles the first write to `storage`, a c10::StorageImpl that torch itself shares. `materialize`
-// is torch's own function for it.
+// is torch's own function for such a write.
 void materialize_core(void* storage, void (*materialize)(void* storage));
 
 }  // namespace uvm::torch_plugin

@@ -17,7 +17,7 @@ struct ThreadCalls {
   PythonInterpreter (*next_interpreter)(PythonInterpreter) = nullptr;
   PythonThread (*first_thread)(PythonInterpreter) = nullptr;  // PyInterpreterState_ThreadHead
   PythonThread (*next_thread)(PythonThread) = nullptr;
-  void* without_lock = nullptr;  // not null only in a free-threaded Python
+  void* without_lock = nullptr;  // null except in a free-threaded Python
 
   bool has_lock() const {
     return this_thread && take_lock && release_lock && first_interpreter && next_interpreter &&
