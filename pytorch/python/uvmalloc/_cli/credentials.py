@@ -74,7 +74,7 @@ class Answer:
             try:
                 os.close(self._reader)
                 credentials.take()
-                with os.fdopen(writer, "wb") as stream:  # binary: only root may read codec files
+                with os.fdopen(writer, "wb") as stream:  # binary, as codec files may be unreadable
                     stream.write(json.dumps(work()).encode())
             finally:
                 os._exit(0)

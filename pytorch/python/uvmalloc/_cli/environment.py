@@ -204,7 +204,7 @@ def _drop_preloads(environment: Environment) -> None:
 
 
 def _put_sanitizers_first(environment: Environment) -> None:
-    """Sanitizers refuse to run behind another library. Expects _prepend()'s separator."""
+    """Sanitizers refuse to run behind another library. Expects the separator of _prepend()."""
     entries = environment["LD_PRELOAD"].split(":")
     entries.sort(key=lambda entry: _SANITIZER.fullmatch(Path(entry).name) is None)
     environment["LD_PRELOAD"] = ":".join(entries)

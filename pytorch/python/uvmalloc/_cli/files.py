@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_BYTES = 64 << 20  # the largest file to read that others may have written
+MOST_BYTES = 64 << 20  # the largest file that is read if others may have written it
 
 
 def open_found(file: Path) -> BinaryIO:

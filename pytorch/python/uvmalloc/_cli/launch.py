@@ -26,7 +26,7 @@ _PRIVATE = {signal.SIGPIPE, signal.SIGXCPU, signal.SIGXFSZ}
 
 
 # Interval for checking the program's state without a signal. The kernel may give SIGCHLD to another
-# thread of this process, which ignores it.
+# thread of this process, and that thread ignores it.
 _LOOK_SECONDS = 0.5
 # Time for the program to end after SIGTERM, if this process cannot wait for it.
 _END_SECONDS = 5.0
@@ -59,7 +59,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> Finished:
     so its signals are forwarded only if the program has left the group.
     """
     waited_for = {*_PASSED_ON, signal.SIGCHLD}
-    # SIGCHLD may be ignored by inheritance. Then the program's exit code would be lost.
+    # This process may have started with SIGCHLD ignored. The exit code would then be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     try:

@@ -40,10 +40,10 @@ def host_facts(root: Path = Path("/")) -> Facts:
 
 
 def amd_facts(root: Path = Path("/")) -> Facts:
-    """Returns XNACK and the memory that AMD devices share with the host, if the driver is there."""
+    """Returns XNACK and the memory that AMD devices share with the host, if amdgpu is loaded."""
     facts: Facts = {}
     for line in _lines(root / "sys/module/amdgpu/parameters/noretry"):
-        facts["noretry"] = int(line)  # 0: faults are retried, so pages may migrate; -1: by the chip
+        facts["noretry"] = int(line)  # 0: retries faults: pages may migrate; -1: the chip decides
     cards = sorted((root / "sys/class/drm").glob("card*/device/mem_info_gtt_total"))
     if cards:
         facts["gtt_bytes"] = [int(line) for card in cards for line in _lines(card)]

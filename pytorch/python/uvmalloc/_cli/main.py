@@ -68,7 +68,7 @@ class _PlanCommand(typer.core.TyperCommand):
 # All words after the first word that is not an option belong to the program, even without `--`.
 _PROGRAM = {"allow_interspersed_args": False}
 
-# Error codes reported as "cannot write": most of the command's files are only written.
+# Errors that are reported as "cannot write", because most of the command's files are only written.
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 # Help without panels, as wide as the terminal: panels are unreadable on a narrow terminal.
@@ -486,7 +486,7 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _drop_output() -> None:
-    """Redirects stdout to /dev/null: at exit, the interpreter flushes the rest of its output."""
+    """Redirects stdout to /dev/null, so that the interpreter's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

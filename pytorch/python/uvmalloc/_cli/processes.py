@@ -2,7 +2,7 @@
 
 A process that ends normally writes `report.<pid>.json`. A process that is killed, crashes, calls
 os._exit() or executes another program leaves its figures in `report.<pid>.figures`. The second
-program of a process leaves them in `report.<pid>-2.figures`. The simulator does the same with
+program of a process uses `report.<pid>-2.figures`. The simulator does the same with
 `sim.<pid>.json` and `sim.<pid>.json.counters`.
 """
 
@@ -40,7 +40,7 @@ class Found:
     left_out: list[str] = field(default_factory=list)
 
     def reading(self, read: Callable[[Path], Report], file: Path) -> Iterator[Report]:
-        """Yields the report in a file; yields nothing for a bad file, so others are still read."""
+        """Yields the report in a file; yields nothing for a bad file, to go on with other files."""
         try:
             yield read(file)
         except CommandError as error:

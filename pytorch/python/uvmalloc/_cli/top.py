@@ -2,7 +2,7 @@
 
 Processes under `uvmalloc run` and `uvmalloc sim` keep the figures in mapped files (processes.py),
 so showing them costs the programs nothing. A child with the rights of the program's user reads
-them, so a file that blocks or is wrong only costs a line.
+them. For a file that blocks or is damaged, one line is shown.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def moments(pid: int | None) -> Moments:
         credentials = credentials_of(each)
         if credentials is not None:
             by_credentials.setdefault(credentials, []).append(each)
-    figures_reader()  # before the rights are given up
+    figures_reader()  # loads it before the children give up their rights
     answers = [
         Answer(credentials, functools.partial(_look_at, pids))
         for credentials, pids in by_credentials.items()
@@ -247,7 +247,7 @@ def _pictures(
 
 
 def has_ended(before: Moment | None, now: Moment) -> bool:
-    """An ending process removes its figures before the simulated device removes its own."""
+    """An ending process removes its figures before the simulated device removes its counters."""
     return before is not None and "facades" in before.report and "facades" not in now.report
 
 
