@@ -119,7 +119,7 @@ class LiveBytes:
         self._blocks: dict[int, tuple[str, int]] = {}
 
     def change(self, event: tuple[int, ...]) -> list[str]:
-        """Applies an allocation or a free, and returns the changed pools. Adds a missing free."""
+        """Applies an event; an allocation frees what was at its address. Returns changed pools."""
         _, address, _, block_bytes, _, kind, facade, _, _, device, _ = event
         changed = []
         before = self._blocks.pop(address, None)

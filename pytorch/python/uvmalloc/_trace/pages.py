@@ -80,7 +80,7 @@ def has_kernels(trace: Trace) -> bool:
 
 
 def _thinned(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
-    """Reduces a curve to _MOST_POINTS, the highest of each stretch, so that no peak is lost."""
+    """Reduces a curve to _MOST_POINTS: the highest point of each stretch, so no peak is lost."""
     stretch = -(-len(x) // _MOST_POINTS)
     if stretch <= 1:
         return x, y

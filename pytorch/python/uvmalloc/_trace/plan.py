@@ -75,7 +75,7 @@ def what_if(
     if step is not None:
         command += ["--step", step]
     result: dict[str, Any] = json.loads(_ask(program, command))
-    # For a small step, several ratios give the same number of blocks.
+    # For a small step, several ratios give the same memory size. Keep one point for each size.
     result["points"] = list({point["memory_bytes"]: point for point in result["points"]}.values())
     return {**result, "asked_memory_bytes": list(memory_bytes)}
 
@@ -140,7 +140,7 @@ def _hand_rows(result: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """Says in sentences what the step needs and which setting to use, last for the given sizes."""
+    """Returns sentences: what the step needs, and which setting to use for the given sizes."""
     footprint, largest = result["footprint_bytes"], result["largest_kernel_bytes"]
     lines = [
         f"The step needs {format_size(footprint)}, one kernel at most {format_size(largest)}. "
@@ -192,7 +192,7 @@ def _told_of(ratios: dict[int, float]) -> dict[int, float]:
 
 
 def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
-    """Returns the setting that runs most of the points and, among these, is fastest on average.
+    """Returns, of the settings under which most points run, the one that is fastest on average.
 
     Returns the default, unless another setting is faster by more than _GAIN.
     """

@@ -94,7 +94,7 @@ _MOST_MODELS_PER_CHUNK = 740
 # since the last event.
 _WORD_BYTES = 4
 _FREE_SHIFT, _TIME_SHIFT = 13, 14
-_PAUSE = (1 << _FREE_SHIFT) - 1  # instead of a model: no event, but a longer time
+_PAUSE = (1 << _FREE_SHIFT) - 1  # in place of a model's number: no event, only more time
 _PAUSE_SHIFT = 32 - _TIME_SHIFT
 _MOST_DEVICES = 1024
 _MOST_TEXT_BYTES = 4096
