@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # The longest single wait of a caller. Between two waits, Python handles signals.
 WAIT_SECONDS = 0.05
-# How long an error handler and the end of the program wait for worker threads to end. A thread that
-# hangs never ends.
+# How long an error handler, or the program at its end, waits for worker threads to end. A thread
+# that hangs never ends.
 GRACE_SECONDS = 0.2
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PER_THREAD = 2  # the handle cudaStreamPerThread or hipStreamPerThread
@@ -93,7 +93,7 @@ class CallerState:
         )
 
     def is_of_its_thread(self) -> bool:
-        """Whether a current stream is a per-thread default stream, which each thread has."""
+        """Whether a current stream is a per-thread default stream: each thread has its own."""
         return any(map(is_per_thread, self.streams))
 
     def elsewhere(self) -> CallerState:

@@ -153,7 +153,7 @@ class CreditsGate:
         return checked(function, self._handle, *arguments, fault=CreditError)
 
     def __del__(self) -> None:
-        # In a forked child, the gate still counts waiting threads, which do not exist in the child.
+        # Not in a forked child: its gate still counts waiting threads that do not exist there.
         if getattr(self, "_handle", None) and os.getpid() == self._process:
             self._library.uvmalloc_credits_destroy(self._handle)
 

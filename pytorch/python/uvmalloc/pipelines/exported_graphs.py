@@ -27,8 +27,8 @@ _FRESH = {
 class FlatModule:
     """A module's operators in order.
 
-    Parts that only switch gradients on or off become part of the list: a planned run computes none.
-    Raises ValueError, which names the part, for any other part, such as a branch.
+    Parts that only switch gradients on or off become part of the list, because a planned run
+    computes no gradients. Raises ValueError, which names the part, for other parts (a branch).
     """
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
@@ -146,7 +146,7 @@ def aliased(node: Any) -> list[Any]:
 
 
 def escaping(operators: Sequence[Any], outputs: Sequence[Any]) -> set[Any]:
-    """Returns values that must not be placed where the next run writes again.
+    """Returns values that must not be in planned memory, because the next run overwrites it.
 
     These are the program's results, values that results may be views of, and values that an
     operator may reshape in place.
@@ -177,7 +177,7 @@ def is_alias(node: Any) -> bool:
 
 
 def _shares_memory(node: Any) -> bool:
-    """Runs a composite operator on tensors without data. Whether it copies depends on strides."""
+    """Runs a composite operator on tensors without data: strides decide whether it copies."""
     import torch
 
     results = tensors_of(node.meta.get("val"))

@@ -74,9 +74,9 @@ def pipeline(
     the wait. Only one thread at a time may request items.
 
     Raises:
-        ValueError: an argument is not a valid size or number; `memory` is too small for one item on
-            its way through all stages; an item is larger than `item_bytes` or than the first item.
-            The message names the stage.
+        ValueError: an argument is not a valid size or number; `memory` is too small for one item to
+            pass through all stages; an item is larger than `item_bytes` or than the first item. The
+            message names the stage.
         TimeoutError: the source, a stage or the caller took too long. The message names it.
         RuntimeError: another process created the pipeline; or the caller's current stream is being
             captured.
@@ -267,7 +267,7 @@ _open_pipelines: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the stages first: the interpreter would stop threads anywhere, even inside a kernel."""
+    """Ends the stages before the interpreter stops their threads anywhere, even inside a kernel."""
     for pipeline in list(_open_pipelines):
         pipeline._end(GRACE_SECONDS)
 
@@ -279,8 +279,8 @@ def _end_all() -> None:
 class _Shared:
     """State that the caller and all stages share.
 
-    It does not refer to the Pipeline, because the end of the Pipeline ends the stages. Lists are
-    indexed by register, that is, by the actor that fills the register.
+    It does not refer to the Pipeline: stages must not keep the Pipeline alive, because its deletion
+    ends them. Lists are indexed by register, that is, by the actor that fills the register.
     """
 
     functions: list[Stage]

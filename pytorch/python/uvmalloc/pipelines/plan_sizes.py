@@ -17,7 +17,7 @@ _ENDLESS = 1 << 62  # larger bounds count as no bound: unbounded sizes have a bo
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
-    """An input that reveals a symbolic size: it, or a dimension of it, is factor * size + rest."""
+    """An input that reveals a symbolic size: the input or a dimension is factor * size + rest."""
 
     input: int  # position in the flat inputs
     dimension: int | None  # None: the input is a number
@@ -25,7 +25,7 @@ class _Shown:
     rest: int
 
     def value(self, given: Sequence[Any]) -> int:
-        """Returns the size, or 0 if the input has another type, which no guard checks."""
+        """Returns the size, or 0 for an input of another type: no guard checks the type."""
         seen = given[self.input]
         if self.dimension is not None:
             seen = dict(enumerate(getattr(seen, "shape", ()))).get(self.dimension)
@@ -51,7 +51,7 @@ class Symbols:
         self._ranges: dict[Any, Any] = dict(program.range_constraints)
         for name, upper in upper_bounds.items():
             self._bound(known[name], upper)
-        # The program's guards check the program's own bounds, so only check these.
+        # The program's guards check the program's own bounds, so check only `upper_bounds`.
         self._limits = {known[name]: upper for name, upper in upper_bounds.items()}
         for symbol in self._where:
             if self._largest(symbol) is None:

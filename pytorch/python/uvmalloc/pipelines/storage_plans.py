@@ -319,7 +319,7 @@ def _memory(values: Sequence[Any]) -> set[int]:
 
 
 def _looks(value: Any) -> Any:
-    """Returns equal keys for inputs for which an operator's results have the same layout."""
+    """Returns a key. Inputs with equal keys give an operator's results the same layout."""
     import torch
 
     if not isinstance(value, torch.Tensor):

@@ -99,7 +99,7 @@ class Window:
 
     def read_ahead(self, number: int, piece: Piece, caller: CallerState) -> _Ahead | None:
         """Begins to read the piece, with the state of `caller`. Returns None if there is no room,
-        or if no other thread may read it.
+        or if that state is valid only on the caller's thread.
         """
         if not self._has_room(piece):
             return None
@@ -186,7 +186,7 @@ def _read(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """Ends the threads first: the interpreter would stop them anywhere, even inside a kernel."""
+    """Ends the threads before the interpreter stops them anywhere, even inside a kernel."""
     _has_ended.set()
     for thread in list(_threads):
         thread.join(GRACE_SECONDS)
@@ -260,7 +260,7 @@ class Feed:
             self._look_ahead()
 
     def replace(self, number: int, piece: Piece) -> None:
-        """Replaces the piece, from its next reading on."""
+        """From its next reading on, piece `number` is `piece`."""
         with self._window.lock:
             self._pieces[number] = piece
             self.drop_ahead()

@@ -82,7 +82,7 @@ class StreamedModules:
     def _frame(self, module: torch.nn.Module) -> Iterator[None]:
         import torch
 
-        # A forward pass may wait for a backward pass, so backward threads must not wait for it.
+        # A forward pass may wait for a backward pass, so backward threads must not wait here.
         is_backward = torch._C._current_graph_task_id() != -1
         with contextlib.ExitStack() as stack:
             while not (has_turn := self._turn.acquire(timeout=WAIT_SECONDS)) and not is_backward:
@@ -116,7 +116,7 @@ class StreamedModules:
             return
         unit = self._units[number]
         if not any(number in held for held in frames):
-            frames[-1].append(number)  # first, because setting an attribute reads it
+            frames[-1].append(number)  # before _install(), because setting an attribute reads it
             with self._window.lock:
                 try:
                     if unit.holders == 0:
@@ -132,7 +132,7 @@ class StreamedModules:
 
         if unit.drop_what_the_program_has_set():
             self._feed.replace(number, unit.piece(self._window.checkpoint.sizes))
-        # Versions of inference tensors would not show whether the module has written to them.
+        # Not in inference mode: versions of inference tensors do not show that they were written.
         with torch.inference_mode(False):
             tensors = self._feed.take(number)
             try:
@@ -188,7 +188,7 @@ class _Watched(_BoundToModule, dict[str, Any]):
 
 @dataclass(frozen=True)
 class _AfterStream:
-    """A hook that stops calls of a module that has no values since its stream ended.
+    """A hook that makes a module's calls fail if it has no values because its stream has ended.
 
     Without the hook, torch would compute on "meta" without an error.
     """
@@ -311,7 +311,8 @@ class _Unit:
             for name, installed in self.installed.items()
             if installed.is_written(self.store(name).get(name))
         }
-        # A batch norm writes its averages without a version change; only its counter shows it.
+        # A batch norm writes its averages without a version change. Only its counter's version
+        # changes, so one written buffer counts for all buffers.
         if any(name in self.module._buffers for name in written):
             written |= self.installed.keys() & self.module._buffers.keys()
         with torch.inference_mode(False):
@@ -376,7 +377,8 @@ def _units_of(window: Window, model: torch.nn.Module, prefix: str) -> list[_Unit
 
 
 def _check_sizes(window: Window, model: torch.nn.Module, units: list[_Unit]) -> None:
-    """Raises ValueError if the window cannot hold a module's tensors with those of enclosing ones.
+    """Raises ValueError if the window cannot hold a module's tensors together with those of the
+    modules around it.
     """
     sizes = window.checkpoint.sizes
     pieces = {id(unit.module): unit.piece(sizes) for unit in units}

@@ -119,13 +119,12 @@ class StreamedCheckpoint:
 
     @contextlib.contextmanager
     def into(self, model: torch.nn.Module, prefix: str = "") -> Iterator[None]:
-        """While it is open, each module of `model` has its tensors during its forward pass.
+        """In this context, each module of `model` has its tensors during its forward pass.
 
         The tensors of a module are loaded before its forward pass and dropped after it. Meanwhile,
         the tensors of the next module are read, in the order of `model.named_modules()`; in another
-        order nothing is read ahead. If another module uses a module's tensors in its own forward
-        pass, they stay for the rest of that pass. `prefix` is the start of the tensors' names in
-        the files.
+        order nothing is read ahead. Tensors that another module uses in its own forward pass stay
+        until that pass ends. `prefix` is the start of the tensors' names in the files.
 
         All modules that share a tensor get it, under any of its names in the files. Parameters and
         buffers that are not in the files are not changed. Values that a forward pass has written,
@@ -140,7 +139,7 @@ class StreamedCheckpoint:
 
         Raises ValueError in four cases: the files have no tensor of the model, or one with another
         shape; a parameter or buffer would stay on "meta"; the window cannot hold a module's tensors
-        twice, or not together with those of enclosing modules; the stream is closed.
+        twice, or together with those of enclosing modules; the stream is closed.
         """
         self._checkpoint.check_open()
         modules = StreamedModules(self._window, model, prefix)
