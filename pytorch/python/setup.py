@@ -1,4 +1,4 @@
-"""Sets the tag of the wheel, which pyproject.toml cannot.
+"""Sets the tag of the wheel, which pyproject.toml cannot set.
 
 The wheel holds native libraries, so it is for this platform. They are not extension modules, so the
 wheel works with every Python 3.

@@ -3,7 +3,7 @@
 uvmalloc._cli has the command line, and uvmalloc._trace works with traces.
 
 Importing the package imports neither torch nor a native library. RFC-0023's functions, including
-the methods of tensors, are added to torch when both are imported (uvmalloc.torch_names).
+the methods of tensors, are added to torch once torch is imported too (uvmalloc.torch_names).
 """
 
 import sys as _sys

@@ -132,8 +132,8 @@ def find_libraries(
 ) -> Libraries:
     """Returns `lib` in this package, else build/release/lib of the checkout that holds the package.
 
-    UVMALLOC_LIB_DIR selects another folder in one of the two, such as build/asan/lib. Raises
-    MissingLibraryError for other folders: they may belong to another user.
+    UVMALLOC_LIB_DIR selects another folder inside the package or the checkout, such as
+    build/asan/lib. Raises MissingLibraryError for other folders: they may belong to another user.
     """
     environment = os.environ if environment is None else environment
     checkout = _checkout_of(package)

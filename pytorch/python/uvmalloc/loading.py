@@ -100,9 +100,9 @@ def load_safetensors(
     this function.
 
     Raises:
-        ValueError: the file is damaged or not a safetensors file, or the index does not fit its
-            files. The message names the file and the fault. All headers are checked before any
-            tensor is read. Or there is no such device.
+        ValueError: there is no such device, the file is damaged or not a safetensors file, or the
+            index does not fit its files. The message names the file and the fault. All headers are
+            checked before any tensor is read.
         OSError: a file is missing or cannot be read.
         torch.OutOfMemoryError: there is not enough memory. Tensors loaded so far are freed.
     """
@@ -319,7 +319,7 @@ class _Reader:
         self._file = file
         self._has_ended = has_ended
         self._keep_cached = keep_cached
-        self._asked_bytes = 0  # the kernel has been requested to read ahead up to here
+        self._asked_bytes = 0  # read-ahead has been requested up to here
         self._read_bytes = 0
         self._given_up_bytes = 0
 
@@ -357,7 +357,7 @@ class _Reader:
         raise AssertionError
 
     def give_up_cache(self) -> None:
-        """Drops the whole pages that have been read from the page cache, unless `keep_cached` is
+        """Drops from the page cache the whole pages that have been read, unless `keep_cached` is
         set.
         """
         end = self._read_bytes
@@ -490,7 +490,7 @@ def _load(reader: _Reader, entry: _Entry, device: torch.device, buffer: _Buffer)
     import torch
 
     if entry.size_bytes == 0:
-        # The other dimensions may be larger than torch.empty() accepts.
+        # One dimension is 0. The others may be larger than torch.empty() accepts.
         return torch.empty(0, dtype=entry.dtype, device=device).view(entry.shape)
     if device.type == "cpu" or (device.type == "cuda" and enabled()):
         host = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")

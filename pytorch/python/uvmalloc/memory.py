@@ -57,11 +57,11 @@ def residency(tensor: torch.Tensor, *, exact: bool = False) -> dict[str, int]:
 
 
 def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
-    """Requests the tensor's pages at `device` ("cpu", "cuda:1", ...). The tensor keeps its device.
+    """Requests a move of the pages to `device` ("cpu", "cuda:1", ...). The tensor keeps its device.
 
     Returns at once. The current stream of `device` waits for pages that move to `device`. Pages
-    move to the host after the work so far on the current stream of the tensor's device. Skips pages
-    that are already there, or for which the device has no room.
+    move to the host after the work already queued on the current stream of the tensor's device.
+    Skips pages that are already there, or for which the device has no room.
 
     Returns False if the tensor's memory is not uvmalloc's. Raises RuntimeError for a device that
     does not exist.
@@ -85,13 +85,13 @@ def advise(
 
     Pages stay in place until a processor touches them. Then they move to the preferred place, or
     the device `accessed_by` uses them remotely. The advice holds until the tensor moves, is advised
-    again or is freed. It applies to all tensors that share the memory. None keeps that part
-    of the advice. Advise only a few large tensors: the driver tracks each range separately.
+    again or is freed. It applies to all tensors that share the memory. None leaves that part of the
+    advice unchanged. Advise only a few large tensors: the driver tracks each range separately.
 
     With `read_mostly`, every device that reads a page keeps a copy of the page, and so does the
     host. Use it for embeddings or data that several devices read and none writes. A write drops all
-    copies of a page except the writer's, so it costs more than without the advice. Unlike the rest,
-    this advice survives moves, until False removes it or the tensor is freed.
+    copies of a page except the writer's, so it costs more than without the advice. Unlike other
+    advice, this advice survives moves, until False removes it or the tensor is freed.
 
     Returns False if the tensor's memory is not uvmalloc's, or if no 2 MiB page belongs to the
     tensor alone. Advice on a shared page would also apply to the tensor's neighbours.

@@ -28,7 +28,7 @@ def watch_queues() -> None:
 
 
 class _Refusal:
-    """Sent to the receiver instead. Unpickling it raises, even in a process without uvmalloc."""
+    """Sent in place of the object. Unpickling it raises an error, even without uvmalloc."""
 
     def __init__(self, reason: str) -> None:
         self.reason = f"the process that put a CUDA tensor into this queue got an error: {reason}"
@@ -56,7 +56,7 @@ def _watch(queues: ModuleType) -> None:
 def _put_instead(queue: Any, refusal: _Refusal) -> None:
     """Replaces the object that the queue's thread failed to pickle. Called by that thread.
 
-    If a caller of `put` has taken the free place by then, the refusal waits for the next one.
+    If a caller of `put` has taken the free place by then, the refusal waits for another place.
     """
     if queue._sem.acquire(block=False):
         queue._buffer.appendleft(refusal)

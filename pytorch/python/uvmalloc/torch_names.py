@@ -169,9 +169,9 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     """Moves a storage that torch.load has read to its device without a copy.
 
     Returns None if torch must move the storage in its own way. Only managed storages, of at least
-    UVMALLOC_HOST_THRESHOLD, can be shared. The result is an alias, not copy-on-write: torch.load
-    takes its address while it still holds the storage, so torch would copy. Because it is an alias,
-    the storage must have no tensor yet.
+    UVMALLOC_HOST_THRESHOLD, can be shared. The result is an alias: torch.load takes the result's
+    address while it still holds the storage, so torch would copy a copy-on-write result. Because
+    the result is an alias, the storage must have no tensor yet.
     """
     operators = _operators()
     torch = sys.modules["torch"]
@@ -260,7 +260,7 @@ def follow_torch() -> None:
 
 
 def _enable_in_torch() -> str | None:
-    """Loads the library if needed, and switches it on. Returns None, or why it cannot."""
+    """Loads the library if needed, and switches it on. Returns None, or why that failed."""
     enable = library_function("uvmalloc_enable_in_torch", ctypes.c_char_p)
     if enable is None:
         # The library did not run this text, so the package exists and can be imported.
