@@ -350,7 +350,7 @@ Json Probe::device() const {
 
 // ---- queries
 
-// Returns, by size, the largest power of two, up to 1 GiB, that divides every address.
+// Returns, by size, the largest power of two, up to 1 GiB, that divides all buffers' addresses.
 Json Probe::alignment() {
   Json out = Json::object();
   std::vector<std::size_t> sizes = {4096, 65536, kMiB, 2 * kMiB, 2 * kMiB + 4096, 3 * kMiB};

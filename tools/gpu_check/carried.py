@@ -1,4 +1,4 @@
-"""Gathers things that a GPU machine without network may lack into one folder.
+"""Gathers, in one folder, things that a GPU machine without network may lack.
 
 The folder holds header-only libraries and the sources of GoogleTest. Each has a CMake package
 description made here, so that find_package finds it with CMAKE_PREFIX_PATH. The folder also holds

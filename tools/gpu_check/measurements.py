@@ -63,7 +63,7 @@ PAIR_SIZES = {
 
 
 def pairs(place: Place, clock: Clock) -> Json:
-    """Returns nanoseconds of an allocation plus a free, served by the cache with enough memory."""
+    """Returns nanoseconds of an allocation plus a free, from the cache, while memory suffices."""
     script = str(ROOT / "bench" / "torch_pairs" / "measure_here.py")
     library = str(place.libraries / "libuvmalloc_bench_torch.so")
     out: Json = {}
@@ -86,7 +86,7 @@ ANY_PROGRAM = ROOT / "bench" / "any_program" / "cuda_program.cpp"
 
 
 def any_program(place: Place, clock: Clock, folder: Path) -> Json:
-    """Returns nanoseconds of cudaMalloc plus cudaFree in a CUDA program, alone and preloaded."""
+    """Returns nanoseconds of cudaMalloc plus cudaFree in a program, without and with uvmalloc."""
     compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if compiler is None:
         return {"not_measured": "there is no nvcc"}

@@ -25,7 +25,7 @@ class Training:
     context: int
     heads: int = 8
     corpus_mib: int = 8
-    least_budget_bytes: int = 0  # machines with a smaller budget skip it
+    least_budget_bytes: int = 0  # machines with a smaller budget skip this training
 
     def options(self) -> list[str]:
         values = {name: value for name, value in vars(self).items() if not name.startswith("least")}
