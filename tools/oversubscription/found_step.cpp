@@ -25,7 +25,7 @@ using uvmsim::replay::Touch;
 
 // Kernel numbers are those of the log, from 1.
 struct RepeatedKernels {
-  live::KernelNumber newest = 0;  // the last kernel of a step that corresponds to the previous step
+  live::KernelNumber newest = 0;  // the last kernel of a step that repeats the previous step
   std::uint64_t step_kernels = 0;
 };
 
@@ -62,7 +62,8 @@ class KernelReader {
     if (log_.add_kernel(uses) == live::kBeforeLog) return;
     events_.push_back(index);
     learner_.kernel_added();
-    // A kernel without a counterpart makes the step longer; a skipped kernel makes it shorter.
+    // The step repeats if its length stays the same for a whole step: a kernel without a
+    // counterpart makes it longer, and a skipped kernel makes it shorter.
     const std::uint64_t step = learner_.step_kernels();
     unchanged_ = step == step_ ? unchanged_ + 1 : 0;
     step_ = step;

@@ -8,8 +8,8 @@
 namespace uvm::oversubscription {
 namespace {
 
-// Same chunks as for a running program: all memory except the context's, because the reserve of the
-// soft budget is no larger (docs/configuration.md, "Budgets").
+// As many chunks as for a running program: all memory except the context's. The reserve of the soft
+// budget is no larger than the context (docs/configuration.md, "Budgets").
 std::size_t chunks_of(const uvmsim::replay::Hints& hints) {
   return hints.usable_bytes(0) / uvmsim::kBlockBytes;
 }

@@ -62,7 +62,7 @@ class Scheduler {
     if (here_.size() == options_.chunks) take_chunk(&move);
     move.after = std::max(move.after, block.left_after);
     block.is_here = true;
-    // A block without earlier contents has no copy on the host.
+    // A block without earlier contents has no copy on the host, so it counts as changed.
     block.is_changed = use.live_bytes == 0;
     block.arrival = schedule_.moves.size();
     here_.push_back(use.block);

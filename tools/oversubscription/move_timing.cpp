@@ -31,7 +31,7 @@ std::uint64_t copy_ns(std::uint64_t bytes, double bytes_per_ns) {
 //
 // Chunks have labels. Move i may take a chunk with a label of i or more; the victim of move i
 // releases label i. A move that takes a larger label leaves its own label to the move that owned
-// the larger one. So an early arrival never takes a chunk that an earlier need cannot replace.
+// the larger one. So a move sent early leaves a chunk for every move with an earlier need.
 class Clock {
  public:
   Clock(const UseOrder& order, const MoveSchedule& schedule, const MoveCosts& costs)
@@ -80,7 +80,7 @@ class Clock {
   struct State {
     std::size_t label = 0;             // label of the chunk that its victim releases
     std::size_t owner = 0;             // the move with the victim that releases this label
-    std::size_t waits_for = kNone;     // the move with which its block left
+    std::size_t waits_for = kNone;     // the move that evicted its block
     std::size_t returning = kNone;     // the move that brings its victim back
     std::uint32_t chunk = kFreeChunk;  // chunk of this label: the move that released it
     bool has_left = false;

@@ -59,7 +59,7 @@ class StepLives {
   }
 
   const std::map<std::uint32_t, Life>& lives() const { return lives_; }
-  // Training writes lasting memory. Without such writes there is no backward pass.
+  // Training writes memory that outlives a step. Without such writes there is no backward pass.
   bool writes_lasting_memory() const {
     return std::ranges::any_of(lives_, [](const auto& each) {
       return !each.second.begins && !each.second.ends && each.second.is_written;

@@ -220,8 +220,8 @@ plan::TimedSchedule PlannedPolicy::moves_for(std::size_t chunks) const {
   const std::array absences = {CheapestAbsence(0), CheapestAbsence(kBlockBytes / 2),
                                CheapestAbsence(kBlockBytes), CheapestAbsence(0, Unit::kTime),
                                CheapestAbsence(kBlockBytes, Unit::kTime)};
-  // Prefer victims that were last used at least this many round trips of copies before the next use
-  // of their chunk.
+  // `rested` prefers victims whose last use was at least 1, 4 or 16 round trips of a copy before
+  // the next use of their chunk.
   const plan::LeastRecentUse recent;
   const plan::MoveCosts costs = costs_of(costs_);
   const auto copy_ns =

@@ -76,8 +76,8 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after arriving again
 };
 
-// Evicts the least recently used block when a kernel needs its chunk. Of later kernels, it
-// only knows which memory is dead.
+// Evicts the least recently used block when a kernel needs its chunk. Of later uses, it knows only
+// which memory is dead.
 class LruPolicy final : public ScheduledMoves {
  public:
   LruPolicy(const uvmsim::replay::Recording& recording, const RecordedOrder& order)

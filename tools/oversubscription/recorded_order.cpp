@@ -32,7 +32,7 @@ void each_block(PageRange pages, Visit visit) {
   }
 }
 
-// Returns the pages that belong only to the allocation. Its end pages may hold others.
+// Returns the pages that belong only to the allocation: its first and last may be shared.
 PageRange own_pages(const Event& event) {
   PageRange pages = event.pages;
   if (event.amount == (pages.last - pages.first) * kPageBytes) return pages;
@@ -108,7 +108,7 @@ class OrderBuilder {
     made_.order.kernels.push_back(std::move(uses));
   }
 
-  // Tracks which of these pages are used later.
+  // Tracks which of the pages with contents are used later.
   void look_back(const Event& event, std::size_t kernel) {
     for (const auto& [block, used] : used_by(recording_, event)) {
       needed_[block] |= used.pages;

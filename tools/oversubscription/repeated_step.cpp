@@ -55,9 +55,9 @@ std::pair<std::size_t, std::size_t> step_at(const Recording& recording, const st
                   mark, names_of(recording.marks)));
 }
 
-// Returns, for each block that the step frees but did not allocate, the free that replaces this
-// free in the next repetition: that of a block with the same size, which the step allocates and
-// does not free. Blocks of one size are paired in the order of their allocation.
+// A repetition frees blocks that the repetition before it allocated and did not free, in place of
+// the older blocks that the recorded step frees. Returns the new free for each older block. Blocks
+// of one size are paired in the order of their allocation.
 std::map<std::uint32_t, Event> frees_of_the_next_step(std::span<const Event> step) {
   std::map<std::uint64_t, std::set<std::uint32_t>> from_before;  // older blocks, by size
   std::map<std::uint32_t, const Event*> left;

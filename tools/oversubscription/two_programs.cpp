@@ -38,7 +38,7 @@ constexpr std::size_t kKernelsAhead = 16;
 
 struct Turn {
   std::size_t first = 0;  // the first event
-  std::size_t last = 0;   // one past its end
+  std::size_t last = 0;   // one past the last event
   std::size_t program = 0;
 };
 

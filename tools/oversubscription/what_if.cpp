@@ -92,7 +92,7 @@ StepFigures WhatIf::step_of(const uvmsim::replay::Recording& recording,
     none.failure = "it does not fit";
     return none;
   }
-  // Without unified memory, device memory is never returned after its allocation.
+  // Without unified memory, blocks stay on the device once allocated, so all must fit.
   const std::size_t held = policy_name == "off" ? std::max(memory_bytes, block_bytes()) : 0;
   const auto policy = make_policy(policy_name, recording, order_, profile_.costs);
   StepFigures figures = run(recording, *policy, std::max(memory_bytes, held));

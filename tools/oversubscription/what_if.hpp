@@ -75,7 +75,7 @@ class WhatIf {
   uvmsim::MachineProfile profile_;
 };
 
-// Returns the capacity of a device that has `memory_bytes` beside its context.
+// Returns the capacity of a device that has `memory_bytes` in addition to its context's memory.
 std::size_t capacity_with(std::size_t memory_bytes);
 
 }  // namespace uvm::oversubscription
