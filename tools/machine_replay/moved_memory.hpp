@@ -1,5 +1,5 @@
-// Finds the allocations with touches that move most bytes in a replay, and their call sites in the
-// program. Pure functions.
+// Finds the allocations whose touches cause most moves of bytes in a replay, and their call sites
+// in the program. Pure functions.
 #pragma once
 
 #include <cstddef>

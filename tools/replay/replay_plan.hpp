@@ -45,8 +45,8 @@ struct ReplayPlan {
   std::size_t unknown_blocks = 0;
 };
 
-// Makes the plan. If an address is allocated again although the trace lacks its free, the plan
-// frees it first. Throws std::invalid_argument for an allocation without a memory kind or device.
+// Makes the plan. If the trace allocates an address again without a free, the plan first frees the
+// old block. Throws std::invalid_argument for an allocation without a memory kind or device.
 ReplayPlan make_plan(const Trace& trace);
 
 }  // namespace uvm::replay
