@@ -29,8 +29,8 @@ CachingManagedAllocator& find_allocator() {
   return *activation.allocator;
 }
 
-// Same as stream(), but skips the second check of the device. The default stream has the id 0
-// (c10/core/Stream.h) and no handle.
+// Same as CUDAStream::stream(), but skips the second check of the device. The default stream has
+// the id 0 (c10/core/Stream.h) and no handle.
 cudaStream_t current_stream(c10::DeviceIndex device) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   return stream.id() == 0 ? nullptr : stream.stream();

@@ -18,7 +18,7 @@ std::size_t device_budget() {
 
 // Whether torch counts a request that finds no memory as a rejection: if its setting
 // throw_on_cudamalloc_oom is on. Torch 2.11 lacks the setting. As with torch's own allocator, a
-// request above the fraction of the device is always out of memory.
+// request above the fraction of the device always counts as out of memory.
 template <class Config>
 bool rejects() {
   if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
