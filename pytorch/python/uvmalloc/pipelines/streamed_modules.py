@@ -272,7 +272,7 @@ class _Unit:
         return module._parameters if name in module._parameters else module._buffers
 
     def drop_what_the_program_has_set(self) -> bool:
-        """Excludes tensors that the program has set. Returns whether there are any."""
+        """Stops streaming the tensors that the program has set. Returns whether there are any."""
         own = []
         for name in self.sources:
             now = self.store(name).get(name)
@@ -300,7 +300,7 @@ class _Unit:
         self.loaded = self.streams[0].record_event() if self.streams else None
 
     def uninstall(self) -> bool:
-        """Restores what was there before. Tensors that the module has written stay.
+        """Restores the tensors from before install(). Tensors that the module has written stay.
 
         Returns whether the module has written any.
         """
