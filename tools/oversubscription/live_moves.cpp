@@ -83,7 +83,7 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   plan_->before_kernel();
 }
 
-// Returns true once more memory has been used than a running program fills ahead of need.
+// Returns true once kernels have used more memory than a running program's prefetches may fill.
 bool LiveMoves::is_short(const Event& event, Hints& hints) {
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
     const Touch& touch = recording_.touches.at(event.first_touch + i);

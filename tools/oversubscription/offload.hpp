@@ -7,8 +7,8 @@
 //                        copied to the host after its last use in forward, and back before
 //                        backward.
 //   offload-optimizer    the optimizer's state arrives before its step and goes back after it.
-// The copies run at the speed of the link. Memory that is away is freed at once. Pure functions,
-// and a policy that sends the copies.
+// The copies run at the speed of the link. Memory that leaves the device is freed there at once.
+// Pure functions, and a policy that sends the copies.
 #pragma once
 
 #include <array>

@@ -59,7 +59,7 @@ class ReplayRuntime final : public DeviceRuntime {
   const uvmsim::replay::Recording& recording_;
   uvmsim::replay::Hints* hints_ = nullptr;
   mutable unsigned made_streams_ = 0;
-  // By event: where the replay recorded it.
+  // By event: the replay's event, once recorded.
   mutable std::vector<std::optional<std::uint32_t>> events_;
 };
 
