@@ -1,7 +1,7 @@
 // One piece of memory that the machine knows: managed, device or pinned memory, or the program's
 // own. The program's own memory is either registered as pinned, or ordinary memory that the devices
-// reach. Records are kept by address and found from any address inside. Guarded by the machine's
-// mutex; copies that callers get are snapshots.
+// reach. A record is found from any address in its memory. Guarded by the machine's mutex; copies
+// that callers get are snapshots.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ std::size_t used_address_space() {
   return file >> pages ? pages * kPageBytes : 0;
 }
 
-// Returns `bytes`, cut to the limits of the process: a memfd counts as a file, a view as memory.
+// Returns `bytes`, cut to the process's limits on file sizes (a memfd) and address space (views).
 std::size_t allowed(std::size_t bytes) {
   bytes = std::min(bytes, limit_of(RLIMIT_FSIZE));
   const std::size_t address_space = limit_of(RLIMIT_AS);
@@ -86,7 +86,7 @@ void Arena::map_views(const char* name) {
   size_ = 0;
 }
 
-// Returns null, or the step that failed, after undoing the steps before.
+// Returns null on success. Otherwise undoes the completed steps and returns the failed one.
 const char* Arena::try_to_map(const char* name) {
   const char* failed_step = nullptr;
   const auto check = [&](bool done, const char* step) {
@@ -106,7 +106,7 @@ const char* Arena::try_to_map(const char* name) {
       check((user_base_ = reserve_aligned(size_)) != 0, "mmap") &&
       check((device_base_ = reserve_aligned(size_)) != 0, "mmap") &&
       check(map(device_base_, PROT_READ | PROT_WRITE), "mmap of the memfd")) {
-    // Memory that the host cannot touch has a user view that is only reserved.
+    // If the host cannot touch the memory, the user view is only reserved.
     const bool mapped = host_access_ == HostAccess::kReadWrite
                             ? map(user_base_, PROT_NONE)
                             : madvise(as_pointer(user_base_), size_, MADV_DONTFORK) == 0;

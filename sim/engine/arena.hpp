@@ -1,9 +1,9 @@
 // A range of address space, mapped twice. The program uses the user view. Kernels and copies of the
-// simulated machine use the device view, at a constant distance. Both views map one sparse memfd,
-// so each byte exists once, wherever the masks say that its page is resident. Device memory and
-// free addresses have no access in the user view, so a touch by the host crashes, as on the real
-// machine. Forked children inherit no view, as with the modelled driver's mappings. Core files
-// exclude the views.
+// simulated machine use the device view, at a constant distance from the user view. Both views map
+// one sparse memfd, so each byte exists once, wherever the masks say that its page is resident. The
+// user view gives no access to device memory and free addresses, so a touch by the host crashes, as
+// on the real machine. Forked children inherit no view, as with the modelled driver's mappings.
+// Core files exclude the views.
 //
 // Owns the memfd, the views and the free address lists; guarded by the machine's mutex.
 #pragma once
@@ -28,7 +28,7 @@ class Arena {
 
   // Returns the address in the user view, or 0 if address space is exhausted. An allocation of at
   // least 2 MiB has 2 MiB blocks of its own. A smaller one has whole pages; small allocations lie
-  // side by side, as long as their part has room. The memory reads as zeros.
+  // side by side while the arena's first part has room. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
   // Frees the result of allocate() for the same size: drops its pages and removes the access to its

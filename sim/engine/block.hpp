@@ -1,8 +1,8 @@
-// State of one 2 MiB block of managed address space: the places of its 4 KiB pages, and the devices
-// that hold a 2 MiB chunk of memory for the block. A device gets a chunk when the first page
-// becomes resident there. As in the modelled driver, the device keeps the chunk until the chunk is
-// evicted or the memory is freed, even while no page is resident ("unused"). Plain state; the rules
-// are in Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
+// State of one 2 MiB block of managed address space: the locations of its 4 KiB pages, and the
+// devices that hold a 2 MiB chunk of memory for the block. A device gets a chunk when the first
+// page becomes resident there. As in the modelled driver, the device keeps the chunk until the
+// chunk is evicted or the memory is freed, even while no page is resident ("unused"). Plain state;
+// the rules are in Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,7 @@ struct Block {
     std::list<Block*>::iterator position;  // on `list`
     std::size_t charged_bytes = 0;         // charged to the device's memory
     bool is_fresh = false;                 // not zeroed yet
-    bool was_full = false;  // every page was resident at once, so nothing old is left in it
+    bool was_full = false;  // all pages were resident in it at once: no old contents are left
     std::uint64_t remote_accesses = 0;  // of 128 bytes each, since the last migration
   };
 

@@ -29,8 +29,8 @@ class BlockTable {
   // The block's number among the blocks of ordinary memory.
   std::size_t ordinary_index(const Block& block) const { return block.index - blocks_.size(); }
 
-  // Calls visit(block, first, count) for each block until it returns false; `first` counts pages
-  // within the block.
+  // Calls visit(block, first, count) for each block until a call returns false. `first` counts
+  // pages within the block.
   template <class Visit>
   void each_piece(PageRange pages, Visit visit) {
     for (std::size_t page = pages.first; page < pages.last;) {
@@ -50,7 +50,7 @@ class BlockTable {
     });
   }
 
-  // Like each_open(), but skips blocks with all pages at one place, which need no work.
+  // Like each_open(), but skips blocks whose pages are all at one location: they need no work.
   template <class Visit>
   void each_mixed(PageRange pages, Visit visit) {
     each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {

@@ -47,9 +47,9 @@ class Captures {
   // capturing.
   Status begin(Stream& stream, CaptureMode mode);
 
-  // Ends the capture on all its streams and moves its graph to `out`, even on failure. After three
-  // errors the capture still runs: kIllegalState (the stream is not capturing), kCaptureUnmatched
-  // (the stream only joined the capture) and kCaptureWrongThread.
+  // Ends the capture on all its streams and moves its graph to `out`, even on failure. Only these
+  // errors leave the capture running: kIllegalState (the stream is not capturing),
+  // kCaptureUnmatched (the stream only joined the capture) and kCaptureWrongThread.
   Status end(Stream& stream, std::shared_ptr<Graph>* out);
 
   // Call this when a stream is destroyed: invalidates the capture of the stream. If the capture

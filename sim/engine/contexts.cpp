@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostOfDevice = 64;  // of each kind
 constexpr int kFirstGreen = kMostOfDevice * kMostDevices;
 
-// True while the context exists. Those of primary contexts come first, and are not used.
+// True while the context exists. The first entries are those of primary contexts, and not used.
 std::array<std::atomic<bool>, std::size_t{2} * kFirstGreen> exist;
 
 std::atomic<bool>& existence_of(int number) {

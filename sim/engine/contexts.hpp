@@ -14,7 +14,7 @@ class UVMSIM_EXPORT Contexts {
 
   // The new context's number; kNoContext if the device has the most contexts possible.
   static int open(int device, Kind kind);
-  // Ends what belongs to the context. Its number can be given again.
+  // Destroys the context with its memory, streams and events. Its number can be reused.
   static void close(int number);
 
   static bool exists(int number);

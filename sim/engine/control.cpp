@@ -1,4 +1,4 @@
-// The C control interface of uvmsim.h over the engine.
+// Implements the C control interface of uvmsim.h on the engine.
 #include <cstdio>
 #include <exception>
 #include <memory>

@@ -84,7 +84,7 @@ std::uint64_t CostModel::kernel_ns(std::uint64_t bytes, std::uint64_t operations
     return costs_.operations_per_ns[static_cast<std::size_t>(of)];
   };
   double peak = peak_of(type);
-  // A device without tensor cores for this type computes it as float32.
+  // A device without tensor cores for this type computes such operations as float32.
   if (peak == 0 && type == OperationType::kTensorFloat32) peak = peak_of(OperationType::kFloat32);
   return rounded(costs_.launch_ns +
                  std::max(time_of(bytes, costs_.kernel_bytes_per_ns), time_of(operations, peak)));

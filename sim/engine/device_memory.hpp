@@ -49,7 +49,8 @@ class DeviceMemory {
   // kNone releases the chunk.
   void move_to(Block& block, ChunkList list);
 
-  // Sets the charge for the block on this device to `bytes`: ordinary memory takes single pages.
+  // Sets the block's charge on this device to `bytes`: less than a chunk if the block holds only
+  // single pages, as ordinary memory may.
   void charge_held(Block& block, std::size_t bytes);
 
   // Returns the block that loses its chunk next, or null if no managed block holds a chunk.

@@ -31,7 +31,7 @@ constexpr std::size_t kRowAlignmentBytes = 512;
 std::atomic<Machine*> made{nullptr};
 std::atomic<bool> lost{false};
 
-// Returns the kernel's MemFree.
+// Returns MemFree of /proc/meminfo, in bytes.
 std::size_t free_host_bytes() {
   std::ifstream file("/proc/meminfo");
   std::size_t kib = 0;
@@ -168,7 +168,7 @@ void Machine::after_fork_in_child() {
 // ---- memory
 
 MemoryUse Machine::memory_use(int device) {
-  // As in the modelled driver, memory that the kernel could reclaim does not count as free.
+  // As in the modelled driver, memory that Linux could reclaim does not count as free.
   const std::size_t host_free_bytes =
       shares_host_memory() ? free_host_bytes() : std::numeric_limits<std::size_t>::max();
   const std::lock_guard lock(mutex_);

@@ -127,8 +127,9 @@ class UVMSIM_EXPORT Machine {
   std::optional<Allocation> find(const void* address);
   void* device_view(const void* address);
 
-  // ---- placement The range is rounded outward to whole pages. kInvalidValue unless all of it is
-  // managed memory, or mapped ordinary memory that devices reach.
+  // ---- placement
+  // The range is rounded outward to whole pages. kInvalidValue unless all of it is managed memory,
+  // or mapped ordinary memory that devices reach.
   Status advise(MemoryRange range, Advice advice, int location);
   Status prefetch(int device, StreamHandle stream, MemoryRange range, int location);
   // The range is rounded inward to whole pages. Like the modelled driver, does nothing and returns
@@ -145,8 +146,8 @@ class UVMSIM_EXPORT Machine {
 
   // ---- work: runs at once, or is recorded if the stream is being captured. If a capture forbids a
   // call, here and below, the status names the broken rule.
-  // A kernel() cannot be recorded, because its caller does the work: it returns
-  // kCaptureUnsupported.
+  // On a capturing stream, kernel() returns kCaptureUnsupported: its caller does the kernel's work,
+  // so that work cannot be recorded.
   Status kernel(int device, StreamHandle stream, const uvmsim_access* accesses, std::size_t count,
                 const KernelWork& work);
   Status launch_kernel(int device, StreamHandle stream, Kernel kernel);
@@ -185,7 +186,7 @@ class UVMSIM_EXPORT Machine {
                           EventScope scope = EventScope::kInternal);
   Status query_event(EventHandle event);
   Status wait_for_event(EventHandle event);
-  // kInvalidHandle if a handle is invalid, an event was never recorded or keeps no time, or the
+  // kInvalidHandle if a handle is invalid, an event was never recorded or has no timing, or the
   // events are of different devices; kNotReady if an event is not complete.
   Status elapsed(EventHandle from, EventHandle to, std::int64_t* out_ns);
 
@@ -297,7 +298,7 @@ class UVMSIM_EXPORT Machine {
   std::size_t first_page_of(const AllocationRecord& record) const;
   std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
 
-  // Call it before work on a stream. Returns nothing if the work must run now. Otherwise returns
+  // Call this before work on a stream. Returns nothing if the work must run now. Otherwise returns
   // the call's status: kOk if the work was recorded, or the broken rule of captures. A null `work`
   // cannot be recorded.
   std::optional<Status> record_or_refuse(Stream& stream, NodeKind kind, const NodeWork& work);
@@ -342,8 +343,8 @@ class UVMSIM_EXPORT Machine {
   Residency residency_;
   std::unique_ptr<HostTouches> host_touches_;  // null if host touches are not tracked
   AllocationTable allocations_;
-  // Memory that ended with its context, the oldest first. Its addresses are not reused for a while,
-  // so that a program which still uses them does not reach other memory.
+  // Memory that was freed with its context, the oldest first. Its addresses are not reused for a
+  // while, so that a program which still uses them does not reach other memory.
   std::deque<Allocation> kept_back_;
   std::size_t kept_back_bytes_ = 0;
   Timeline timeline_;
@@ -353,14 +354,14 @@ class UVMSIM_EXPORT Machine {
   std::set<std::pair<int, int>> peers_;  // (device, peer): the device may use the peer's memory
   Pools pools_;
   VirtualMemory virtual_;
-  std::vector<std::uintptr_t> known_mappings_;  // records of mappings that devices may use
+  std::vector<std::uintptr_t> known_mappings_;  // addresses of know_mappings()'s records
   std::uint64_t next_allocation_id_ = 1;
   struct Import {
     void* address;
     int uses;
   };
-  std::map<std::pair<int, std::uint64_t>, Import> imports_;  // by process and the allocation's id
-                                                             // there
+  // By the exporting process and the allocation's id in that process.
+  std::map<std::pair<int, std::uint64_t>, Import> imports_;
 };
 
 }  // namespace uvmsim

@@ -14,13 +14,14 @@
 
 namespace uvmsim {
 
-// A range of addresses of the program's view.
+// A range of addresses in the user view.
 struct MemoryRange {
   const void* address;
   std::size_t size_bytes;
 };
 
-// The kind of memory at an end of a copy, as the caller states it. The machine looks up kUnknown.
+// The kind of memory at an end of a copy, as the caller states it. For kUnknown, the machine looks
+// it up.
 enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
 
 struct Copy {

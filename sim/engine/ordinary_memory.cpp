@@ -57,7 +57,7 @@ bool OrdinaryMemory::is_mapped(std::uintptr_t address, std::size_t size_bytes) {
   if (size_bytes > kAddressSpaceBytes || address > kAddressSpaceBytes - size_bytes) return false;
   const std::uintptr_t first = round_down(address, kPageBytes);
   const std::uintptr_t last = round_up(address + size_bytes, kPageBytes);
-  // With MS_ASYNC the kernel only checks the mappings.
+  // With MS_ASYNC, msync() only checks that the range is mapped.
   return msync(as_pointer(first), last - first, MS_ASYNC) == 0;
 }
 

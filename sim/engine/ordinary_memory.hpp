@@ -1,6 +1,6 @@
 // The program's own memory, on a machine with devices that reach it. One record for the whole
-// address space holds the advice on its pages. The machine does not see mappings and unmappings, so
-// it checks the kernel's mappings each time. Host and devices use the same addresses.
+// address space holds the advice on its pages. The machine does not see when the program maps or
+// unmaps memory, so it asks Linux each time. Host and devices use the same addresses.
 //
 // Owns the record; guarded by the machine's mutex.
 #pragma once

@@ -46,8 +46,8 @@ class PageMover {
   // the last to be evicted. Returns kOutOfMemory if no chunk or no host memory is left.
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
 
-  // Moves a whole block with all pages at one place, or all nowhere, without looking at each page.
-  // Returns false, and moves nothing, for other blocks, or if memory is short.
+  // Moves a block without looking at each page. This works only if all its pages are at one place,
+  // or none is anywhere. Otherwise, or if memory is short, moves nothing and returns false.
   bool move_whole(int location, Block& block);
 
   void drop_elsewhere(int location, Block& block, const PageMask& pages);

@@ -43,7 +43,8 @@ Report& report() {
   return *instance;
 }
 
-// Escapes bytes that a JSON string cannot hold; leaves out bytes that are not ASCII.
+// Returns the start of the command line for a JSON string: escapes quotes and backslashes, and
+// leaves out bytes that are not printable ASCII.
 std::string program_name() {
   constexpr std::size_t kMostBytes = 1024;
   std::ifstream file("/proc/self/cmdline");

@@ -50,9 +50,9 @@ class Residency {
   // host memory is left; earlier pages have then moved.
   Status touch(int device, PageRange pages, PageRange range, const Policy& policy, Access access);
 
-  // Serves a touch by the host's own code of a page that the host does not reach. `range` is as for
-  // touch(). Afterwards the host reaches the pages in `out_mapped`, this one included, without a
-  // fault, until left_host is called.
+  // Serves a touch, by the host's own code, of a page that the host does not reach. `range` is as
+  // for touch(). Afterwards the host reaches the pages in `out_mapped`, this one included, without
+  // a fault, until left_host is called.
   Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
                        PageRange* out_mapped);
   void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }

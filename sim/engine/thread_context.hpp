@@ -49,7 +49,8 @@ class UVMSIM_EXPORT ThreadContext {
   // Returns false if the stack is empty.
   bool pop_context(int* out_number);
 
-  // Makes the device's primary context active and current, as the first call that needs one does.
+  // Makes the device's primary context active and current, as does the first call that needs a
+  // context.
   void choose_device(int device);
 
   // Decides which calls the thread may make during captures.
