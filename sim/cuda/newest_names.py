@@ -23,8 +23,8 @@ DRIVER_NAMES = HERE / "cuda_symbols.txt"
 RUNTIME_NAMES = HERE / "cudart_symbols.txt"
 INTRODUCTIONS = HERE / "driver" / "introductions.inc"
 
-# Forms of earlier releases and of programs for a default stream per thread: a header declares a
-# function under its plain name, and renames it by a macro.
+# The suffixes of forms for earlier releases and for a default stream per thread. A header declares
+# a function under its plain name, and renames it by a macro.
 FORM = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 DECLARATION = re.compile(r"^ ?(?:\w+ )?CUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w+)\s*\(", re.MULTILINE)
 RENAMED = re.compile(
@@ -33,7 +33,7 @@ RENAMED = re.compile(
 PER_THREAD = re.compile(r"__CUDA_API_(PTSZ|PTDS)\((cu\w+)\)")
 TYPE = re.compile(r"\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_pt\w+)?\)")
 
-# The oldest driver that the simulator models: it has all functions that came before.
+# The oldest modelled driver. It has all functions that earlier versions introduced.
 OLDEST = 12020
 
 # cuGetProcAddress returns the same function for both kinds of default stream.
@@ -60,7 +60,7 @@ def runtime_names(folder: Path) -> set[str]:
 
 
 def introductions(folder: Path) -> dict[str, int]:
-    """The release in which each exported driver function came, as CUDA_VERSION has it.
+    """The release that introduced each exported driver function, in the form of CUDA_VERSION.
 
     A function's n-th form has the suffix _v<n>; the first has none.
     """

@@ -109,7 +109,8 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return Machine::instance().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
-    // The memory of a simulated device is host memory, so the host counts it in MemAvailable.
+    // Device memory is host memory here, so MemAvailable includes it. The device is a NUMA node so
+    // that programs do not count that memory twice.
     case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:

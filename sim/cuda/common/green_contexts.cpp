@@ -14,7 +14,7 @@
 namespace uvmsim::cuda {
 namespace {
 
-// A part has a multiple of so many multiprocessors, as on compute capability 9.0 and later.
+// The multiprocessors of a part are a multiple of this, as on compute capability 9.0 and later.
 constexpr unsigned kAlignment = 8;
 
 // Guarded by mutex().
@@ -120,7 +120,7 @@ Status part_of(void* handle, int type, CUdevResource* out) {
 Status create_green_stream(void* handle, unsigned flags, int priority, void** out) {
   const int number = green_context_of(handle);
   if (number == kNoContext) return Status::kInvalidContext;
-  // Such a stream has to be non-blocking.
+  // A green context's stream has to be non-blocking.
   if (out == nullptr || flags != CU_STREAM_NON_BLOCKING) return Status::kInvalidValue;
   ThreadContext& thread = ThreadContext::current();
   if (!thread.push_context(number)) return Status::kOutOfMemory;

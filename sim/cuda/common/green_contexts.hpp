@@ -1,8 +1,8 @@
 // Green contexts, and the parts of a device that they are made of: multiprocessors. The driver and
 // the runtime (CUDA 13.1 and later) have calls for the same objects. A part has no effect on costs.
 //
-// A destroyed green context takes its streams with it. On a card they stay as detached streams, and
-// only cudaStreamDestroy accepts them.
+// Destroying a green context destroys its streams. On a card the streams remain, detached, and only
+// cudaStreamDestroy accepts them.
 #pragma once
 
 #include <cuda.h>
@@ -13,16 +13,17 @@ namespace uvmsim::cuda {
 
 // All multiprocessors of a device. kInvalidValue for other types of resources.
 Status whole_device(int device, int type, CUdevResource* out);
-// Splits into groups of at least `least` multiprocessors, as cuDevSmResourceSplitByCount documents.
+// Splits `input` into groups of at least `least` multiprocessors, as cuDevSmResourceSplitByCount
+// documents.
 Status split_by_count(CUdevResource* groups, unsigned* count, const CUdevResource* input,
                       CUdevResource* rest, unsigned least);
 // Makes a descriptor of one part. It lives until the process ends, as in CUDA.
 Status describe(const CUdevResource* parts, unsigned count, CUdevResourceDesc* out);
 
-// A green context's handle is that of its context, and retains the primary context.
+// A green context's handle is also that of its context. It retains the primary context.
 Status create_green_context(int device, CUdevResourceDesc description, void** out);
 Status destroy_green_context(void* handle);
-// The context's number; kNoContext if the handle is no green context.
+// Returns the context's number; kNoContext if the handle is not a green context.
 int green_context_of(void* handle);
 // The part of the device that the context has.
 Status part_of(void* handle, int type, CUdevResource* out);

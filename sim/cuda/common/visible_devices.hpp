@@ -8,7 +8,7 @@
 namespace uvmsim::cuda {
 
 // Returns the physical numbers of the visible devices, in the order of their ordinals. Initialises
-// the process, so call this only when the modelled library does.
+// the process, so call this only where the modelled library initialises too.
 const std::vector<int>& visible_devices();
 
 inline int visible_device_count() {

@@ -7,10 +7,10 @@ namespace uvmsim::hip {
 // In the form of HIP_VERSION: 10,000,000 * major + 100,000 * minor + patch.
 extern const int kVersion;
 
-// The first version with the R0600 layout of properties, and with the memory types that CUDA has.
+// The first version with the R0600 layout of properties, and with CUDA's numbers of memory types.
 inline constexpr int kNewNumbers = 60'000'000;
-// The first version that refuses managed memory and advice during a capture in every mode of the
-// thread.
+// The first version that refuses managed memory and advice during a capture whatever the thread's
+// mode.
 inline constexpr int kStrictCaptures = 70'000'000;
 
 }  // namespace uvmsim::hip

@@ -32,8 +32,8 @@ inline constexpr int kGreatestPriority = -1;
 inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTiming |
                                         hipEventInterprocess | hipEventDisableSystemFence |
                                         hipEventReleaseToDevice | hipEventReleaseToSystem;
-// Since version 7.0, managed memory and advice are refused during a capture that is not relaxed, in
-// every mode of the thread.
+// Since version 7.0, managed memory and advice are refused during a capture that is not relaxed,
+// whatever the thread's mode.
 inline Status admit_managed_call() {
   return kVersion >= kStrictCaptures ? machine().refuse_beside_captures() : Status::kOk;
 }

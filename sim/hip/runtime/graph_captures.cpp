@@ -1,4 +1,4 @@
-// Queries and changes of a running capture, and HIP's own form of graph instantiation. These forms
+// Queries and changes of a running capture, and HIP's own form of graph instantiation. HIP's forms
 // have no edge data. hipify translates the other calls about graphs.
 #include "sim/api/graphs.hpp"
 #include "sim/hip/runtime/entry.hpp"
