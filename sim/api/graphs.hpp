@@ -73,7 +73,7 @@ Status clone_graph(GraphHandle graph, GraphHandle* out);
 using HostCallback = void (*)(void* argument);
 Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependencies,
                 std::size_t count, HostCallback function, void* argument, GraphNodeHandle* out);
-// Returns kNotSupported for graphs to be launched by a device.
+// Returns kNotSupported if a device is to launch the graph.
 Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecHandle* out);
 // On failure `*out` keeps its value; kInvalidValue if `out` is null.
 Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out);

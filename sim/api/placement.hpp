@@ -37,8 +37,8 @@ Status range_attributes(void* const* outs, const std::size_t* sizes, const Attri
 }
 
 // Where the pages of a range are, as cuMemGetLocationInfo documents: the most common location of
-// each region of `summary_bytes`, from a page at every `sample_bytes` (0: 64 KiB). `out` has pairs
-// of int: type and id.
+// each region of `summary_bytes`, judged by a page at every `sample_bytes` (0: 64 KiB). `out` gets
+// pairs of int: type and id.
 Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t sample_bytes,
                      void* out);
 

@@ -2,7 +2,7 @@
  * linker finds the simulator and its stand-ins, such as those for CUDA's or HIP's runtime library,
  * in this library's own folder, or in UVMSIM_LIBRARY_DIR if that is set. The driver of an older
  * version (UVMSIM_DRIVER_VERSION) is in a subfolder. The linker searches for other libraries as
- * without the auditor. Unlike LD_LIBRARY_PATH, the auditor works against an RPATH, and against a
+ * without the auditor. Unlike LD_LIBRARY_PATH, the auditor also overrides an RPATH and a
  * full path given to dlopen. It prints nothing and changes nothing else. The linker calls it with
  * the linker's lock held, in a link namespace of its own, so it uses little of libc.
  */

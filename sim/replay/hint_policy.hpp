@@ -17,8 +17,8 @@ class Hints {
  public:
   virtual ~Hints() = default;
 
-  // Returns a stream of the device that is not in the recording; each number is another stream.
-  // Only waits order its work with other streams.
+  // Returns a stream of the device that is not in the recording, a different one for each number.
+  // Its work is ordered with other streams only by explicit waits.
   virtual std::uint32_t side_stream(int device, unsigned number) = 0;
   std::uint32_t side_stream(int device) { return side_stream(device, 0); }
   virtual void prefetch(std::uint32_t stream, PageRange pages, int location) = 0;

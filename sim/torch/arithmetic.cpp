@@ -14,8 +14,8 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// Returns the type of a product, which tensor cores compute. Other operators compute narrower types
-// as float32.
+// Returns the operation type of a product. Only products are computed in types narrower than
+// float32, by tensor cores; other operators compute those as float32.
 int product_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kDouble:
@@ -103,7 +103,8 @@ Arithmetic convolution_backward(Arguments arguments) {
           with_tensor_cores(product_type(gradient), at::globalContext().allowTF32CuDNN())};
 }
 
-// Arguments: query, key, value. Two products: queries with keys, and their weights with values.
+// Arguments: query, key, value. Two products: of queries with keys, and of the resulting weights
+// with values.
 Arithmetic attention(Arguments arguments, std::size_t query, std::uint64_t products) {
   if (!is_tensor(arguments, query, 3) || !is_tensor(arguments, query + 1, 3)) return {};
   const at::Tensor& q = arguments[query].toTensor();

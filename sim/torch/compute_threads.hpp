@@ -12,7 +12,8 @@ namespace uvm::sim_kernels {
 // Remembers the calling thread's number of threads. Called once, before any scope.
 void remember_compute_threads();
 
-// While this object lives, the calling thread has that number of threads. May nest.
+// While this object lives, the calling thread computes with the device's number of threads. May
+// nest.
 class ComputeThreads {
  public:
   ComputeThreads();

@@ -1,7 +1,7 @@
 // CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator.
 // Afterwards the results of the CPU kernel become CUDA tensors. Tensors that share a storage get
-// aliases that share one, so that the CPU kernels' overlap checks see what CUDA's would. Lives on
-// the stack of one call.
+// aliases that share one, so that the CPU kernels' overlap checks see what those of CUDA's kernels
+// would. Lives on the stack of one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +28,8 @@ class CpuAliases {
   explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
 
   // Returns the CPU tensor over the bytes of `tensor`, a strided CUDA tensor; always the same one
-  // for the same tensor. Copy-on-write storages of written tensors must have been materialised,
-  // because that moves their bytes.
+  // for the same tensor. Copy-on-write storages of written tensors must be materialised before,
+  // because materialising moves their bytes.
   at::Tensor alias(const at::Tensor& tensor);
 
   // Call this after the operator: gives originals the sizes, strides and memory of their resized

@@ -45,7 +45,7 @@ struct Registrations {
   std::vector<c10::RegistrationHandleRAII> handles;
 };
 
-// Tensors with their own dispatch keys and kernels of CUDA's libraries.
+// A kind of tensors with its own dispatch key, for which torch's own kernels run.
 struct UnredirectedKind {
   c10::DispatchKey key;
   const char* name;
@@ -70,7 +70,7 @@ void install() {
     registrations->nested.impl(special_case.name.c_str(), std::move(special_case.function));
   choose_math_attention();
   remember_compute_threads();
-  // A fused kernel is GPU code generated at run time.
+  // A fused kernel is GPU code generated at run time, which cannot run here.
   torch::jit::overrideCanFuseOnGPU(false);
 
   auto& dispatcher = c10::Dispatcher::singleton();

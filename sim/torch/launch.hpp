@@ -35,8 +35,8 @@ class Launch {
   // cannot reach, OutOfMemoryError if the pages have no room.
   void submit();
 
-  // Whether the stream is being captured. The operator then runs on its own memory, to get the
-  // shapes of its results (see CpuAliases::Use), and submit() only keeps the touched ranges for
+  // Whether the stream is being captured. The operator then runs on memory of its aliases, to get
+  // the shapes of its results (see CpuAliases::Use), and submit() only keeps the touched ranges for
   // record().
   bool is_capturing() const { return is_capturing_; }
 

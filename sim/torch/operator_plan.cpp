@@ -104,8 +104,8 @@ bool indexes_by_tensors(std::string_view local_name) {
          local_name.starts_with("_index_put_impl_");
 }
 
-// Whether the host waits for the operator: its result or shape depends on data. Excludes indexing,
-// which waits only for masks.
+// Whether the host waits for the operator, because the value or shape of its result depends on
+// data. Excludes indexing, which waits only for masks.
 bool host_waits_for(const c10::OperatorHandle& op, std::string_view local_name) {
   if (local_name == "index.Tensor") return false;
   if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output))

@@ -19,7 +19,7 @@ at::PhiloxCudaState next_random_state(const std::optional<at::Generator>& reques
                                       c10::Device device);
 
 // Returns a CPU generator for that state. Reads a captured state from the device's memory at each
-// call, because each launch of a graph has other numbers there.
+// call, because each launch of a graph finds different numbers there.
 at::Generator cpu_generator(const at::PhiloxCudaState& state);
 
 }  // namespace uvm::sim_kernels

@@ -84,7 +84,8 @@ class RedirectedCall {
  private:
   bool is_written(std::size_t i) const { return plan_.accesses[i] & UVMSIM_WRITE; }
 
-  // The host counts the positions that a mask selects, unless the value is one number on the host.
+  // The host counts the positions that a mask selects, except to write one number that is on the
+  // host.
   bool is_indexed_by_mask() const {
     if (!plan_.masks) return false;
     bool masked = false;
@@ -136,8 +137,8 @@ class RedirectedCall {
     return cpu_stack;
   }
 
-  // Runs the operator to get the shapes of the results. Zeros are valid indices; divisors and
-  // probabilities need ones.
+  // Runs the operator to get the shapes of its results: on zeros, which are valid indices, and if
+  // that fails on ones, which are valid divisors and probabilities.
   torch::jit::Stack try_out() {
     std::exception_ptr failure;
     using Use = CpuAliases::Use;
@@ -223,7 +224,7 @@ class RedirectedCall {
     });
   }
 
-  // A launch keeps the current values of host tensors.
+  // Launches of the graph use the values that host tensors have now.
   static at::Tensor present_value(const at::Tensor& tensor) {
     const CpuKernelScope scope;
     at::Tensor copy = at::clone(tensor);
@@ -232,7 +233,7 @@ class RedirectedCall {
     return copy;
   }
 
-  // A host tensor that was passed in and is returned stays as it is: it is not a result.
+  // A host tensor that the operator was given and returns stays on the host: it is no new result.
   at::Tensor device_result(const at::Tensor& result) {
     bool passed_in = false;
     for (const c10::IValue& argument : arguments_) {
