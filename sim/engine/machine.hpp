@@ -67,7 +67,8 @@ class UVMSIM_EXPORT Machine {
   // memory until destroy_context().
   void open_context(int device);
   // Destroys all memory, streams and events of the context with that number; for a primary context,
-  // also the device's pools and default streams.
+  // also ends captures of its per-thread streams and its peer access, and makes its default pool
+  // current again.
   void destroy_context(int context);
 
   Status allocate_managed(int device, std::size_t bytes, unsigned flags, void** out);
