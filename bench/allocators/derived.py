@@ -10,7 +10,7 @@ from bench.allocators.plan import LIVE_SIZES, TRACE_EVENTS, TRACED, UNTRACED, Le
 
 def add_derived(results: Results, gaps: list[Absent], level: Level) -> None:
     """Adds the keys `live_scaling`, `trace_cost` and `trace_event_ns`. If an input of a value is
-    missing, the value is None, and `gaps` gets the input's reason.
+    missing, the value is None, and `gaps` gets the reason why the input is missing.
     """
     for allocator in list(results.get("live_pair_ns", {})):
         for size in (size for size in level.sizes if size in LIVE_SIZES):

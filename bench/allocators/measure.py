@@ -71,8 +71,8 @@ def measure(
 ) -> Measured:
     """Puts each question to all allocators before the next question.
 
-    So other load on the machine disturbs all allocators alike. Each question, and each round,
-    begins with another allocator.
+    In this order, other load on the machine disturbs all allocators alike. Each question, and each
+    round, begins with a different allocator.
     """
     measured = Measured()
     with ExitStack() as open_servers:

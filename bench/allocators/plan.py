@@ -47,7 +47,7 @@ REPLAY_OVERLAPS = "replay_overlaps"
 
 @dataclass(frozen=True)
 class LargeChurn:
-    """A churn with more live blocks than fit at all sizes. It takes so long that it runs once."""
+    """A churn with so many live blocks that only small ones fit. It is slow, so it runs once."""
 
     live: int
     most_bytes: int  # a limit on sizes, so that the blocks fit
@@ -112,7 +112,7 @@ SMOKE = Level(
 
 @dataclass(frozen=True)
 class Figure:
-    """The place of one value of an answer: results[key][allocator][case]."""
+    """The value `field` of an answer, which becomes results[key][allocator][case]."""
 
     key: str
     case: str
@@ -253,7 +253,7 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
         timeout_seconds=120,
     )
     on = f"{name}, {level.more_steps:,} steps more"
-    # A second long pass takes a while. For other allocators, it shows no more than the short one.
+    # A check of so many steps takes a while. For other allocators, the short check shows as much.
     yield _check(on, f"trace={trace} more_steps={level.more_steps}", (OURS,))
     yield Question(
         f"replay trace={trace} more_steps={level.more_steps}",

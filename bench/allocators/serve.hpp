@@ -1,5 +1,5 @@
 // The protocol of a measuring program: a request per line on standard input, an answer per line on
-// standard output, until the input ends. One program per allocator stays open, so the driver can
+// standard output, until the input ends. One program per allocator stays open, so measure.py can
 // alternate between them at every measurement. An answer is {"values": {...}} or {"error": "..."}.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Measures the time since start, and the part of it in which the calling thread waited for a
 // processor (schedstat's run delay). On a busy machine that part is not the allocator's fault.
-// Waits for locks and for the driver do count. If the kernel has no schedstat, the delay is 0.
-// Start and read on the same thread; reading takes a few microseconds, so samples are milliseconds.
+// Waits for locks and for the driver do count. If Linux has no schedstat, the delay is 0. Start and
+// read on the same thread; reading takes a few microseconds, so samples last milliseconds.
 #pragma once
 
 #include <chrono>

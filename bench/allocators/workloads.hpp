@@ -136,10 +136,10 @@ class Workloads {
     double delayed = 0;  // upper bound of the part of the time in which a thread had no processor
   };
 
-  // Parameters: size, samples. Measures the throughput of two threads with a stream each over that
-  // of one thread. Threads disturb each other only while both run. So the workload measures many
-  // windows, short enough to fit between other programs' time slices, and counts those in which
-  // every thread had a processor most of the time. "delayed_percent" is the time that threads
+  // Parameters: size, samples. Measures the ratio of two threads' throughput, with a stream each,
+  // to that of one thread. Threads disturb each other only while both run. So the workload measures
+  // many windows, short enough to fit between other programs' time slices, and counts those in
+  // which every thread had a processor most of the time. "delayed_percent" is the time that threads
   // waited for a processor.
   static Json threads(const Request& request) {
     constexpr std::size_t kCandidates = 64;
@@ -275,16 +275,16 @@ class Workloads {
     return sequence;
   }
 
-  // Parameter: beginnings. Measures memory taken over live bytes, with this number of random
-  // beginnings.
+  // Parameter: beginnings. Measures the ratio of memory taken to live bytes, with this number of
+  // random beginnings.
   static Json beginnings(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return run_once(request, other, kWarmSteps).reserved_bytes;
     });
   }
 
-  // Parameter: beginnings. Measures the least budget over live bytes with which no request fails,
-  // with this number of random beginnings.
+  // Parameter: beginnings. Measures the ratio to live bytes of the least budget with which no
+  // request fails, with this number of random beginnings.
   static Json least_budgets(const Request& request, const OperationSequence& sequence) {
     return with_beginnings(request, sequence, [&](const OperationSequence& other) {
       return least_budget(request, other);
@@ -326,7 +326,7 @@ class Workloads {
     return enough * kPageBytes;
   }
 
-  // Returns the request with that part of the peak of live bytes as budget; 0: no budget.
+  // Returns the request with `percent` of the peak of live bytes as its budget; 0: no budget.
   static Request sized(const Request& request, const OperationSequence& sequence,
                        std::uint64_t percent) {
     if (percent == 0) return request;
@@ -498,7 +498,7 @@ class Workloads {
     return DriverCalls::so_far().since(before).prefetches;
   }
 
-  // Measures stand-in calls that some allocators make in every pair and others never.
+  // Measures the time of stand-in calls that some allocators make in every pair, and others never.
   static Json calls(const Request& request) {
     int device = 0;
     cudaEvent_t event = nullptr;

@@ -17,7 +17,7 @@ _ROUNDS = 5
 
 
 def _step_seconds(checkout: Path, options: list[str]) -> float:
-    """Returns the processor time of a step in user mode, over all threads: the least of a run."""
+    """Returns the least processor time of a run's steps, in user mode and over all threads."""
     command = [sys.executable, "-P", "-m", "uvmalloc", "sim", "--native", "--no-report", *options]
     command += ["--", sys.executable, "-P", "-m", "bench.machine.steps_here", str(_STEPS)]
     environment = {
@@ -33,7 +33,7 @@ def _step_seconds(checkout: Path, options: list[str]) -> float:
 
 
 def step_ratio(earlier: Path) -> dict[str, object]:
-    """Returns the median ratio of alternating runs. The earlier checkout has no machines."""
+    """Returns the median ratio of alternating runs. The earlier checkout has no --machine."""
     runs = [
         (_step_seconds(_ROOT, ["--machine", "h100-pcie5"]), _step_seconds(earlier, []))
         for _ in range(_ROUNDS)

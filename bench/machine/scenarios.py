@@ -61,8 +61,8 @@ def fir(machine: SimulatedMachine, room_blocks: int, discards: int) -> Result:
 
 
 def stream(machine: SimulatedMachine, size_bytes: int, room_blocks: int) -> Result:
-    """Runs the third pass of a kernel over two managed arrays, each half of the bytes. The kernel
-    reads one and writes the other, as in `seq_stream` of gpu_ext's microbenchmarks.
+    """Times the third pass of a kernel over two managed arrays, each with half of the bytes. The
+    kernel reads one and writes the other, as in `seq_stream` of gpu_ext's microbenchmarks.
     """
     if room_blocks:
         machine.set_managed_room(room_blocks)

@@ -44,7 +44,7 @@ class Kernel:
 
 @dataclass
 class End:
-    """The begin or end of an allocation: from here on, its pages have no contents."""
+    """The beginning or end of an allocation: from here on, its pages have no contents."""
 
     pages: dict[int, int]
 
@@ -155,7 +155,7 @@ def free_what_the_step_leaves(
 
 def live_pages(step: list[Kernel | End]) -> list[dict[int, int]]:
     """Returns, for each kernel and block, bits of the pages that are live before the kernel. Looks
-    at two rounds, because the next round finds the pages that one leaves.
+    at two rounds, because each round finds the pages that the one before left.
     """
     held: dict[int, int] = defaultdict(int)
     before: list[dict[int, int]] = []
@@ -221,15 +221,15 @@ def gaps_of(kernels: list[Kernel], live: list[dict[int, int]]) -> list[Gap]:
 
 @dataclass(frozen=True)
 class Level:
-    """Bytes copied back if a block is away in any of these gaps."""
+    """Bytes copied to the host if a block is away in any of these gaps."""
 
     bytes: int
     gaps: list[int]  # by index
 
 
 def levels_of(gaps: Sequence[Gap]) -> list[Level]:
-    """Returns the levels. Between two writes a block is copied back once: the bytes of the largest
-    gap in which it is away.
+    """Returns the levels. Between two writes a block is copied to the host once, with the bytes of
+    the largest gap in which it is away.
     """
     epochs: dict[int, list[int]] = defaultdict(list)
     for i, gap in enumerate(gaps):

@@ -33,9 +33,9 @@ WORKLOADS = ("gpt", "cnn", "recommender", "generation")
 _INFERENCE = ("generation",)
 MACHINES = ("h100-pcie5", "rtx4090-pcie4")
 TIMES = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
-_SHORT = (1.25, 1.5, 2.0)  # of memory
+_SHORT = (1.25, 1.5, 2.0)  # needed over available memory
 _POLICIES = ("off", "driver", "lru", "auto", "planned")
-# The default policy of programs, which learns the step. `planned` knows the order.
+# The default policy of programs, which learns the step. `planned` knows the step's order.
 _LIVE = "auto"
 _RECORDED_STEPS = 2
 _RECORDED_ON = "h100-pcie5"
@@ -78,7 +78,7 @@ class Point:
 
     @property
     def unlearnable_ratio(self) -> float | None:
-        """The time relative to the driver's, if no step has the order of the previous one."""
+        """The ratio of step times, ours to the driver's, if the order differs in each step."""
         steps = [self.shuffled.get(policy, {}).get("step_ns") for policy in (_LIVE, "driver")]
         return None if None in steps else float(steps[0]) / float(steps[1])
 

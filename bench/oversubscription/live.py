@@ -31,7 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OUTPUT = _ROOT / "build" / "bench" / "live.json"
 _MIB = 1 << 20
 WORKLOADS = ("gpt", "cnn", "recommender", "generation")
-TIMES = (1.25, 1.5, 2.0)  # of memory
+TIMES = (1.25, 1.5, 2.0)  # needed over available memory
 # The number of steps, by policy, until the last steps are alike. The first steps allocate, and
 # `auto` and `planned` learn during some more.
 POLICIES = {"driver": 3, "lru": 3, "auto": 6, "planned": 6}

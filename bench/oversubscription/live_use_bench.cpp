@@ -62,7 +62,7 @@ void use_event(benchmark::State& state) {
 }
 BENCHMARK(use_event)->ArgName("short")->Arg(0)->Arg(1);
 
-// Measures a program's whole cost while memory is not short.
+// Measures all that the live planner costs a program while memory is not short.
 void not_watching(benchmark::State& state) {
   std::atomic<bool> watches{false};
   for (auto _ : state) benchmark::DoNotOptimize(watches.load(std::memory_order_relaxed));

@@ -2,11 +2,12 @@
 
 The bound of bytes (bound.py) lets copies run at any time of the step. But a block can leave only
 after a use, and must be back at the next one. Memory is short only in parts of the step, so copies
-in one direction often fall into one half of it. This bound takes that into account: it is a linear
-program over time slots, each with some kernels and a variable wait. In each slot a lane copies at
-most at its rate. At the kernel of each slot that needs most memory, enough blocks are away. Blocks
-may be away in parts, and a copy may use the whole slot in which it begins or ends, so no schedule
-takes less time. Kernels take their time with all memory resident; the driver takes none.
+in one direction often fall into one half of the step. This bound takes that into account: it is a
+linear program over time slots, each with some kernels and a variable wait. In each slot a lane
+copies at most at its rate. At the kernel of each slot that needs most memory, enough blocks are
+away. Blocks may be away in parts, and a copy may use the whole slot in which it begins or ends, so
+no schedule takes less time. Kernels take their time with all memory resident; the driver takes
+none.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class TimedBound:
         self, program: LinearProgram, level: Level, leaving: dict[int, list[tuple[int, int]]],
         to_host: list[list[tuple[int, float]]],
     ) -> None:  # fmt: skip
-        """Requires that a part away in one of the gaps was copied out before or when it left."""
+        """Requires that parts away in a gap were copied to the host by the time they left."""
         gaps = [self._bound.gaps[number] for number in level.gaps]
         copies: list[tuple[int, int]] = []  # slot and variable, in the order of time
         ends: list[int] = []  # by gap, how many of `copies` come before its end

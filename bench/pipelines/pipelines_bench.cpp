@@ -65,7 +65,7 @@ Json packings(int count, char** named_files) {
   return all;
 }
 
-// ---- a pipeline in virtual time: how many tensors per second the last stage computes
+// ---- a pipeline in virtual time: how many tensors per millisecond the last stage computes
 
 // Milliseconds of load, preprocess, move, compute. They vary by up to 20 %.
 constexpr double kStages[] = {3, 5, 4, 5};
@@ -109,8 +109,8 @@ double tensors_per_ms(const std::vector<std::size_t>& quotas, std::size_t memory
 }
 
 Json pipeline() {
-  // A slot is in use from the start of the writing stage to the end of the reading stage. The
-  // slowest stage sets the bandwidth. The product of this time and the bandwidth is the number of
+  // A slot is in use from the start of the writing stage to the end of the reading stage. That
+  // time, divided by the time of the slowest stage, which sets the bandwidth, is the number of
   // slots of a register in use at full speed. The memory is the sum of these quotas.
   const double slowest = *std::max_element(std::begin(kStages), std::end(kStages));
   std::vector<std::size_t> quotas;

@@ -2,7 +2,7 @@
 
     python memory_sampler.py PID FILE
 
-It answers each line of input with a line of JSON. "begin" resets the peaks. "end" returns the peaks
+Answers each line of input with a line of JSON. "begin" resets the peaks. "end" returns the peaks
 since "begin", in bytes: `host` for memory of malloc and managed memory, `all` including device
 memory, and `mapped` for mapped files. It also returns the part of FILE in the page cache. Managed
 and device memory are the memfds of the simulated machine.

@@ -206,7 +206,7 @@ def saved(model: nn.Module, source: random.Random) -> dict[str, torch.Tensor]:
     by_memory: dict[Any, list[str]] = {}
     state = model.state_dict()
     for name, tensor in state.items():
-        if tensor.is_contiguous():  # others are not views of a transposed view
+        if tensor.is_contiguous():  # never under the name of a transposed view
             by_memory.setdefault(tensor.untyped_storage()._cdata, []).append(name)
     return {name: state[name].clone() for name in map(source.choice, by_memory.values())}
 

@@ -2,9 +2,9 @@
 
 "start" forks a process, which answers with the name of torch's allocator. For a number N the
 process makes N steps and answers with their median seconds. "end" ends the process and is answered
-too; then another process may be started. So many processes share one import of torch. Two such
-programs, one with torch's own allocators and one under uvmalloc, can alternate. Answers are JSON,
-as bench.allocators.server reads them.
+too; then another process may be started. This way, many processes share one import of torch. Two
+such programs, one with torch's own allocators and one under uvmalloc, can alternate. Answers are
+JSON, as bench.allocators.server reads them.
 """
 
 from __future__ import annotations

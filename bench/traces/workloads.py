@@ -87,7 +87,7 @@ def next_logits(model: GPT, tokens: Tensor, caches: list[Cache], position: int) 
 
 @torch.no_grad()
 def generation() -> None:
-    """Makes a step per batch of prompts of its own size and length, and generates tokens."""
+    """Generates tokens, a step for each batch of prompts. Batches differ in size and length."""
     numbers = random.Random(0)
     model = GPT(512, 8, HEADS, 1024, vocabulary=32000).to(DEVICE)
     for _ in marked(8):

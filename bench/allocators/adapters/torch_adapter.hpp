@@ -1,6 +1,6 @@
 // torch's CUDA allocator in this process, through c10's interface. A free gets only the pointer; an
-// allocation names its stream, which saves the lookup of the current one. The process has one such
-// allocator: a new adapter empties its cache and resets its peaks.
+// allocation names its stream, which saves the lookup of the current one. The process has only this
+// one allocator, so a new adapter empties the allocator's cache and resets its peaks.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>

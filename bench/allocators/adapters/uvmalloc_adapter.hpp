@@ -41,8 +41,8 @@ class UvmallocAdapter {
   void move_to_device(void* block) { move(block, Place::host(), Place::device(0)); }
   void move_to_host(void* block) { move(block, Place::device(0), Place::host()); }
 
-  // The other adapters report reserved device memory. Managed memory takes none until its 2 MiB
-  // pages are handed out, so this adapter reports touched bytes.
+  // The other adapters report reserved device memory. Managed memory takes no device memory until
+  // its 2 MiB pages are handed out, so this adapter reports touched bytes.
   std::size_t peak_reserved_bytes() const { return allocator_.statistics().touched_bytes.peak; }
 
  private:
@@ -54,7 +54,8 @@ class UvmallocAdapter {
     if (allocator_.move(block, wanted) == nullptr) throw std::runtime_error("a move was refused");
   }
 
-  // Enough for the largest workload on any machine, since no workload writes to these bytes.
+  // Enough for the largest workload. Any machine can provide it, since no workload writes to these
+  // bytes.
   static constexpr std::size_t kBudgetBytes = std::size_t{240} << 30;
 
   static std::unique_ptr<DeviceRuntime> runtime(const Request& request) {
