@@ -27,7 +27,7 @@ from bench.environment import clean_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
 MACHINE = "h100-pcie5"
-# The begin of each program. A step adds to `times` before it runs, and to `sums` after it.
+# The beginning of each program. A step adds to `times` before it runs, and to `sums` after it.
 _BEGIN = """
 import ctypes, json, sys, torch
 simulator = ctypes.CDLL("libuvmsim.so")

@@ -55,7 +55,7 @@ class Size:
     layers: int  # of five parameters each
     repeats: int
     step_programs: int  # pairs of programs
-    step_pairs: int  # of processes by each program, an even number
+    step_pairs: int  # pairs of processes that each pair of programs starts; even
     step_turns: int  # of both processes of a pair
     random_programs: int
     load_bytes: int  # of the checkpoint

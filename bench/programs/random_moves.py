@@ -52,7 +52,7 @@ def devices() -> list[str]:
 
 
 def elsewhere(choose: random.Random, device: torch.device) -> str:
-    """Returns mostly the other side, sometimes another device."""
+    """Returns a device other than `device`, the host more often than any other."""
     others = [name for name in devices() if torch.device(name) != device]
     host = [name for name in others if name == "cpu"]
     return choose.choice(others if choose.random() < 0.5 or not host else host)

@@ -67,7 +67,8 @@ def main() -> None:
         _, status = os.waitpid(child, 0)
         if status != 0:
             sys.exit(f"the training process ended with {os.waitstatus_to_exitcode(status)}")
-        # Answer before the parent writes the next line, which the child could otherwise read ahead.
+        # Answer only now: the line that follows the answer could otherwise be read ahead by the
+        # child.
         answer()
 
 

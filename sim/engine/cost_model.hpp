@@ -53,7 +53,7 @@ struct KernelWork {
   std::uint64_t duration_ns = 0;
   std::uint64_t operations = 0;
   OperationType type = OperationType::kFloat32;
-  bool continues = false;  // a further part of a launched kernel
+  bool continues = false;  // a further part of a launched kernel, without launch time
   bool is_timed = true;    // duration_ns is valid
 };
 

@@ -22,7 +22,7 @@ class DeviceMemory {
   void set_capacity(std::size_t bytes) { capacity_bytes_ = bytes; }
 
   std::size_t unevictable_bytes() const { return unevictable_at(capacity_bytes_); }
-  // unevictable_bytes() for another capacity.
+  // What unevictable_bytes() would be with that capacity.
   std::size_t unevictable_at(std::size_t capacity_bytes) const;
   std::size_t managed_bytes() const { return managed_bytes_; }
   std::size_t charged_bytes() const { return charged_bytes_; }

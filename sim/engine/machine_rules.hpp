@@ -11,7 +11,7 @@ namespace uvmsim {
 
 // Service of device faults (nvidia-uvm: uvm_perf_prefetch.c, uvm_gpu_replayable_faults.c).
 struct FaultRules {
-  // Pages in the aligned group that a faulted page brings: 16 for 64 KiB.
+  // Pages in the aligned group that migrates with a faulted page: 16 for 64 KiB.
   std::size_t granularity_pages = 1;
   // Around a fault, the largest subtree of the block with more than this percentage of its pages
   // resident or faulted becomes resident. 0: none.

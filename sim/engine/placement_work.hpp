@@ -25,7 +25,7 @@ struct PlacementWork {
   std::uint64_t host_zeroed_bytes = 0;
 
   std::uint64_t remote_bytes = 0;     // bytes that a device used in place
-  std::uint64_t serviced_blocks = 0;  // fault services of a block
+  std::uint64_t serviced_blocks = 0;  // times that a block's faults were serviced
   std::uint64_t throttles = 0;        // sleeps of processors because of thrashing
   // Faults of a kernel by turn: turn n counts the faults in the n-th service of each block. Faults
   // of one turn share batches.

@@ -12,7 +12,8 @@ namespace uvmsim {
 
 using PoolHandle = void*;
 
-// A stream-ordered pool in its simplest form: it keeps no memory, so it reserves the bytes in use.
+// A stream-ordered pool in its simplest form: it keeps no freed memory, so its reserved bytes are
+// those in use.
 struct Pool {
   int device;
   std::uint64_t most_bytes = 0;               // 0: no limit

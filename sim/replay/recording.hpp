@@ -38,7 +38,7 @@ inline constexpr bool is_hint(EventKind kind) {
 
 struct Touch {
   PageRange pages;
-  std::uint64_t size_bytes = 0;  // less than the size of `pages` if it has partial pages
+  std::uint64_t size_bytes = 0;  // less than the size of `pages` if a page is touched in part
   int access = 0;                // UVMSIM_READ, UVMSIM_WRITE or both
   std::uint32_t block = 0;       // the allocation that holds the pages, as Event::block
 };

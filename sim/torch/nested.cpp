@@ -1,5 +1,5 @@
-// Nested tensors: implements the operators that have their own CUDA kernels by plain operators. The
-// other operators are compositions for all devices and stay as they are.
+// Nested tensors. Operators with CUDA kernels of their own are implemented here by plain operators.
+// The other operators are compositions for all devices and stay as they are.
 #include <ATen/ATen.h>
 #include <ATen/ops/_nested_from_padded_native.h>
 #include <ATen/ops/bmm_native.h>

@@ -71,7 +71,7 @@ std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal)
   switch (attribute) {
     case hipDeviceAttributeManagedMemory:
     case hipDeviceAttributeConcurrentManagedAccess:
-      return 1;  // the kernel driver has the calls, with or without faults
+      return 1;  // Linux's driver has the calls, whether or not accesses fault
     case hipDeviceAttributePageableMemoryAccess:
       return flag(is_xnack_on());
     case hipDeviceAttributeDirectManagedMemAccessFromHost:
