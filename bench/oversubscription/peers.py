@@ -1,7 +1,7 @@
 """Measures evictions to another device over a link that is faster than the host's.
 
 The workloads of steps_here.py run as in live.py, on a machine with NVLink: once with one device,
-and once with two, but use only the first. The second device has as much memory, all free.
+and once with two, of which they use only the first. The second device has as much memory, all free.
 
 `python -m bench.oversubscription.peers` prints only these figures.
 """

@@ -35,7 +35,7 @@ LANES = 3
 # Torch requires that graphs are captured one at a time.
 capturing = threading.Lock()
 # By lane and device: its main stream, a second one, and one to capture. Torch hands out its 32
-# streams of a device repeatedly, and a capturing stream must have no other user.
+# streams of a device in rotation, but a capturing stream must have no other user.
 streams: dict[tuple[int, int], list[torch.cuda.Stream]] = {}
 # An injected fault, which soak.py must find: "wrong", "leak", "hang" or "crash".
 PLANTED = os.environ.get("SOAK_PLANTED")

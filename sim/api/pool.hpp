@@ -8,8 +8,8 @@
 
 namespace uvmsim::api {
 
-// Call this before a stream-ordered allocation or free. Simulated graphs hold no such nodes: on a
-// capturing stream, returns kNotSupported and counts the call as unimplemented.
+// Call this before a stream-ordered allocation or free. Simulated graphs have no nodes for these
+// calls, so on a capturing stream this returns kNotSupported and counts the call as unimplemented.
 Status admit_pool_call(CallRecord& call, const std::optional<Stream>& stream);
 
 Status get_pool_attribute(PoolHandle pool, int attribute, void* out);

@@ -20,8 +20,8 @@ inline constexpr int kMostDevices = 64;
 // The context in which the calling thread creates objects of the device: the current context if it
 // belongs to the device, else the primary one.
 int context_for(int device);
-// The context that owns the memory and the events that the calling thread creates on the device: a
-// green context has none of its own.
+// The context that owns the memory and the events that the calling thread creates on the device. In
+// a green context, that is the primary context.
 int memory_context_for(int device);
 
 struct KernelCall;

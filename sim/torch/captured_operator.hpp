@@ -32,8 +32,8 @@ class CapturedOperator {
     results_.push_back({index, std::move(destination)});
   }
 
-  // Adds an argument that the operator writes to. A kernel may set its lazy conjugation or negation
-  // bit, so each launch clears these bits first.
+  // Adds an argument that the operator writes to. A kernel may set the argument's lazy conjugation
+  // or negation bit, so each launch clears these bits first.
   void add_written(at::Tensor argument) { written_.push_back(std::move(argument)); }
 
   // Throws the exceptions of the CPU kernel.
