@@ -38,11 +38,10 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
 // fewer than two marks or no request to the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
-// Appends the steps from number `first` on `times` more times, like a program that continues. The
-// steps free blocks that were live before them, and leave new ones. In place of the former, a
-// repetition frees blocks of the same size and stream that the previous round left, the oldest
-// first. If the previous round left too many or too few of them, the repetition begins with frees
-// and allocations.
+// Appends the steps from number `first` on `times` more times, like a program that continues. In
+// place of a block that was live before the steps, a repetition frees one of the same size and
+// stream that the previous round left, the oldest first. If too many or too few of these are left,
+// the repetition begins with frees and allocations.
 void repeat_steps(OperationSequence& sequence, std::size_t first, std::size_t times);
 
 // Returns the sequence with one to eight more blocks of 512 B to 8 MiB, which are never freed. One

@@ -1,5 +1,5 @@
-# Builds Umpire from a source tree with submodules, by its own CMake, only for the host: QuickPool is host code, and our
-# adapter provides its device memory.
+# Builds Umpire from a source tree with submodules, by its own CMake, only for the host: our adapter provides device
+# memory.
 if(NOT UVMALLOC_BENCH_UMPIRE_DIR)
   file(REMOVE "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/bench_engine_umpire") # of an earlier configuration
   return()

@@ -19,8 +19,7 @@ namespace {
 constexpr std::size_t kSmallShare = 16;
 // A smaller arena would have no room for large allocations.
 constexpr std::size_t kLeastBytes = kSmallShare * kBlockBytes;
-// If the address space is limited, the views of both arenas take about half of the space that is
-// left.
+// If the address space is limited, the views of both arenas take about half of the space left.
 constexpr std::size_t kShareOfLimit = 8;
 
 std::size_t limit_of(decltype(RLIMIT_AS) resource) {

@@ -98,7 +98,7 @@ struct Block {
   // a device. kNowhere if no page is resident; kNoLocation if pages differ.
   int whole_at = kNowhere;
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
-  // Pages that have host memory. A page keeps its host memory when it migrates.
+  // Pages that have host memory, which they keep when they migrate.
   PageMask host_backed;
   PageMask evicted;      // and not made resident on a device since
   PageMask host_mapped;  // pages that the host reaches without a fault, if host touches are tracked

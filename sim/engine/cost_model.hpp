@@ -64,8 +64,7 @@ struct Phases {
   std::uint64_t driver_ns = 0;     // other driver work, on the calling thread
   std::uint64_t to_host_ns = 0;    // the copy engine to the host
   std::uint64_t to_device_ns = 0;  // the copy engine to the device
-  // Copies from other devices occupy the link of the receiving device, `between_devices_to`; -1
-  // stands for the device that does the work.
+  // Copies from other devices occupy the link of the receiving device; -1: the device that works.
   std::uint64_t between_devices_ns = 0;
   int between_devices_to = -1;
   std::uint64_t kernel_ns = 0;

@@ -49,8 +49,7 @@ class DeviceMemory {
   // kNone releases the chunk.
   void move_to(Block& block, ChunkList list);
 
-  // Sets the block's charge on this device to `bytes`: less than a chunk if the block holds only
-  // single pages, as ordinary memory may.
+  // Sets the block's charge on this device to `bytes`. Ordinary memory may hold less than a chunk.
   void charge_held(Block& block, std::size_t bytes);
 
   // Returns the block that loses its chunk next, or null if no managed block holds a chunk.

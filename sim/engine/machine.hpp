@@ -344,8 +344,8 @@ class UVMSIM_EXPORT Machine {
   Residency residency_;
   std::unique_ptr<HostTouches> host_touches_;  // null if host touches are not tracked
   AllocationTable allocations_;
-  // Memory that was freed with its context, the oldest first. Its addresses are not reused for a
-  // while, so that a program which still uses them does not reach other memory.
+  // Memory freed with its context, the oldest first. Its addresses are not reused for a while, so
+  // that a program that still uses them reaches no other memory.
   std::deque<Allocation> kept_back_;
   std::size_t kept_back_bytes_ = 0;
   Timeline timeline_;

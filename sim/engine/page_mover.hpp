@@ -60,8 +60,7 @@ class PageMover {
   // Frees the pages. Releases chunks that have no page left.
   void drop(Block& block, const PageMask& pages);
   void drop_whole(Block& block);
-  // Frees pages of ordinary memory that the program has unmapped. The machine does not see
-  // unmappings.
+  // Frees pages of ordinary memory that the program has unmapped.
   void drop_unmapped(Block& block);
   void drop_unmapped();
 

@@ -43,8 +43,7 @@ Report& report() {
   return *instance;
 }
 
-// Returns the start of the command line for a JSON string: escapes quotes and backslashes, and
-// leaves out bytes that are not printable ASCII.
+// Returns the start of the command line, escaped for JSON, without bytes that are not ASCII.
 std::string program_name() {
   constexpr std::size_t kMostBytes = 1024;
   std::ifstream file("/proc/self/cmdline");

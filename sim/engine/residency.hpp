@@ -83,8 +83,7 @@ class Residency {
   // Frees the pages. Releases chunks that have no page left.
   void forget(PageRange pages);
 
-  // Frees pages of ordinary memory that the program has unmapped. The machine does not see
-  // unmappings.
+  // Frees pages of ordinary memory that the program has unmapped.
   void forget_unmapped() { mover_.drop_unmapped(); }
 
   // Evicts until `bytes` are free on the device. Returns false if that is impossible.

@@ -22,8 +22,8 @@ void Thrashing::reset_if_quiet(Record& record, std::uint64_t now_ns) const {
 
 void Thrashing::count_migration(Page& page, std::uint64_t now_ns) const {
   const bool is_soon = page.migrations != 0 && now_ns <= page.last_ns + rules_.lapse_ns;
-  // A page counts as thrashing until its block is reset, because a throttled processor sleeps, and
-  // so takes the page again only after more than a lapse.
+  // A page counts as thrashing until its block is reset, because a throttled processor takes the
+  // page again only after more than a lapse.
   if (!is_soon && page.migrations < rules_.threshold) page.migrations = 0;
   ++page.migrations;
   page.last_ns = now_ns;

@@ -1,8 +1,8 @@
 // The current device of the calling thread, and the stack of contexts of the driver's interface.
-// All stand-ins share them. A context is a number. A primary context has its device's number. A
-// context that a program makes has the device's number plus a multiple of kMostDevices. The state
-// is thread-local; the activity of primary contexts is process-wide and atomic. There is no
-// destructor, because ending threads and processes still make calls.
+// All stand-ins share them. A context is a number: its device's number for a primary context;
+// Contexts numbers the others. The state is thread-local; the activity of primary contexts is
+// process-wide and atomic. There is no destructor, because ending threads and processes still make
+// calls.
 #pragma once
 
 #include <array>

@@ -14,8 +14,8 @@ namespace {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// Returns the operation type of a product. Only products are computed in types narrower than
-// float32, by tensor cores; other operators compute those as float32.
+// Returns the operation type of a product. Only products, on tensor cores, use types narrower than
+// float32; other operators compute as float32.
 int product_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kDouble:

@@ -15,8 +15,8 @@ int wanted_threads() {
   return is_forked_child != nullptr && is_forked_child() != 0 ? 1 : remembered_threads;
 }
 
-// Functions of torch's own OpenMP and MKL; null if torch lacks them. They set the number of the
-// calling thread, while at::set_num_threads would set that of the whole process.
+// Functions of torch's own OpenMP and MKL; null if torch lacks them. They set the calling thread's
+// number; at::set_num_threads would set the whole process's.
 struct ThreadControl {
   int (*omp_get_max_threads)();
   void (*omp_set_num_threads)(int);

@@ -1,7 +1,7 @@
 // CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator.
 // Afterwards the results of the CPU kernel become CUDA tensors. Tensors that share a storage get
-// aliases that share one, so that the CPU kernels' overlap checks see what those of CUDA's kernels
-// would. Lives on the stack of one call.
+// aliases that share one, so that the CPU kernels' overlap checks see what CUDA's checks would.
+// Lives on the stack of one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

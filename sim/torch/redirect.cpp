@@ -137,8 +137,8 @@ class RedirectedCall {
     return cpu_stack;
   }
 
-  // Runs the operator to get the shapes of its results: on zeros, which are valid indices, and if
-  // that fails on ones, which are valid divisors and probabilities.
+  // Runs the operator to get the shapes of its results: on zeros, which are valid indices, else on
+  // ones, which are valid divisors and probabilities.
   torch::jit::Stack try_out() {
     std::exception_ptr failure;
     using Use = CpuAliases::Use;

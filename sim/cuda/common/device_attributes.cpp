@@ -109,8 +109,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return Machine::instance().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
-    // Device memory is host memory here, so MemAvailable includes it. The device is a NUMA node so
-    // that programs do not count that memory twice.
+    // So that programs do not add the memory of devices to MemAvailable, which includes it here.
     case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:

@@ -1,8 +1,7 @@
 // Green contexts, and the parts of a device that they are made of: multiprocessors. The driver and
 // the runtime (CUDA 13.1 and later) have calls for the same objects. A part has no effect on costs.
 //
-// Destroying a green context destroys its streams. On a card the streams remain, detached, and only
-// cudaStreamDestroy accepts them.
+// Destroying a green context destroys its streams ("detached-streams" in sim/lacks.md).
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// Kernels: their parameters and launches. A handle is the host function of the kernel, as
-// cudaGetFuncBySymbol and cudaGetKernel return it. There are no modules.
+// Kernels: their parameters and launches. A handle is the kernel's host function, as in the
+// runtime. There are no modules.
 #include "sim/api/graphs.hpp"
 #include "sim/api/kernel_launch.hpp"
 #include "sim/cuda/driver/entry.hpp"

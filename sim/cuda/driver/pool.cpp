@@ -1,5 +1,4 @@
-// Stream-ordered allocation in its simplest form: the call itself allocates and frees. That is
-// correct because all work takes effect in the order of its calls.
+// Stream-ordered allocation, in the form that sim/cuda/runtime/pool.cpp describes.
 #include "sim/api/pool.hpp"
 
 #include "sim/cuda/driver/entry.hpp"

@@ -180,8 +180,8 @@ CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsi
                                                             // concurrent access
 }
 
-// Like all work that is not captured, host functions take effect at once, on the calling thread,
-// before the call returns.
+// Like all work that is not captured, host functions run before the call returns, on the calling
+// thread.
 CU_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
   CU_ENTER_CONTEXT;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -1,7 +1,6 @@
 // Kernels: registration by nvcc's start-up code, and launches. The simulated device runs no GPU
-// code. A kernel runs if the plug-in of UVMSIM_KERNELS has code for it. Any other launch fails with
-// "no kernel image", and names the kernel on stderr once. PyTorch's spin kernel (torch.cuda._sleep)
-// does run: it keeps its stream busy for one virtual nanosecond a cycle.
+// code. A kernel runs if it is torch.cuda._sleep's, or the plug-in of UVMSIM_KERNELS has code for
+// it. Any other launch fails with "no kernel image", and names the kernel on stderr once.
 #include <cuda.h>
 
 #include <cstdint>

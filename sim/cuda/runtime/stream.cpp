@@ -119,8 +119,8 @@ RT_API cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsi
                                                             // concurrent access
 }
 
-// Like all work that is not captured, host functions take effect at once, on the calling thread,
-// before the call returns.
+// Like all work that is not captured, host functions run before the call returns, on the calling
+// thread.
 RT_API cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   RT_ENTER_DEVICE;
   if (function == nullptr) return fail(cudaErrorInvalidValue);
