@@ -502,7 +502,7 @@ TEST_F(EdgeTest, AFencePutOffByACaptureNobodyToldOfIsRecordedBeforeItsStreamGoes
 
 class GoneStreamTest : public EdgeTest {
  protected:
-  // `block` is a host block of 4 MiB that was moved for the stream `gone`.
+  // `block` is a host block of 4 MiB that was moved to the device on the stream `gone`.
   void expect_home_when_forgotten(char* block, StreamHandle gone) {
     allocator->streams().forget(0, gone);
     machine->waits.clear();
@@ -593,7 +593,7 @@ TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
   machine->failures["prefetch"] = 1;
   EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
   EXPECT_TRUE(allocator->prefetch(block, 4 * kMiB, Place::device(0), 0, nullptr));
-  device(4096);  // keeps the span
+  device(4096);  // so the span is not released
   allocator->free(last);
   machine->failures["discard"] = 1;
   allocator->release_cached();

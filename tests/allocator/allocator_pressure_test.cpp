@@ -95,7 +95,7 @@ TEST_F(PressureTest, ADevicesBudgetIsItsLimitAndWhatIsFree) {
 }
 
 TEST_F(PressureTest, ScatteredFreePagesOfOtherFacadesAreUsedBeforeGivingUp) {
-  // A live page keeps each span, so only runs of pages inside the spans are free.
+  // Each span has one live page, so no span can be released: only pages inside the spans are free.
   char* keep = host(2 * kMiB);
   char* scrap = host(30 * kMiB);
   allocator->free(scrap);
@@ -134,7 +134,7 @@ TEST_F(PressureTest, ABlockTakenFromAnotherStreamWaitsForItsUserBeforeItGoesHome
   EXPECT_TRUE(machine->busy.empty()) << "taken only after stream 2 was through";
 }
 
-// Just after the device was waited for, another thread frees a block that its stream still uses.
+// Just after the wait for the device, another thread frees a block that its stream still uses.
 TEST_F(PressureTest, ABlockFreedAfterTheWaitIsNotStolenWithItsWorkPending) {
   char* early = device(8 * kMiB, stream(3));
   char* late = device(20 * kMiB, stream(1));
@@ -257,7 +257,7 @@ TEST_F(PressureTest, GuestsCountWithinTheDevicesLimit) {
   EXPECT_NE(device(8 * kMiB), nullptr);
 }
 
-// A hole of pages that went back to their span, with a free MiB of the pool on each side.
+// The pool's pages have a hole of released pages, with a free MiB of the pool on each side.
 class HoleTest : public PressureTest {
  protected:
   void SetUp() override {
@@ -466,8 +466,8 @@ class PressureOrderTest : public testing::AllocatorTest {
       return false;
     });
   }
-  // Leaves about 50 MiB of free blocks in this thread's cache. With `pins_pages`, each page keeps a
-  // live block, so no other stream can take a page.
+  // Leaves about 50 MiB of free blocks in this thread's cache. With `pins_pages`, each page also
+  // has a live block, so no other stream can take a page.
   void fill_thread_cache(bool pins_pages = false) {
     std::vector<char*> blocks;
     for (std::size_t size_bytes = 32 << 10; size_bytes < 64 << 10; size_bytes += 512) {
@@ -503,7 +503,7 @@ TEST_F(PressureOrderTest, WhatHasIdledLongGoesBeforeCallbacksRun) {
     begin(1);
     allocator->free(host(wanted == 512 ? 62 * kMiB : 40 * kMiB));
     if (wanted == 512) device(2 * kMiB);
-    // Decay sees this memory as free for an hour.
+    // For decay, this memory has been free for an hour.
     allocator->limits().decay(std::chrono::steady_clock::now() - std::chrono::hours(1));
     EXPECT_NE(device(wanted), nullptr);
     EXPECT_TRUE(cached_bytes.empty()) << wanted;

@@ -1,5 +1,5 @@
 // Rules for rare cases: several devices, captures, pools of ended threads, and drivers that refuse
-// a call. Also tests which messages and counters result.
+// a call. Also tests which messages are logged and which counters grow.
 #include <unistd.h>
 
 #include <algorithm>

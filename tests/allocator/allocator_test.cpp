@@ -959,7 +959,7 @@ TEST_F(AllocatorTest, FreeBlocksAreJoinedThroughoutTheBudgetWhereMemoryIsVirtual
   allocator->free(all);
 }
 
-// Without discard, memory goes back only by whole spans, so spans must not be too large.
+// Without discard, only whole spans can be released, so spans must not be too large.
 TEST_F(AllocatorTest, WhereNothingCanBeDiscardedASpanHasRoomForSomeRequestsLikeTheFirst) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes.reset();

@@ -592,7 +592,7 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
     } else {
       run();
     }
-    // The call left no lock taken.
+    // Hangs if the call has left a lock taken.
     std::thread([&] { world.allocator->inspection().check_invariants(); }).join();
     world.end();
     return has_failed;
@@ -600,14 +600,14 @@ class FaultInjection : public ::testing::TestWithParam<Call> {
 
   static void run_with_each_failing(bool on_new_thread) {
     SCOPED_TRACE(on_new_thread ? "on a new thread" : "on a thread with a cache");
-    run_failing(on_new_thread, 0);  // makes what is made once and stays
+    run_failing(on_new_thread, 0);  // allocates what is made only once per process
     bool has_failed = true;
     for (long number = 1; has_failed; number += number < kLeastInTurn ? 1 : kStep) {
       SCOPED_TRACE("allocation " + std::to_string(number));
       const std::int64_t before = testing::live_allocations();
       has_failed = run_failing(on_new_thread, number);
       if (const std::int64_t after = testing::live_allocations(); after != before) {
-        // A message that is logged once adds one record. Only a leak grows again.
+        // A message that is logged only once adds one record. Only a leak adds memory in each run.
         run_failing(on_new_thread, number);
         EXPECT_EQ(testing::live_allocations(), after) << "a leak";
       }

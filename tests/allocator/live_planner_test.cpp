@@ -124,7 +124,7 @@ TEST_F(LivePlannerTest, ARepeatedStepIsServedAheadByAutoAndPlanned) {
     step(blocks.size());
     const live::LiveFigures now = allocator->inspection().live_figures();
     EXPECT_EQ(now.missing_pages, before.missing_pages);
-    // Ten pages do not fit, on the forward pass and on the backward pass.
+    // Ten pages do not fit, so ten arrive on the forward pass and ten on the backward pass.
     EXPECT_EQ(now.brought_pages - before.brought_pages, 20u);
     EXPECT_EQ(now.evicted_pages - before.evicted_pages, 20u);
     EXPECT_EQ(count_hints(HintKind::kPrefetch), 40u);
@@ -298,7 +298,7 @@ TEST_F(PeerPlannerTest, TheDriverIsAskedForAPeersMemoryOnceInAThousandKernels) {
 
 TEST_F(PeerPlannerTest, NoPageStaysOnAPeerWhenThePlanEnds) {
   run_short(10);
-  // These pages fit, so none has to leave. The driver brings missing pages.
+  // These pages fit, so none is evicted. The driver brings missing pages.
   constexpr std::size_t kFew = 16;
   const auto use_few = [&] {
     for (std::size_t i = 0; i < kFew; ++i) kernel(i);
@@ -438,8 +438,8 @@ TEST_F(TwoPlansTest, ThePlanOfOneDeviceEndsWithoutTheOther) {
   EXPECT_EQ(allocator->inspection().live_figures().kernels, kernels) << "nothing is planned there";
 }
 
-// The steps of these programs use ten pages more than fit. Ten pages arrive and leave on each of
-// the two passes: 80 MiB, which take 7 ms by the estimate.
+// The steps of these programs use ten pages more than fit. On each of the two passes ten pages
+// arrive and ten are evicted: 80 MiB, an estimated 7 ms.
 class ThrashingTest : public LivePlannerTest {
  protected:
   static constexpr std::chrono::milliseconds kFast{20};  // 1.5 times the time with enough memory

@@ -55,7 +55,7 @@ class MetadataMemoryTest : public testing::AllocatorTest {
         // Expected. OutOfMemoryError is a std::bad_alloc, too.
       }
       has_failed = std::exchange(failing, 0) == 0;
-      // The program left no lock taken.
+      // Hangs if the program has left a lock taken.
       std::thread([&] { allocator->inspection().check_invariants(); }).join();
       program(&live);
       allocator->inspection().check_invariants();
@@ -137,7 +137,8 @@ TEST_F(MetadataMemoryTest, StreamsThatComeAndGo) {
   });
 }
 
-// Each allocation of a move fails in turn: nothing has changed, or the caller has the record.
+// Each allocation of a move fails in turn. Then either nothing has changed, or the caller has the
+// record.
 TEST_F(MetadataMemoryTest, AMoveIsAllOrNothing) {
   const std::vector<std::pair<Place, Place>> moves = {{Place::host(), Place::device(0)},
                                                       {Place::host(), Place::device(1)},
@@ -196,7 +197,7 @@ TEST_F(MetadataMemoryTest, UsesOfAllStreamsAreRecordedAllOrNone) {
     try {
       is_recorded = allocator->streams().record_use_of_all(block, 0);
     } catch (const std::bad_alloc&) {
-      // None is recorded.
+      // No use is recorded.
     }
     has_failed = std::exchange(failing, 0) == 0;
     EXPECT_EQ(allocator->streams().uses_of(block).size(), is_recorded ? 5u : 0u);
@@ -220,7 +221,7 @@ TEST_F(MetadataMemoryTest, PagesThatServeAnotherFacadeAreWhereTheLedgerSays) {
     try {
       block = device(31 * kMiB + 100000);
     } catch (const std::bad_alloc&) {
-      // Each hint planned until then was sent or forgotten.
+      // Each hint planned before the failure was sent, or dropped from the ledger too.
     }
     has_failed = std::exchange(failing, 0) == 0;
     if (block == nullptr) block = device(31 * kMiB + 100000);
@@ -264,7 +265,8 @@ TEST_F(MetadataMemoryTest, WhatAStreamThatIsGoneLeftIsNotLost) {
   }
 }
 
-// A thread past its thread-local storage has no cache. If its request fails, no block is left.
+// A thread that has destroyed its thread-local objects has no cache. If its request fails, no block
+// stays live.
 TEST_F(MetadataMemoryTest, AThreadWithoutACacheAllocatesAllOrNothing) {
   for (const std::size_t size_bytes : {std::size_t{300}, std::size_t{100000}}) {
     static std::function<void()> last_word;
@@ -402,7 +404,7 @@ TEST_F(MetadataMemoryTest, WhatAThreadLeavesIsThereWhetherOrNotItCanBeListedWhen
   for (long number = 1; has_failed; ++number) {
     SCOPED_TRACE("allocation " + std::to_string(number));
     start();
-    // Destroyed last in its thread, after the thread's blocks were handed back.
+    // Destroyed last in its thread, after the thread has returned its blocks.
     static std::atomic<bool> failed;
     struct LastWord {
       ~LastWord() { failed = std::exchange(failing, 0) == 0; }
@@ -449,7 +451,8 @@ TEST(MetadataMemory, PagesThatAPoolCannotTakeLeaveTheirNeighboursAlone) {
   BlockPools pools(0);
   Pool& pool = pools.at(pools.table().open({Facade::kDevice, 0, stream(1)}));
   bool has_failed = false;
-  // Adds pages in descending order, two at a time, so that memory for records can end between two.
+  // Adds pages in descending order, two at a time, so that memory for records can run out between
+  // them.
   for (std::size_t number = 100; number >= 20; number -= 2) {
     for (bool done = false; !done;) {
       for (long allocation = 1; !done; ++allocation) {
@@ -515,7 +518,7 @@ TEST(MetadataMemory, SpansThatCannotBeListedStay) {
     try {
       removed = spans.remove_empty().size();
     } catch (const std::bad_alloc&) {
-      // Nothing is removed.
+      // No span is removed.
     }
     failing = 0;
     ASSERT_EQ(removed + spans.spans().size(), 3u);

@@ -60,8 +60,8 @@ TEST_P(AsymmetricLockTest, TheOwnerAndATakerAreNeverInsideTogether) {
   Guarded guarded;
   std::atomic<bool> over = false;
   std::uint64_t entered = 0;
-  // Stores to lines that the other side has just written stay in the processor's store buffer for
-  // long. The lock's own stores stay there, too, unless something orders the stores.
+  // Stores to cache lines that the other thread has just written stay in the processor's store
+  // buffer for long. Unless the lock orders its own stores, they also stay there.
   struct alignas(64) Line {
     std::atomic<std::uint64_t> value = 0;
   };
@@ -108,7 +108,7 @@ TEST_P(AsymmetricLockTest, ATakerOfAllHasThemAllAtOnce) {
         if (other != mine) others.push_back(&guarded[other].lock);
       }
       AsymmetricLock::lock_all(others);
-      for (Guarded& one : guarded) one.count();  // its own too: this thread owns that lock
+      for (Guarded& one : guarded) one.count();  // also of the lock that this thread owns
       AsymmetricLock::unlock_all(others);
     }
   };

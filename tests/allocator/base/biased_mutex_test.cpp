@@ -1,4 +1,5 @@
-// A mutex becomes biased to one thread after some turns, and loses that bias to another thread.
+// A mutex becomes biased to a thread that takes it often enough, and loses the bias when another
+// thread takes it.
 #include "allocator/base/biased_mutex.hpp"
 
 #include <gtest/gtest.h>

@@ -49,7 +49,7 @@ class FiguresInAFile : public testing::ForkTest {
                                                           small_configuration(), file);
   }
 
-  // Returns what a process left that made an allocator, ran `body` and ended by `signal_number`.
+  // Returns the figures of a process that made an allocator, ran `body` and ended by the signal.
   template <class Body>
   std::optional<Figures> left_by(int signal_number, Body body) {
     const pid_t pid = fork();

@@ -23,7 +23,7 @@ class EscalationTest : public testing::AllocatorTest {
     const auto count = [this] { return HeapGuard(allocator->engine().state)->lock_cycles; };
     const std::uint64_t before = count();
     work();
-    return count() - before - 1;  // minus the cycle of the second count
+    return count() - before - 1;  // the second count() takes the lock, too
   }
 };
 
@@ -74,7 +74,8 @@ TEST_F(EscalationTest, AMissOfThreeMebibytesSearchesAtMostTwoPools) {
   while (machine->allocated_bytes < 2 * 32 * kMiB) {
     work_counters = {};
     device(3 * kMiB, stream(1));
-    // The second pool that is searched has new pages, which were joined with a free end.
+    // The first search misses. The second one comes after new pages have joined the free block
+    // beside them.
     EXPECT_LE(work_counters.pool_searches, 2u);
   }
 }

@@ -41,8 +41,8 @@ std::size_t bin_begin(std::size_t size_bytes, unsigned more) {
   }
 }
 
-// States the rule again: the best fit in the bin of the size. Else the lowest address in the next
-// four bins, or, for small requests, below kPageGranularBytes. Else the lowest of all larger.
+// The index's rule, in a plain way: the best fit in the bin of the size. Else the lowest address in
+// the next four bins or, for small requests, below kPageGranularBytes. Else the lowest of all.
 PageBlock* expected_fit(const Model& model, std::size_t size_bytes) {
   const std::size_t next = bin_begin(size_bytes, 1);
   auto lowest = [&](std::size_t end) {
@@ -84,7 +84,7 @@ TEST_P(FreeIndexProperty, AnswersAsOneOrderedSetWould) {
       model.insert(latest);
       bytes += latest->size_bytes();
     } else {
-      // The index keeps the latest block apart; one time in four that block is removed first.
+      // The index stores the latest block apart from the others, so one time in four it is removed.
       auto chosen =
           latest != nullptr && random() % 4 == 0
               ? model.find(latest)

@@ -1,4 +1,4 @@
-// Half of the idle memory goes back in every half-life. The tests pass in the time.
+// Half of the idle memory is released in every half-life. The time is an argument of each call.
 #include "allocator/reclaim/decay.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
@@ -90,7 +90,7 @@ TEST_F(DecayTest, WhatHasMovedDecaysOnceNobodyWorksOnIt) {
   allocator->inspection().check_invariants();
 }
 
-// The page also joins the pages of packed blocks.
+// The request for a small object also makes the page a page of packed blocks.
 TEST_F(DecayTest, WhatWasReleasedOnADeviceIsBroughtBackAlsoForSmallObjects) {
   start_decaying();
   host(4 * kMiB);  // keeps the span
@@ -137,7 +137,7 @@ TEST_F(DecayTest, WhatCannotGoYetDoesNotMakeTheRestGoFaster) {
   EXPECT_EQ(allocator->statistics().discarded_bytes, 8 * kMiB);
 }
 
-// Spans of managed host memory go back as a whole.
+// Spans of managed host memory are released as a whole.
 TEST_F(DecayTest, HostSpansDecayOneAfterTheOther) {
   Configuration configuration = without_thread_caches();
   configuration.decay_seconds = 8 * 3600;
@@ -175,7 +175,8 @@ TEST_F(DecayTest, ALargeSpanGoesAfterAHalfLife) {
   EXPECT_EQ(allocator->statistics().touched_bytes.current, 0u);
 }
 
-// Memory that cannot go back does not count as idle, because other memory would go back faster.
+// Memory that cannot be released does not count as idle. Otherwise other memory would be released
+// too early.
 TEST_F(DecayTest, APartlyUsedHostSpanKeepsItsFreeBlocks) {
   start_decaying();
   host(2 * kMiB);

@@ -188,7 +188,7 @@ TEST(SmallArena, ASegmentThatEmptiesBetweenPurgesGoesWithTheLaterOne) {
   ForbiddenSegments segments(4);
   SmallArena arena(segments);
   std::vector<void*> blocks = allocated(arena, 2048, kSegmentBytes / 2048);
-  // Each purge hands over some pages, and no purge sees the whole segment free.
+  // Each purge gets some of the segment's free pages, and none gets the whole segment at once.
   while (!blocks.empty()) {
     EXPECT_EQ(segments.taken(), std::set<std::size_t>{0});
     std::size_t count = std::min<std::size_t>(100, blocks.size());

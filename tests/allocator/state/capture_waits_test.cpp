@@ -23,7 +23,7 @@ TEST_F(CaptureWaits, ACaptureBeginsAfterTheWaitOfARelease) {
   machine->after_device_wait = [&] {
     other = std::make_unique<WaitingThread>(
         [] { CaptureGuard::Beginning(CaptureGuard::of_process()).begun(); });
-    // For the caller of the driver, the wait for the device is still in progress.
+    // This code runs inside the call that waits for the device, so the wait is still in progress.
     EXPECT_TRUE(other->waits());
     EXPECT_FALSE(CaptureGuard::of_process().any());
   };

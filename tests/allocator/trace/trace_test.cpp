@@ -267,7 +267,7 @@ TEST_F(TraceTest, OffItRecordsNothing) {
   EXPECT_TRUE(stop_and_read().events.empty());
 }
 
-// Repeated and new blocks, at equal times, after pauses of any length, and out of order.
+// Records events of new and known blocks: at equal times, after pauses of any length, out of order.
 TEST_F(TraceTest, WhatIsReadIsWhatWasRecorded) {
   TraceRecorder own{TraceClock(TraceClockKind::kNanoseconds)};
   for (int seed = 1; seed <= testing::steps(20, 6); ++seed) {
@@ -317,7 +317,7 @@ TEST_F(TraceTest, TheFirstVersionIsReadToo) {
       recorder.start(file, kDevices, [](const auto& sink, const auto&) { sink(block(4096)); }), "");
   recorder.stop();
   std::string content = bytes();
-  content[8] = 1;  // the version; without events of threads, nothing else differs
+  content[8] = 1;  // the version; nothing else differs, as no thread has recorded an event
   EXPECT_EQ(read_trace(write(content)).events.size(), 1u);
 }
 
@@ -410,7 +410,7 @@ TEST_F(TraceTest, AFreeIsNotBeforeWhatAnotherThreadDidWithTheBlock) {
       recorder.freed(recorder.now(), block(4096));
       recorder.allocated(recorder.now(), block(4096));
     }).join();
-    // Runs with and without an allocation before the free.
+    // In every second round another event precedes the free.
     if (round % 2 == 0) recorder.allocated(recorder.now(), block(12288));
     recorder.freed(recorder.now(), block(4096));
     const Trace trace = stop_and_read();
@@ -470,7 +470,7 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
     threads.emplace_back([&, number] {
       std::mt19937_64 random(number);
       std::vector<TraceBlock> mine;
-      // Later, the threads that the scheduler favours may take all addresses.
+      // Each thread gets an address first: later, faster threads may hold all addresses.
       while (mine.empty()) addresses.allocate(&random, &mine);
       std::size_t events = 1;
       together.arrive_and_wait();
@@ -483,7 +483,7 @@ TEST_P(TraceClocks, AddressesThatThreadsPassOnComeInAnOrderThatReplays) {
         }
         events += mine.size() != before;
       }
-      // The other threads could never get an address that this thread kept.
+      // Returns all addresses. Otherwise the other threads could never get them.
       for (; !mine.empty(); ++events) addresses.free(&random, &mine);
       recorded += events;
     });
