@@ -26,10 +26,9 @@ void enter_rank(LockRank rank) {
   if (unsigned not_below = held_ranks & ~(bit(rank) - 1); not_below != 0) {
     unsigned held = 31u - static_cast<unsigned>(__builtin_clz(not_below));
     forget_ranks();
-    log_line(
-        LogLevel::kError,
-        fmt::format("the lock '{}' is taken while '{}' is held: they are ordered the other way",
-                    name(rank), name(static_cast<LockRank>(held))));
+    log_line(LogLevel::kError,
+             fmt::format("lock '{0}' is taken while '{1}' is held, but '{0}' has to be taken first",
+                         name(rank), name(static_cast<LockRank>(held))));
     std::abort();
   }
   held_ranks |= bit(rank);

@@ -200,8 +200,8 @@ build_programs() {
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
 # Tests in tests/pytorch that depend on torch's version: those in every run, and all of them.
-version_tests=(allocator_calls differential every_move matrix memory_tools moves plan_fuzz ways_in wheel)
-all_version_tests=("${version_tests[@]}" fork memory switch)
+version_tests=(allocator_calls differential every_move matrix memory_tools moves ways_in wheel)
+all_version_tests=("${version_tests[@]}" fork memory plan_fuzz switch)
 
 # test_torch_version MINOR FOLDER MARKS NAME...: runs the tests selected by MARKS (empty: all) with that torch. Writes
 # results to FOLDER/pytest-torch-MINOR.xml. The environment and the plugin must exist.

@@ -115,8 +115,8 @@ void ForkSnapshot::give_up(ForkStatistics* statistics) noexcept {
 void ForkSnapshot::say() noexcept {
   if (std::exchange(gave_up_, false)) {
     log_line(LogLevel::kWarning,
-             "fork: live host memory could not be copied for the child: there is no memory to "
-             "list it");
+             "fork: live host memory could not be copied for the child, because there was no "
+             "memory for the list of its ranges");
   }
   const std::optional<Line> line = std::exchange(line_, std::nullopt);
   if (!line) return;

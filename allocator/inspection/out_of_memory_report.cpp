@@ -43,7 +43,7 @@ std::string OutOfMemoryReport::advice_on_driver(const RuntimeStatus& status) con
 std::string OutOfMemoryReport::advice(const Request& request, const Refusal& refusal) const {
   const Configuration& settings = machine_.configuration;
   if (request.requested_bytes > kLargestRequest) {
-    return fmt::format("The largest possible block has {}: check the size of the request.",
+    return fmt::format("A block can have at most {}. Check the requested size.",
                        format_size(kLargestRequest));
   }
   std::string who;

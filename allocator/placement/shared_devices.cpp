@@ -21,7 +21,8 @@ std::string name_of(const Machine& machine, int device) {
 std::string why_without_turns(const Machine& machine, int device) {
   const DevicePlacement& placement = machine.budget.devices[static_cast<std::size_t>(device)];
   if (placement.coherent) return "it uses the host's memory";
-  if (machine.device(device).capabilities.prefetch_blocks) return "its prefetches wait for copies";
+  if (machine.device(device).capabilities.prefetch_blocks)
+    return "a prefetch blocks its caller until the copy ends";
   if (live::make_live_policy(machine.configuration.policy) == nullptr) {
     return fmt::format("the policy is {}; accepted: auto, planned, lru",
                        to_string(machine.configuration.policy));

@@ -76,13 +76,13 @@ void SpillLimit::note_error(int device) {
 std::string SpillLimit::way_to_spill() const {
   const Configuration& settings = machine_.configuration;
   if (settings.thrashing == Thrashing::kFail)
-    return fmt::format("{} goes on instead.",
+    return fmt::format("With {}, the program continues instead.",
                        settings.from_variables ? "UVMALLOC_THRASHING=warn" : "thrashing = kWarn");
   const std::string_view name = settings.name_of("UVMALLOC_SPILL", "most_slowdown");
-  if (setting_) return fmt::format("To go on instead, raise {}.", name);
+  if (setting_) return fmt::format("To continue instead, raise {}.", name);
   return fmt::format(
-      "The program seems to search for the largest batch, which would not end at the device. To go "
-      "on instead, set {}.",
+      "The program seems to search for the largest batch. Without this error the search would not "
+      "stop at the device's memory. To continue instead, set {}.",
       settings.from_variables ? "UVMALLOC_SPILL=none" : "most_slowdown to infinity");
 }
 

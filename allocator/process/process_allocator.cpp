@@ -46,7 +46,9 @@ void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator);
   if (!allocator->inspection().figure_store().describe(about)) {
     log(LogLevel::kWarning,
-        "a report after a kill will lack the program's name: its description has {} bytes",
+        "if this process is killed, its report will lack the program's name: the description is "
+        "too "
+        "long ({} bytes)",
         about.size());
   }
 }

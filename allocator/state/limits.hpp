@@ -28,7 +28,7 @@ struct Refusal {
   }
   static Refusal of_spill() {
     return {RefusedBy::kSpillLimit,
-            {RuntimeError::kOutOfMemory, 0, "the device is full, and nothing may spill",
+            {RuntimeError::kOutOfMemory, 0, "the device is full, and the spill limit is reached",
              "spill limit"}};
   }
   static Refusal of_driver(const RuntimeStatus& status) {

@@ -113,7 +113,8 @@ std::size_t DeviceSharing::publish(int device, SharedTurns& turns) const {
 void DeviceSharing::log_crowd(int device, const Shared& shared) {
   const SharingFigures figures = shared.turns->figures();
   log(LogLevel::kWarning,
-      "{} programs hold {} of device {}, which has {} for them: they take turns of {:.1f} s",
+      "{} programs use {} of memory of device {}, which has {} for programs, so they take turns of "
+      "{:.1f} s",
       figures.programs, format_size(figures.held_bytes), device, format_size(shared.room_bytes),
       static_cast<double>(TurnRules::for_device(shared.room_bytes).turn_ns) / 1e9);
 }

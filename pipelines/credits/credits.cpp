@@ -104,8 +104,8 @@ void Credits::check_memory() const {
     needed_bytes += registers_[output].described.slot_bytes;
   }
   throw std::invalid_argument(
-      fmt::format("a memory quota of {} bytes is too small: for one tensor on its way through all "
-                  "actors '{}' needs {} bytes",
+      fmt::format("a memory quota of {} bytes is too small for even one tensor to pass through "
+                  "all actors: '{}' needs {} bytes",
                   memory_bytes_, actors_[*stuck].name, needed_bytes));
 }
 

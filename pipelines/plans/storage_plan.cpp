@@ -138,8 +138,10 @@ void StoragePlan::compile() {
   order_derived();
   for (const PlanStorage& storage : description_.storages) {
     if (storage.first_use >= storage.end_use) {
-      throw PlanError(fmt::format("the storage '{}' is live from step {} to {}: at no step",
-                                  storage.id, storage.first_use, storage.end_use));
+      throw PlanError(
+          fmt::format("the storage '{}' is live from step {} to before step {}, which is no "
+                      "step",
+                      storage.id, storage.first_use, storage.end_use));
     }
     sizes_.push_back(SizeExpression::parse(storage.size, names_));
     std::vector<std::size_t> dependencies;

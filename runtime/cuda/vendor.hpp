@@ -6,6 +6,8 @@
 
 #include <cuda.h>
 
+#include <string>
+
 #include <uvmalloc/device_runtime.hpp>
 
 // 1: prefer calls that take a location structure, if the driver has them (12.2 and later).
@@ -58,7 +60,7 @@ bool means_no_device(CUresult result);
 // library stays loaded for the life of the process.
 struct DriverLibrary {
   void* handle = nullptr;
-  const char* name = "";
+  std::string name;
 };
 DriverLibrary load_driver();
 

@@ -4,7 +4,6 @@
 #include <link.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -12,9 +11,11 @@
 namespace uvm::hip {
 namespace {
 
-// The names with HIP's major version come first: ROCm's wheels have no file with the bare name.
-constexpr std::array kLibraries{"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
-                                "libamdhip64.so"};
+// The major versions to look for, the newest first. Names with a version come first, because ROCm's
+// wheels have no file with the bare name.
+constexpr int kNewestMajor = 20;  // versions to come included: the newest today is 7
+constexpr int kOldestMajor = 5;
+constexpr const char* kBareName = "libamdhip64.so";
 
 // HSA_SYSTEM_INFO_VERSION_MAJOR. The HSA standard says that hsa_system_get_info() fails before
 // hsa_init().
@@ -70,15 +71,16 @@ bool means_no_device(hipError_t result) {
 }
 
 DriverLibrary load_driver() {
-  if (void* mapped = handle_of_mapped("libamdhip64.so")) return {mapped, "libamdhip64.so"};
-  for (const char* name : kLibraries) {
-    if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return {library, name};
+  if (void* mapped = handle_of_mapped(kBareName)) return {mapped, kBareName};
+  for (int major = kNewestMajor; major >= kOldestMajor; --major) {
+    const std::string name = std::string(kBareName) + "." + std::to_string(major);
+    if (void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return {library, name};
   }
-  return {};
+  return {dlopen(kBareName, RTLD_NOW | RTLD_LOCAL), kBareName};
 }
 
 bool is_driver_initialized() {
-  if (path_of_mapped("libamdhip64.so").empty()) return false;
+  if (path_of_mapped(kBareName).empty()) return false;
   void* hsa = handle_of_mapped("libhsa-runtime64.so");
   if (hsa == nullptr) return false;
   auto* get_info = reinterpret_cast<HsaSystemGetInfo*>(dlsym(hsa, "hsa_system_get_info"));

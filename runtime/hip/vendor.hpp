@@ -6,6 +6,8 @@
 
 #include <hip/hip_runtime_api.h>
 
+#include <string>
+
 #include <uvmalloc/device_runtime.hpp>
 
 // HIP 7.1 added calls that take a location structure. The older calls do the same, and every
@@ -63,7 +65,7 @@ bool means_no_device(hipError_t result);
 
 struct DriverLibrary {
   void* handle = nullptr;
-  const char* name = "";
+  std::string name;
 };
 // Prefers a library that the process has mapped already: a second copy would not know its handles.
 DriverLibrary load_driver();

@@ -387,7 +387,7 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
 TEST_F(PressureTest, ARequestLargerThanABlockCanBeIsToldHowLargeABlockCanBe) {
   for (const std::size_t size_bytes : {std::size_t{4} << 40, SIZE_MAX}) {
     const std::string text = refusal(size_bytes);
-    EXPECT_NE(text.find("The largest possible block has 2.00 TiB"), std::string::npos);
+    EXPECT_NE(text.find("A block can have at most 2.00 TiB"), std::string::npos);
     EXPECT_EQ(text.find("address space"), std::string::npos) << text;
   }
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from uvmalloc._cli.environment import without_settings
+from uvmalloc.libraries import find_libraries
 
 COMMAND = Path(sys.executable).with_name("uvmalloc")
 DEBIANS = Path("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5")
@@ -36,6 +37,36 @@ def test_sim_with_hip_gives_a_device_that_uvmalloc_uses() -> None:
     assert device["capabilities"]["migrates_on_fault"] is True
     assert device["capabilities"]["prefetch_blocks"] is True
     assert device["total_bytes"] == 1 << 30
+
+
+def test_a_library_of_a_major_version_to_come_is_found(tmp_path: Path) -> None:
+    libraries = find_libraries()
+    for major in (9, 11):
+        copy = tmp_path / f"libamdhip64.so.{major}"
+        copy.write_bytes((libraries.hip_stand_ins / "libamdhip64.so.7").read_bytes())
+    folders = f"{tmp_path}:{libraries.stand_ins}:{libraries.hip_stand_ins}"
+    program = (
+        "import ctypes, json, sys; library = ctypes.CDLL(sys.argv[1])\n"
+        "text = ctypes.create_string_buffer(1 << 20)\n"
+        "library.uvmalloc_doctor_json(text, ctypes.c_size_t(len(text)))\n"
+        "found = json.loads(text.value)\n"
+        "print(found['runtime']['name'], len(found['devices']))\n"
+        "print(*(line.split()[-1] for line in open('/proc/self/maps') if 'amdhip64' in line))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, libraries.uvmalloc],
+        env={
+            **without_settings(os.environ, "HSA_", "HIP_", "LD_"),
+            **{"LD_LIBRARY_PATH": folders, "UVMALLOC_RUNTIME": "hip", "HSA_XNACK": "1"},
+            "UVMSIM_PROFILE": "hmm",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    first, maps = done.stdout.splitlines()
+    assert first == "hip 1"
+    assert set(maps.split()) == {str(tmp_path / "libamdhip64.so.11")}
 
 
 @pytest.mark.parametrize("profile", ["discrete", "integrated"])

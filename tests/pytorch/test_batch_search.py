@@ -184,4 +184,4 @@ def test_the_error_says_how_to_spill(simulate: Simulate) -> None:
     run = simulate(program + "find_executable_batch_size()", capacity=CAPACITY)
     assert run.returncode != 0
     assert "torch.OutOfMemoryError: CUDA out of memory." in run.stderr
-    assert "To go on instead, set UVMALLOC_SPILL=none." in run.stderr
+    assert "To continue instead, set UVMALLOC_SPILL=none." in run.stderr

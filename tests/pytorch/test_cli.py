@@ -559,10 +559,10 @@ def test_a_program_that_cannot_be_executed_is_126(uvmalloc, tmp_path):
 @pytest.mark.parametrize(
     ("name", "word", "is_executable", "hint"),
     [
-        ("train.py", "train.py", False, "Write: python train.py"),
-        ("train.py", "./train.py", False, "Write: python ./train.py"),
-        ("train.py", "./train.py", True, "Write: python ./train.py"),
-        ("train.sh", "train.sh", True, "Write: sh train.sh"),
+        ("train.py", "train.py", False, "Run: python train.py"),
+        ("train.py", "./train.py", False, "Run: python ./train.py"),
+        ("train.py", "./train.py", True, "Run: python ./train.py"),
+        ("train.sh", "train.sh", True, "Run: sh train.sh"),
         ("program", "program", True, "Write: ./program"),
         ("program", "./program", False, "Run: chmod +x ./program"),
     ],
@@ -795,7 +795,7 @@ def test_a_report_shows_what_matters():
     assert "prefetches: 5 sent (1 MiB); skipped: resident 2" in text
     assert "advice: 1 sent; failed: 1" in text
     assert "driver calls: cuMemPrefetchAsync 5\n" in text
-    assert "past uvmalloc: host 2 by torch's own allocators" in text
+    assert "not served by uvmalloc: host 2 by torch's own allocators" in text
     assert "from malloc: 7 host allocations below 1 MiB, or from before uvmalloc was active" in text
     assert "out of memory: 1 times" in text
     assert "simulator: 77 kernels; 8 faulted pages" in text
@@ -835,11 +835,13 @@ def test_hints_that_were_left_out_are_explained():
 
 
 def test_coverage_is_claimed_only_where_it_was_counted():
-    assert "past uvmalloc: 0 allocations\n" in shown({"facades": {}, "native_allocations": {}})
+    nothing = {"facades": {}, "native_allocations": {}}
+    assert "not served by uvmalloc: 0 allocations\n" in shown(nothing)
     program = {"facades": {}, "framework": False, "native_allocations": None}
-    assert "past uvmalloc: not counted; UVMALLOC_CUDA=1 would serve" in shown(program)
+    assert "not served by uvmalloc: not counted; UVMALLOC_CUDA=1 would serve" in shown(program)
     killed = {"facades": {}, "framework": True, "native_allocations": None}
-    assert "past uvmalloc: not known: only a program that ends normally can count" in shown(killed)
+    why = "unknown: only a program that ends normally counts"
+    assert f"not served by uvmalloc: {why}" in shown(killed)
 
 
 def test_a_word_is_said_where_most_was_copied_because_it_was_small():

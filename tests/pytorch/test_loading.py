@@ -124,7 +124,7 @@ eight = bytes(8)
 CASES = [
     (lambda: raw(b''), 'it has 0 bytes'),
     (lambda: raw(b'1234567'), 'it has 7 bytes'),
-    (lambda: file({}, length=1 << 63), 'its header would have 9223372036854775808 bytes'),
+    (lambda: file({}, length=1 << 63), 'give a header of 9223372036854775808 bytes'),
     (lambda: file({}, length=100_000_001), 'accepted: up to 100000000'),
     (lambda: file({}, length=3), 'ends within its header'),
     (lambda: file(b''), 'the header cannot be understood'),
@@ -172,7 +172,7 @@ CASES = [
     (lambda: index({'weight_map': {'a': 3}}), "'a' is said to be in 3; accepted: a file below"),
     (lambda: index({'weight_map': {'a': '../good.safetensors'}}), 'accepted: a file below'),
     (lambda: index({'weight_map': {'a': str(good)}}), 'accepted: a file below'),
-    (lambda: index({'weight_map': {'b': good.name}}), "does not hold 'b'"),
+    (lambda: index({'weight_map': {'b': good.name}}), "has no tensor 'b', although the index says so"),
     (lambda: folder / 'nowhere.safetensors', FileNotFoundError),
     (lambda: index({'weight_map': {'a': 'nowhere.safetensors'}}), FileNotFoundError),
 ]

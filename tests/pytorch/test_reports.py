@@ -177,7 +177,7 @@ def test_a_cuda_program_of_which_nothing_is_served_is_not_called_active(simulate
     assert finished.returncode == 0, finished.stderr
     saved = json.loads((tmp_path / "report.json").read_text())
     assert saved["active"] is False
-    assert "past uvmalloc" not in finished.stderr
+    assert "not served by uvmalloc" not in finished.stderr
     assert "this program did not use it" in finished.stderr
 
 

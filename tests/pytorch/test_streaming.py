@@ -528,10 +528,10 @@ def test_the_window_holds_for_nested_modules_and_for_all_users(
         "2 module 'inner.1.inner.0' has 1 MiB and the modules around it 2 MiB; accepted together "
         "in a window of 2 MiB: all of it",
         "3 three iterations",
-        "4 tensor 'inner.0.weight' has 2 MiB, and others use 4 MiB of the window of 4 MiB; use a "
-        "larger window, or fewer at a time",
-        "5 tensor 'inner.0.weight' has 2 MiB, and others use 4 MiB of the window of 5 MiB; use a "
-        "larger window, or fewer at a time",
+        "4 tensor 'inner.0.weight' has 2 MiB, and other tensors in use take 4 MiB of the "
+        "window of 4 MiB; use a larger window, or keep fewer tensors at a time",
+        "5 tensor 'inner.0.weight' has 2 MiB, and other tensors in use take 4 MiB of the "
+        "window of 5 MiB; use a larger window, or keep fewer tensors at a time",
     ]
 
 
@@ -829,9 +829,9 @@ def test_an_end_in_the_middle_leaves_the_model_and_other_files_alone(
     graphs = [
         f"{name} cannot be used inside a capture: {reason}"
         for name, reason in (
-            ("stream_safetensors", "a graph would keep the addresses of tensors that go"),
-            ("stream_safetensors", "a graph would keep the addresses of tensors that go"),
-            ("pipeline", "its threads would add to the graph what they do ahead"),
+            ("stream_safetensors", "a graph would keep the addresses of dropped tensors"),
+            ("stream_safetensors", "a graph would keep the addresses of dropped tensors"),
+            ("pipeline", "the graph would record what its threads do for later items"),
         )
     ]
     assert run.stdout.splitlines() == [

@@ -205,7 +205,7 @@ def test_a_process_that_is_none_is_refused_in_one_line(clean_environment):
         finished = top(clean_environment, str(process.pid))
         process.kill()
     assert finished.returncode == 1
-    said = f"process {process.pid} under `uvmalloc run` or `uvmalloc sim` is not running"
+    said = f"process {process.pid} is not running under `uvmalloc run` or `uvmalloc sim`"
     assert said in finished.stderr
     assert finished.stderr.count("\n") == 1
 

@@ -24,7 +24,7 @@ TEST(RankedDeathTest, ALockThatIsTakenAfterALaterOneIsNamedWithIt) {
         state.lock();
         release.lock();
       },
-      "the lock 'release' is taken while 'state' is held: they are ordered the other way");
+      "lock 'release' is taken while 'state' is held, but 'release' has to be taken first");
 }
 
 TEST(RankedDeathTest, ALineMayBeWrittenWithALockThatMayWaitAndWithNoOther) {

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hipify.test_translation import ROOT
 
-MOMENT = "0.005"  # 18 s, and the rounds before it
+MOMENT = "0.002"  # 7 s, and the rounds before it
 
 
 def soak(hours: str, **environment: str) -> subprocess.CompletedProcess[str]:

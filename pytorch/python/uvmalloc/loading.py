@@ -288,21 +288,23 @@ class _File:
     def select(self, names: set[str] | None) -> list[_Entry]:
         missing = set(names or ()) - {entry.name for entry in self.entries}
         if missing:
-            raise ValueError(f"{self.path} does not hold '{min(missing)}', which the index says")
+            raise ValueError(
+                f"{self.path} has no tensor '{min(missing)}', although the index says so"
+            )
         return [entry for entry in self.entries if names is None or entry.name in names]
 
     def _header(self) -> bytes:
         length_bytes = os.pread(self.descriptor, _LENGTH_BYTES, 0)
         if len(length_bytes) < _LENGTH_BYTES:
             raise ValueError(
-                f"{self.path}: no safetensors file, it has {len(length_bytes)} bytes; the "
-                f"header's length alone has {_LENGTH_BYTES}"
+                f"{self.path}: not a safetensors file: it has {len(length_bytes)} bytes, and "
+                f"the header's length alone takes {_LENGTH_BYTES}"
             )
         length = int.from_bytes(length_bytes, "little")
         if length > _MOST_HEADER_BYTES:
             raise ValueError(
-                f"{self.path}: no safetensors file, its header would have {length} bytes; "
-                f"accepted: up to {_MOST_HEADER_BYTES}"
+                f"{self.path}: not a safetensors file: its first 8 bytes give a header of {length} "
+                f"bytes; accepted: up to {_MOST_HEADER_BYTES}"
             )
         if _LENGTH_BYTES + length > self.size_bytes:
             raise ValueError(
@@ -458,7 +460,9 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
     if offsets[1] - offsets[0] != size_bytes:
         raise wrong(f"has {offsets[1] - offsets[0]} bytes; its dtype and shape need {size_bytes}")
     if any(count > _MOST_SIZE for count in itertools.accumulate(shape, operator.mul)):
-        raise wrong(f"has the shape {shape!r}: more elements than can be counted before the 0")
+        raise wrong(
+            f"has the shape {shape!r}: its sizes before the 0 multiply to more than 2^63 - 1"
+        )
     return _Entry(name, dtype, tuple(shape), data_begin + offsets[0], size_bytes)
 
 

@@ -218,9 +218,10 @@ struct CreditCallsWithNineBytesTest : CreditCallsTest {
 
 TEST_F(CreditCallsWithNineBytesTest, MemoryThatHoldsNoTensorDoesNotOpen) {
   EXPECT_EQ(open(), -1);
-  EXPECT_EQ(error(),
-            "a memory quota of 9 bytes is too small: for one tensor on its way through all actors "
-            "'source' needs 10 bytes");
+  EXPECT_EQ(
+      error(),
+      "a memory quota of 9 bytes is too small for even one tensor to pass through all actors: "
+      "'source' needs 10 bytes");
   EXPECT_EQ(start(source), UVMALLOC_CREDITS_FAILED);
   EXPECT_EQ(error(), "the credits are not open yet");
 }

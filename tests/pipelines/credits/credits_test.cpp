@@ -202,9 +202,10 @@ TEST(Credits, MemoryThatHoldsNoRoundIsAnErrorThatNamesTheActor) {
   const std::size_t compute = credits.add_actor("compute");
   credits.add_register({"loaded", load, {compute}, 4, 8});
   credits.add_register({"result", compute, {}, 1, 5});
-  EXPECT_EQ(message_of([&] { credits.check_memory(); }),
-            "a memory quota of 12 bytes is too small: for one tensor on its way through all actors "
-            "'compute' needs 13 bytes");
+  EXPECT_EQ(
+      message_of([&] { credits.check_memory(); }),
+      "a memory quota of 12 bytes is too small for even one tensor to pass through all actors: "
+      "'compute' needs 13 bytes");
 }
 
 // Each waiting thread queries the state at each change, under the lock of the gate.

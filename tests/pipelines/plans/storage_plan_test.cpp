@@ -101,7 +101,7 @@ TEST(StoragePlan, WrongDescriptionsAreNamed) {
   EXPECT_EQ(with({n}, {{"x", "4 * k", 0, 1, ""}}),
             "the expression '4 * k' uses the unknown variable 'k'; known: n (at character 5)");
   EXPECT_EQ(with({n}, {{"x", "n", 3, 3, ""}}),
-            "the storage 'x' is live from step 3 to 3: at no step");
+            "the storage 'x' is live from step 3 to before step 3, which is no step");
   EXPECT_EQ(with({n}, {{"x", "n", 0, 1, "y"}}),
             "the storage 'x' is part of the unknown storage 'y'");
   EXPECT_EQ(with({n}, {{"x", "n", 0, 1, "y"}, {"y", "n", 0, 1, "z"}, {"z", "n", 0, 1, "x"}}),

@@ -228,7 +228,7 @@ def _hint(word: str) -> str:
         return ""
     interpreter = _INTERPRETERS.get(file.suffix)
     if interpreter is not None:
-        return f"; it is a file that a program reads. Write: {interpreter} {word}"
+        return f"; it is a script, not a program. Run: {interpreter} {word}"
     if os.access(file, os.X_OK):
         return "" if "/" in word else f"; there is a file of that name. Write: ./{word}"
     return f"; the file is not executable. Run: chmod +x {word}"

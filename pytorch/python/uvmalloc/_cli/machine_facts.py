@@ -103,7 +103,7 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
             "no discard: freed pages stay where they are, and are copied if they are evicted"
         )
     if not capabilities.get("pageable_memory_access"):
-        found.append("the device cannot use memory from malloc: a move of it copies")
+        found.append("the device cannot use memory from malloc, so a move of such a tensor copies")
     return found
 
 

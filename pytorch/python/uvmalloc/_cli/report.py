@@ -284,23 +284,24 @@ def _past(report: Mapping[str, Any]) -> Iterable[Text]:
         yield from _allocation_calls(calls)
     for file in report.get("static_cuda_runtimes") or []:
         yield _line(
-            "past uvmalloc",
+            "not served by uvmalloc",
             f"{file} contains CUDA's static runtime: its runtime calls are not intercepted, "
             "its driver calls are",
         )
     if report.get("framework") is False:
         if not calls:
             yield _line(
-                "past uvmalloc", "not counted; UVMALLOC_CUDA=1 would serve CUDA's calls"
+                "not served by uvmalloc", "not counted; UVMALLOC_CUDA=1 would serve CUDA's calls"
             )
         return
     native_allocations = report.get("native_allocations", {})
     if native_allocations is None:
-        yield _line("past uvmalloc", "not known: only a program that ends normally can count them")
+        why = "unknown: only a program that ends normally counts them"
+        yield _line("not served by uvmalloc", why)
         return
     made = {name: count for name, count in native_allocations.items() if count}
     text = f"{_counts(made)} by torch's own allocators" if made else "0 allocations"
-    yield _line("past uvmalloc", text, alarming=bool(made))
+    yield _line("not served by uvmalloc", text, alarming=bool(made))
 
 
 def _allocation_calls(calls: Mapping[str, Mapping[str, int]]) -> Iterable[Text]:
@@ -322,7 +323,7 @@ def _calls_of(vendor: str, calls: Mapping[str, Mapping[str, int]]) -> Iterable[T
     ):
         passed = {name: counts[outcome] for name, counts in calls.items() if counts.get(outcome)}
         if passed:
-            yield _line("past uvmalloc", f"{_counts(passed)}: {words}")
+            yield _line("not served by uvmalloc", f"{_counts(passed)}: {words}")
 
 
 def _mostly_small(report: Mapping[str, Any]) -> str:

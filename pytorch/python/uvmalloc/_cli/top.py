@@ -212,8 +212,8 @@ def show(pid: int | None, interval: float, count: int | None, console: Console) 
         which = f"process {pid}" if pid is not None else "a process"
         why = "".join(f"; left out: {_line(line)}" for line in now.left_out)
         raise CommandError(
-            f"{which} under `uvmalloc run` or `uvmalloc sim` is not running (without --no-report)"
-            f"{why}"
+            f"{which} is not running under `uvmalloc run` or `uvmalloc sim`, or was started with "
+            f"--no-report{why}"
         )
     pictures = _pictures(pid, interval, count, now)
     if not console.is_terminal:

@@ -53,7 +53,9 @@ def record(command: Sequence[str], machine: str, trace: Path, keep_stdout: bool)
     code = subprocess.run(recording, stdout=output, check=False).returncode
     if code != 0:
         trace.unlink(missing_ok=True)
-        raise CommandError(f"{command[0]} ended with the code {code}: there is no whole step")
+        raise CommandError(
+            f"{command[0]} ended with exit code {code} before the trace had a complete step"
+        )
     if not trace.is_file():
         raise CommandError(
             f"{command[0]} recorded nothing: it made no allocation that uvmalloc serves "
@@ -249,7 +251,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     if _TOLD in policies:
         console.print(f"{_TOLD} knows the recorded order, which a program has to learn.")
     table("Bytes that a step moves, to the device and to the host:", moved)
-    console.print("\nMemory moved by the program itself, and policies:", soft_wrap=True)
+    console.print("\nMemory moved by the program itself, and by each policy:", soft_wrap=True)
     print_table(console, _HAND_COLUMNS, _hand_rows(result), numbers_from=1)
     for line in rest:
         console.print(line, soft_wrap=True)

@@ -188,7 +188,7 @@ class Pipeline:
                 "pipeline: its stages are threads of the process that has forked this one; make "
                 "a pipeline of its own in each process"
             )
-        refuse_capture("pipeline", "its threads would add to the graph what they do ahead")
+        refuse_capture("pipeline", "the graph would record what its threads do for later items")
         caller = CallerState.now()
         self._shared.caller = caller.elsewhere()
         self._start_threads()
@@ -333,7 +333,7 @@ def _run_actor(
     except CreditStopped:
         return False
     except CreditError as error:
-        message = f"pipeline: {error}. Set item_bytes to the most that one takes"
+        message = f"pipeline: {error}. Set item_bytes to the size of the largest item"
         shared.failures.append(ValueError(message))
     except BaseException as error:
         shared.failures.append(error)

@@ -81,8 +81,9 @@ class Window:
             if not self._dropped:
                 raise ValueError(
                     f"{self.checkpoint.path}: {piece.what} has {format_size(piece.size_bytes)}, "
-                    f"and others use {format_size(self._used_bytes)} of the window of "
-                    f"{format_size(self.limit_bytes)}; use a larger window, or fewer at a time"
+                    f"and other tensors in use take {format_size(self._used_bytes)} of the window "
+                    f"of {format_size(self.limit_bytes)}; use a larger window, or keep fewer "
+                    "tensors at a time"
                 )
             futures = [ahead.future for ahead in self._dropped]
             wait(futures, WAIT_SECONDS, return_when=FIRST_COMPLETED)
@@ -223,7 +224,7 @@ class Feed:
 
         Give the piece back before taking it again.
         """
-        refuse_capture("stream_safetensors", "a graph would keep the addresses of tensors that go")
+        refuse_capture("stream_safetensors", "a graph would keep the addresses of dropped tensors")
         with self._window.lock:
             caller = self._caller = CallerState.of_load()
             ahead, self._ahead = self._ahead, None
