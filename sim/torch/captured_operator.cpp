@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "sim/torch/cpu_kernel_scope.hpp"
+#include "sim/torch/cpu_kernels.hpp"
 #include "sim/torch/extent.hpp"
 #include "sim/torch/operator_values.hpp"
 #include "sim/torch/random.hpp"
@@ -19,7 +20,7 @@ void CapturedOperator::run() const {
   }
   torch::jit::Stack stack = arguments_;
   if (random_) stack[random_->generator] = cpu_generator(random_->state);
-  op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  run_cpu_kernel(op_, &stack);
   std::size_t index = 0;
   for (const c10::IValue& value : stack)
     for_each_tensor(value, [&](const at::Tensor& tensor) { keep(index++, tensor); });

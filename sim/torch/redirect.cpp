@@ -14,6 +14,7 @@
 #include "sim/torch/captured_operator.hpp"
 #include "sim/torch/cpu_alias.hpp"
 #include "sim/torch/cpu_kernel_scope.hpp"
+#include "sim/torch/cpu_kernels.hpp"
 #include "sim/torch/launch.hpp"
 #include "sim/torch/operator_values.hpp"
 #include "sim/torch/random.hpp"
@@ -171,7 +172,7 @@ class RedirectedCall {
 
   void compute(torch::jit::Stack* cpu_stack) const {
     const CpuKernelScope scope;
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), cpu_stack);
+    run_cpu_kernel(op_, cpu_stack);
   }
 
   void return_results(const torch::jit::Stack& cpu_results) {

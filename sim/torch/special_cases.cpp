@@ -173,6 +173,19 @@ at::Tensor bmm_dtype(const at::Tensor& self, const at::Tensor& other, at::Scalar
   return at::bmm(self.to(output_type), other.to(output_type));
 }
 
+at::Tensor addmm_dtype(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
+                       at::ScalarType output_type, const at::Scalar& beta,
+                       const at::Scalar& alpha) {
+  return at::addmm(self.to(output_type), left.to(output_type), right.to(output_type), beta, alpha);
+}
+
+at::Tensor baddbmm_dtype(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
+                         at::ScalarType output_type, const at::Scalar& beta,
+                         const at::Scalar& alpha) {
+  return at::baddbmm(self.to(output_type), left.to(output_type), right.to(output_type), beta,
+                     alpha);
+}
+
 }  // namespace
 
 // ---- attention
@@ -218,6 +231,8 @@ std::vector<SpecialCase> special_cases() {
   add("_fused_rms_norm_backward", TORCH_FN(fused_rms_norm_backward));
   add("mm.dtype", TORCH_FN(mm_dtype));
   add("bmm.dtype", TORCH_FN(bmm_dtype));
+  add("addmm.dtype", TORCH_FN(addmm_dtype));
+  add("baddbmm.dtype", TORCH_FN(baddbmm_dtype));
   add("_fused_sdp_choice", TORCH_FN(math_attention));
   add("_nested_from_padded", TORCH_FN(nested_from_padded));
   return cases;

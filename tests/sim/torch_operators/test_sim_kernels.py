@@ -811,3 +811,60 @@ def test_work_on_another_stream() -> None:
         y = x * 2
     torch.cuda.current_stream().wait_stream(stream)
     assert y.sum().item() == 2000
+
+
+# Each product with half operands: computed in float and rounded once, as tensor cores do.
+HALF_PRODUCTS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "mm": (torch.mm, [(70, 90), (90, 50)]),
+    "bmm": (torch.bmm, [(3, 70, 90), (3, 90, 50)]),
+    "addmm": (torch.addmm, [(50,), (70, 90), (90, 50)]),
+    "baddbmm": (torch.baddbmm, [(3, 70, 50), (3, 70, 90), (3, 90, 50)]),
+    "linear": (F.linear, [(70, 90), (50, 90), (50,)]),
+    "conv1d": (F.conv1d, [(2, 8, 40), (8, 8, 3)]),
+    "conv2d": (F.conv2d, [(2, 8, 20, 20), (8, 8, 3, 3)]),
+    "conv_transpose2d": (F.conv_transpose2d, [(2, 8, 20, 20), (8, 8, 3, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", list(HALF_PRODUCTS))
+def test_half_products_are_rounded_once(name: str) -> None:
+    function, shapes = HALF_PRODUCTS[name]
+    halves = [torch.randn(shape).half() for shape in shapes]
+    wanted = function(*(half.float() for half in halves)).half()
+    found = function(*(half.to(DEVICE) for half in halves))
+    assert found.dtype == torch.half
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_half_products_write_to_their_outputs() -> None:
+    left, right = torch.randn(70, 90).half(), torch.randn(90, 50).half()
+    wanted = (left.float() @ right.float()).half()
+    out = torch.empty(0, dtype=torch.half, device=DEVICE)
+    given = torch.mm(left.to(DEVICE), right.to(DEVICE), out=out)
+    assert given is out
+    torch.testing.assert_close(out.cpu(), wanted, rtol=1e-3, atol=1e-3)
+    base = torch.ones(70, 50, dtype=torch.half, device=DEVICE)
+    kept = base.addmm_(left.to(DEVICE), right.to(DEVICE))
+    assert kept is base
+    torch.testing.assert_close(base.cpu(), wanted + 1, rtol=1e-2, atol=1e-2)
+
+
+def test_half_gradients_of_a_convolution() -> None:
+    layer = nn.Conv2d(4, 4, 3).to(DEVICE).half()
+    layer(torch.randn(2, 4, 8, 8, device=DEVICE).half()).float().sum().backward()
+    same = nn.Conv2d(4, 4, 3).to(DEVICE)
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.dtype == torch.half
+    assert layer.weight.grad.isfinite().all()
+    assert layer.weight.grad.shape == same.weight.shape
+
+
+@pytest.mark.parametrize("name", ["addmm", "baddbmm"])
+def test_products_with_an_output_type(name: str) -> None:
+    function, shapes = HALF_PRODUCTS[name]
+    halves = [torch.randn(shape).half() for shape in shapes]
+    on_device = [half.to(DEVICE) for half in halves]
+    found = function(*on_device, out_dtype=torch.float)
+    assert found.dtype == torch.float
+    wanted = function(*(half.float() for half in halves))
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-4)

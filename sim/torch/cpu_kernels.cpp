@@ -1,0 +1,68 @@
+#include "sim/torch/cpu_kernels.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "sim/torch/operator_values.hpp"
+
+namespace uvm::sim_kernels {
+namespace {
+
+// A product's name without "aten::", its overload and the underscore of its form in place.
+bool is_slow_in_half(std::string_view name) {
+  constexpr std::string_view kNamespace = "aten::";
+  if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
+  if (name.ends_with('_')) name.remove_suffix(1);
+  for (const std::string_view product :
+       {"mm", "bmm", "addmm", "baddbmm", "addbmm", "_addmm_activation", "linear"}) {
+    if (name == product) return true;
+  }
+  constexpr std::string_view kConvolution = "conv";
+  return name.find(kConvolution) != std::string_view::npos && name.find("convert") == name.npos;
+}
+
+struct Rounded {
+  at::Tensor half;
+  at::Tensor computed;  // its values in float, or the kernel's result for it
+};
+
+// Results that are arguments get the values that the kernel has written; other results are new.
+c10::IValue rounded_result(const c10::IValue& result, const std::vector<Rounded>& arguments) {
+  return map_tensors(result, [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.scalar_type() != at::kFloat) return tensor;
+    const auto written = std::ranges::find_if(
+        arguments, [&](const Rounded& argument) { return argument.computed.is_same(tensor); });
+    if (written == arguments.end()) return tensor.to(at::kHalf);
+    if (written->half.sizes() != tensor.sizes()) written->half.resize_(tensor.sizes());
+    written->half.copy_(tensor);
+    return written->half;
+  });
+}
+
+}  // namespace
+
+void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto dispatch = [&] {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  };
+  if (!is_slow_in_half(op.operator_name().name)) {
+    dispatch();
+    return;
+  }
+  std::vector<Rounded> rounded;
+  for (c10::IValue& argument : *stack) {
+    argument = map_tensors(argument, [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || tensor.scalar_type() != at::kHalf) return tensor;
+      rounded.push_back({tensor, tensor.to(at::kFloat)});
+      return rounded.back().computed;
+    });
+  }
+  dispatch();
+  if (rounded.empty()) return;
+  for (c10::IValue& result : *stack) result = rounded_result(result, rounded);
+}
+
+}  // namespace uvm::sim_kernels

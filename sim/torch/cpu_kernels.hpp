@@ -1,0 +1,14 @@
+// Runs an operator's CPU kernel. Products of matrices and convolutions of half precision compute in
+// float and round once, as tensor cores do: most processors multiply halves one by one, and a
+// product takes 60 times as long as in float.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace uvm::sim_kernels {
+
+// The stack holds CPU tensors. Throws the exceptions of the kernel.
+void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+}  // namespace uvm::sim_kernels
