@@ -172,5 +172,28 @@ TEST_F(VirtualMemoryTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(CU(cuMemRelease)(handle), CUDA_SUCCESS);
 }
 
+TEST_F(VirtualMemoryTest, HandlesForOtherProcessesAreAcceptedAndTheirExportIsRefused) {
+  CUmemAllocationProp properties = on_device(0);
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  Handle handle = 0;
+  ASSERT_EQ(CU(cuMemCreate)(&handle, kPiece, &properties, 0), CUDA_SUCCESS);
+  int descriptor = -1;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(CU(cuMemExportToShareableHandle)(&descriptor, handle,
+                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_ERROR_NOT_SUPPORTED);
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(CU(cuMemRelease)(handle), CUDA_SUCCESS);
+}
+
+TEST_F(VirtualMemoryTest, MoreAddressesThanMemoryCanBeReserved) {
+  std::vector<CUdeviceptr> reserved(20);
+  const std::size_t each = std::size_t{90} << 30;
+  for (CUdeviceptr& address : reserved)
+    ASSERT_EQ(CU(cuMemAddressReserve)(&address, each, 0, 0, 0), CUDA_SUCCESS);
+  for (const CUdeviceptr address : reserved)
+    EXPECT_EQ(CU(cuMemAddressFree)(address, each), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace uvmsim::test

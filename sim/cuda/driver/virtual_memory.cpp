@@ -1,5 +1,6 @@
 // Virtual memory management: reserved addresses, and memory mapped there. A piece of memory belongs
-// to one device and cannot be shared with another process.
+// to one device. It may be requested with handles for other processes, as PyTorch's expandable
+// segments request theirs, but the export of a handle is refused.
 #include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;
@@ -12,10 +13,7 @@ CUresult check(const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   return machine().has_device(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
