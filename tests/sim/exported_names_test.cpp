@@ -37,20 +37,20 @@ TEST(ExportedNames, TheRuntimeHasEveryListedNameUnderItsVersion) {
 }
 
 TEST(ExportedNames, AStubOfTheDriverIsCountedAndSaysSoOnce) {
-  auto* stub = CU(cuLinkDestroy);
-  const std::uint64_t before = uvmsim_call_count("cuLinkDestroy");
+  auto* stub = CU(cuGraphicsUnregisterResource);
+  const std::uint64_t before = uvmsim_call_count("cuGraphicsUnregisterResource");
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(stub(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(stub(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "uvmsim: cuLinkDestroy is not implemented by the simulated device (returned \"not "
+            "uvmsim: cuGraphicsUnregisterResource is not implemented by the simulated device (returned \"not "
             "supported\")\n");
-  EXPECT_EQ(uvmsim_call_count("cuLinkDestroy"), before + 2);
+  EXPECT_EQ(uvmsim_call_count("cuGraphicsUnregisterResource"), before + 2);
 
   std::uint64_t visited = 0;
   uvmsim_each_unimplemented(
       [](const char* name, std::uint64_t calls, void* out) {
-        if (std::string(name) == "cuLinkDestroy") *static_cast<std::uint64_t*>(out) = calls;
+        if (std::string(name) == "cuGraphicsUnregisterResource") *static_cast<std::uint64_t*>(out) = calls;
       },
       &visited);
   EXPECT_EQ(visited, before + 2);

@@ -77,6 +77,26 @@ TEST_F(ModuleTest, ALibraryIsAModuleAndItsKernelAFunction) {
   EXPECT_EQ(CU(cuLibraryUnload)(library), CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_F(ModuleTest, ALinkedImageLoads) {
+  CUlinkState linker = nullptr;
+  auto* create = StandIn::driver().function<decltype(cuLinkCreate)>("cuLinkCreate_v2");
+  auto* add = StandIn::driver().function<decltype(cuLinkAddData)>("cuLinkAddData_v2");
+  ASSERT_EQ(create(0, nullptr, nullptr, &linker), CUDA_SUCCESS);
+  char code[] = "code";
+  EXPECT_EQ(add(linker, CU_JIT_INPUT_PTX, code, sizeof code, "name", 0, nullptr, nullptr),
+            CUDA_SUCCESS);
+  EXPECT_EQ(add(linker, CU_JIT_INPUT_PTX, nullptr, 0, "name", 0, nullptr, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  void* image = nullptr;
+  size_t size_bytes = 0;
+  ASSERT_EQ(CU(cuLinkComplete)(linker, &image, &size_bytes), CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  EXPECT_EQ(CU(cuModuleLoadData)(&module, image), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuLinkDestroy)(linker), CUDA_SUCCESS);
+  EXPECT_EQ(CU(cuLinkDestroy)(linker), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(CU(cuModuleUnload)(module), CUDA_SUCCESS);
+}
+
 TEST_F(ModuleTest, BadInputIsRefused) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;

@@ -3,9 +3,9 @@
 // function if the plug-in of UVMSIM_KERNELS has code for a kernel of that name. Otherwise it names
 // the function once, and fails as a missing image does.
 //
-// One table holds modules and libraries, and another one their functions: a CUkernel is the
+// One table holds modules, libraries and linkers, and another one functions: a CUkernel is the
 // CUfunction of the same name, as for kernels of the runtime. Handles are never reused.
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <deque>
 #include <map>
@@ -83,11 +83,15 @@ CUresult load(Handle* out, const void* image) {
   return CUDA_SUCCESS;
 }
 
+CUresult can_be_read(const char* file) {
+  if (file == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return access(file, R_OK) == 0 ? CUDA_SUCCESS : CUDA_ERROR_FILE_NOT_FOUND;
+}
+
 template <class Handle>
 CUresult load_file(Handle* out, const char* file) {
-  struct stat found {};
-  if (file == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return stat(file, &found) == 0 ? load(out, file) : CUDA_ERROR_FILE_NOT_FOUND;
+  const CUresult found = can_be_read(file);
+  return found == CUDA_SUCCESS ? load(out, file) : found;
 }
 
 template <class Handle>
@@ -246,6 +250,45 @@ CU_API cuLibraryGetGlobal(CUdeviceptr*, size_t*, CUlibrary library, const char* 
 CU_API cuLibraryGetManaged(CUdeviceptr*, size_t*, CUlibrary library, const char* name) {
   CU_ENTER;
   return no_variable(library, name);
+}
+
+// ---- linking: the result stands for an image that nobody reads
+
+CU_API cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* out) {
+  CU_ENTER_CONTEXT;
+  (void)device;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = static_cast<CUlinkState>(Modules::instance().load());
+  return CUDA_SUCCESS;
+}
+
+CU_API cuLinkAddData_v2(CUlinkState state, CUjitInputType, void* data, size_t size_bytes,
+                        const char*, unsigned, CUjit_option*, void**) {
+  CU_ENTER;
+  if (!Modules::instance().is_loaded(state)) return CUDA_ERROR_INVALID_HANDLE;
+  return data == nullptr || size_bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CU_API cuLinkAddFile_v2(CUlinkState state, CUjitInputType, const char* file, unsigned,
+                        CUjit_option*, void**) {
+  CU_ENTER;
+  if (!Modules::instance().is_loaded(state)) return CUDA_ERROR_INVALID_HANDLE;
+  return can_be_read(file);
+}
+
+CU_API cuLinkComplete(CUlinkState state, void** image, size_t* size_bytes) {
+  CU_ENTER;
+  if (!Modules::instance().is_loaded(state)) return CUDA_ERROR_INVALID_HANDLE;
+  if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  static char linked[] = "an image of the simulated device";
+  *image = linked;
+  if (size_bytes != nullptr) *size_bytes = sizeof linked;
+  return CUDA_SUCCESS;
+}
+
+CU_API cuLinkDestroy(CUlinkState state) {
+  CU_ENTER;
+  return Modules::instance().unload(state) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // ---- functions
