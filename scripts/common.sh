@@ -169,6 +169,7 @@ configure() {
   if ! (cd "$root" && cmake --preset "$preset" -DUVMALLOC_TORCH_DIRS="$torch" \
           -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
           -DUVMALLOC_HIP_INCLUDE_DIR="$site/triton/backends/amd/include" \
+          -DUVMALLOC_CCCL_INCLUDE_DIR="$(cat "$root/build/newest-cuda")/nvidia/cu13/include/cccl" \
           -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" "$@" >"$log" 2>&1); then
     cat "$log" >&2
     die "configuring the preset '$preset' failed"
