@@ -4,6 +4,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+// The names are the vendor's.
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 #if CUDART_VERSION < 13010
 cudaError_t cudaExecutionCtxDestroy(struct cudaExecutionContext_st* context);
@@ -16,3 +18,4 @@ cudaError_t cudaStreamBeginRecaptureToGraph(cudaStream_t stream, cudaStreamCaptu
                                             struct cudaGraphRecaptureCallbackData* callback);
 #endif
 }
+// NOLINTEND(readability-identifier-naming)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from uvmalloc._cli.accepted import DRIVER_VERSIONS
 from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import Libraries
 
@@ -92,7 +93,8 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     expected += [f"lib{room}_torch_{v}.so" for v in versions for room in ("uvmalloc", "uvmsim")]
     expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit", "uvmsim_host")]
     expected += ["sim/libcudart.so.13", "sim/libcupti.so.13", "sim/libnvidia-ml.so.1"]
-    expected += [f"sim/{folder}libcuda.so.1" for folder in ("", "12.2/", "12.8/")]
+    expected += ["sim/libcuda.so.1"]
+    expected += [f"sim/{version}/libcuda.so.1" for version in DRIVER_VERSIONS[:-1]]
     expected += [f"sim/hip/libamdhip64.so.{major}" for major in (5, 6, 7)]
     expected += ["sim/hip/libhsa-runtime64.so.1"]
     assert carried == sorted(expected)
