@@ -16,6 +16,7 @@
 #include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "preload/library_copies.hpp"
+#include "pytorch/interpose/class_layout.hpp"
 #include "pytorch/interpose/late_calls.hpp"
 #include "pytorch/interpose/torch_hooks.hpp"
 #include "pytorch/interpose/torch_probe.hpp"
@@ -42,6 +43,9 @@ std::string load_plugin(const TorchInProcess& torch) {
         "there is no plugin for torch {} ({} is missing; scripts/build --torch-of PYTHON makes it)",
         torch.version.empty() ? "of unknown version" : torch.version, path);
   }
+  if (std::string why_not = why_classes_differ(path, torch.library_dir, torch.version);
+      !why_not.empty())
+    return why_not;
   if (std::string why_not = take_torch_calls(); !why_not.empty()) return why_not;
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   auto run = plugin != nullptr

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -367,3 +368,44 @@ def test_not_switched_on_the_entry_point_does_nothing(
         assert run.stderr.count("\n") == 1 and "PYTORCH_ENABLE_UNIFIED_MEMORY='maybe'" in run.stderr
     else:
         assert run.stdout == "False 0\nnative\n" and run.stderr == ""
+
+
+TABLE = b"_ZTVN3c104cuda20CUDACachingAllocator13CUDAAllocatorE"
+
+
+def with_another_table(plugin: bytes) -> bytes:
+    """Returns a plugin whose symbol of torch's class has another size: one built for other
+    classes."""
+    sections, size, count = (
+        int.from_bytes(plugin[0x28:0x30], "little"),
+        *struct.unpack_from("<HH", plugin, 0x3A),
+    )
+    headers = [
+        struct.unpack_from("<IIQQQQII", plugin, sections + size * each) for each in range(count)
+    ]
+    changed = bytearray(plugin)
+    for _, kind, _, _, offset, table_bytes, link, _ in headers:
+        if kind not in (2, 11):  # SHT_SYMTAB, SHT_DYNSYM
+            continue
+        names = headers[link][4]
+        for at in range(offset, offset + table_bytes, 24):
+            name = names + int.from_bytes(plugin[at : at + 4], "little")
+            if plugin[name : name + len(TABLE)] == TABLE:
+                struct.pack_into("<Q", changed, at + 16, 8)
+    assert changed != plugin
+    return bytes(changed)
+
+
+def test_a_torch_with_other_classes_is_left_alone(
+    simulate: Simulate, tmp_path: Path, libraries: Libraries
+) -> None:
+    copy = copy_of(libraries, tmp_path / "lib")
+    plugin = copy.with_name(f"libuvmalloc_torch_2_{TORCH_MINOR}.so")
+    plugin.write_bytes(with_another_table(plugin.read_bytes()))
+    run = simulate(
+        "import torch; print(torch.ones(3, device='cuda').sum().item(), "
+        "torch.cuda.memory.get_allocator_backend())",
+        environment={"LD_PRELOAD": str(copy)},
+    )
+    assert (run.returncode, run.stdout) == (0, "3.0 native\n")
+    assert "has other classes than the release that the plugin was built for" in run.stderr

@@ -98,6 +98,13 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     expected += [f"sim/hip/libamdhip64.so.{major}" for major in (5, 6, 7)]
     expected += ["sim/hip/libhsa-runtime64.so.1"]
     assert carried == sorted(expected)
+    symbols = subprocess.run(
+        ["readelf", "-sW", installed.package / "lib" / f"libuvmalloc_torch_{versions[0]}.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "CUDACachingAllocator13CUDAAllocatorE" in symbols.stdout, "class_layout.cpp compares it"
     machines = {f"uvmalloc/lib/sim/profiles/{name}.toml" for name in libraries.machines()}
     assert machines <= set(names)
     assert installed.wheel.stat().st_size < 20 << 20, "its libraries are stripped"
