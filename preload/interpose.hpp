@@ -25,7 +25,8 @@ namespace uvm::preload {
 //   the global scope after this library;
 //   a mapped library with a file name that starts with `library`, unless `library` is nullptr: a
 //   Python import opens libraries outside the global scope;
-//   the libraries mapped after this one (CuPy for ROCm defines CUDA's functions, and calls HIP).
+//   the libraries mapped after this one. So a definition in a library with another name is found:
+//   CuPy for ROCm defines CUDA's functions itself, and calls HIP.
 // Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;
 

@@ -5,7 +5,8 @@
 //    blocks.
 //  * packed: cut in steps of 512 bytes from pages that the block shares with other blocks. All
 //    larger device blocks, and larger host blocks below kPageGranularBytes. A large packed block
-//    shares at most its first and last page; whole pages would cost up to two more scarce pages.
+//    shares at most its first and last page. With whole pages it would need up to two more, and
+//    pages of a device are scarce.
 //  * page-granular: the only block in its 2 MiB pages, so that the block can be moved, advised and
 //    released alone. Host blocks from kPageGranularBytes on, which programs move to devices.
 //

@@ -29,8 +29,8 @@ inline constexpr std::size_t kPageGranularBytes = kMiB;
 // ---- Choosing and splitting free blocks (touched_over_live, touched_over_live_mean)
 
 // When a free block is split, a remainder below 1/kRequestsPerRest of the request and below
-// kMostRestBytes stays with the block. Few requests would fit into such a remainder, and as a
-// separate block it would divide its neighbours until both are free.
+// kMostRestBytes stays with the block. Few requests would fit into such a remainder. As a separate
+// block in use it would lie between its two neighbours, which then could not merge when freed.
 inline constexpr std::size_t kRequestsPerRest = 32;
 inline constexpr std::size_t kMostRestBytes = kPageBytes / 4;
 // Free blocks are kept in bins by size, kBinsOfOctave for each power of two. Blocks in the next

@@ -184,8 +184,9 @@ void StreamPools::give_back_released() noexcept {
       [&](int device, std::uint64_t id) { return heap->private_pools.users(device, id) == 0; });
 }
 
-// If memory was requested on the stream only for private pools, the pools become the stream's
-// ordinary ones, because calls that name all streams of the device must still find the stream.
+// A stream without ordinary pools, because memory was requested on it only for private pools, gets
+// these pools as its ordinary ones. Otherwise calls that apply to all streams of the device would
+// not find the stream.
 void StreamPools::give_back(const LockedHeap& heap, PoolIndex first) noexcept {
   const Pool& pool = heap->pools.at(first);
   StreamKey ordinary = pool.key;

@@ -51,9 +51,9 @@ class StreamPools {
   // Called on a thread that ends. Orphans its per-thread streams, so that streams of a later thread
   // adopt their pools. `streams` lists the first pool of each stream that the thread used.
   void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
-  // Gives back the pools of released private pools that hold no memory any more. So a program that
-  // captures and releases graphs for ever has only as many pools as it needs at one time. Stops all
-  // threads that allocate or free if such pools exist.
+  // Gives back each stream's pool that belongs to a released private pool and holds no memory any
+  // more. So a program that captures and releases graphs for ever has only as many pools as it
+  // needs at one time. If there are such pools, stops all threads that allocate or free.
   void give_back_released() noexcept;
 
  private:

@@ -77,8 +77,8 @@ bool CornerSearch::search() {
   return true;
 }
 
-// Returns whether any change after the first `changes` ones is in the group's sections. If not, the
-// group fails without these changes too.
+// Returns whether any change from number `changes` on is in the group's sections. If none is, these
+// changes are not why the group fails.
 bool CornerSearch::has_changed(Group group, std::size_t changes) const {
   const auto begin = changes_.begin() + static_cast<std::ptrdiff_t>(changes);
   return std::any_of(begin, changes_.end(), [&](const Change& change) {

@@ -28,7 +28,7 @@ bool is_early_and_exported(const c10::StorageImpl& storage);
 std::optional<CopyReason> convert(const at::Tensor& tensor, int device);
 
 // Call it when a raw pointer leaves torch: the memory behind that pointer is never converted.
-// Returns false if that memory is not early.
+// Returns false if malloc did not serve that memory before uvmalloc was active.
 bool mark_early_exported(const void* pointer);
 
 }  // namespace uvm::torch_plugin

@@ -125,9 +125,9 @@ bool is_whole(const c10::StorageImpl& storage) {
   return is_releaser_of_whole(data_of(storage).get_deleter());
 }
 
-// Returns whether the storage keeps the block without a copy, because it is the last storage over
-// the block. If it covers the whole block, it becomes the owner. If it covers less than half, it
-// copies instead: keeping the block would waste the rest.
+// Lets the last storage over a block keep the block without a copy, and returns whether it does. A
+// storage that covers the whole block becomes its owner. One that covers less than half has to copy,
+// because keeping the block would waste the rest.
 bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   void* released = nullptr;
   const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();

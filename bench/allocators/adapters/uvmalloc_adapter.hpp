@@ -1,6 +1,6 @@
-// Adapts CachingManagedAllocator for the workloads: its public calls, the device facade, frees by
-// pointer only. Owns the allocator. An adapter has no virtual functions, and workloads are
-// templates on it, so they measure only the allocator's own call.
+// Adapts CachingManagedAllocator for the workloads. It owns the allocator, makes public calls only,
+// allocates device memory, and frees by the pointer alone. An adapter has no virtual functions, and
+// workloads are templates on it, so they measure only the allocator's own call.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -45,7 +45,8 @@ size_t element_bytes(const cudaChannelFormatDesc& format) {
   return channels == 3 ? 0 : channels * static_cast<size_t>(bits) / 8;
 }
 
-// Copies rows between pitched memory and an array, in the array from row `y` and byte `x_bytes` on.
+// Copies rows between pitched memory and an array. In the array the copy starts at row `y` and, in
+// each row, at byte `x_bytes`.
 enum class Direction { kToArray, kFromArray };
 cudaError_t copy_rows(Direction direction, const cudaArray* array, size_t x_bytes, size_t y,
                       void* memory, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind,

@@ -16,7 +16,7 @@ namespace uvmsim::hip {
 
 using namespace api;
 
-// Returns the error, and keeps the thread's last error as CUDA's stand-in does.
+// Returns the error, and records it as the thread's last error, as CUDA's stand-in does.
 hipError_t fail(hipError_t error);
 hipError_t finish(Status status);
 

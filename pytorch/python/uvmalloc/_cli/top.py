@@ -41,7 +41,7 @@ _RATES = (
 )
 
 
-# Timeout of one picture. Reading takes milliseconds, but a user's file system may never answer.
+# Timeout of the readings for one screen. They take milliseconds, but a file system may hang.
 _MOST_SECONDS = 10.0
 
 
