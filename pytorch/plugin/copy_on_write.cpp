@@ -126,8 +126,8 @@ bool is_whole(const c10::StorageImpl& storage) {
 }
 
 // Lets the last storage over a block keep the block without a copy, and returns whether it does. A
-// storage that covers the whole block becomes its owner. One that covers less than half has to copy,
-// because keeping the block would waste the rest.
+// storage that covers the whole block becomes its owner. One that covers less than half has to
+// copy, because keeping the block would waste the rest.
 bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   void* released = nullptr;
   const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();

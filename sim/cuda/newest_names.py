@@ -23,8 +23,8 @@ DRIVER_NAMES = HERE / "cuda_symbols.txt"
 RUNTIME_NAMES = HERE / "cudart_symbols.txt"
 INTRODUCTIONS = HERE / "driver" / "introductions.inc"
 
-# The suffix of a variant of a function: `_vN` for a version of its interface, `_ptsz` or `_ptds` for
-# a default stream per thread. A header declares the plain name; a macro maps it to a variant.
+# The suffix of a variant of a function: `_vN` for a version of its interface, `_ptsz` or `_ptds`
+# for a default stream per thread. A header declares the plain name; a macro maps it to a variant.
 FORM = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 DECLARATION = re.compile(r"^ ?(?:\w+ )?CUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w+)\s*\(", re.MULTILINE)
 RENAMED = re.compile(

@@ -43,14 +43,16 @@ TEST(ExportedNames, AStubOfTheDriverIsCountedAndSaysSoOnce) {
   EXPECT_EQ(stub(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(stub(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "uvmsim: cuGraphicsUnregisterResource is not implemented by the simulated device (returned \"not "
+            "uvmsim: cuGraphicsUnregisterResource is not implemented by the simulated device "
+            "(returned \"not "
             "supported\")\n");
   EXPECT_EQ(uvmsim_call_count("cuGraphicsUnregisterResource"), before + 2);
 
   std::uint64_t visited = 0;
   uvmsim_each_unimplemented(
       [](const char* name, std::uint64_t calls, void* out) {
-        if (std::string(name) == "cuGraphicsUnregisterResource") *static_cast<std::uint64_t*>(out) = calls;
+        if (std::string(name) == "cuGraphicsUnregisterResource")
+          *static_cast<std::uint64_t*>(out) = calls;
       },
       &visited);
   EXPECT_EQ(visited, before + 2);
