@@ -409,14 +409,14 @@ uvmalloc_status uvmalloc_get_residency(const uvmalloc_allocator* allocator, cons
                                        size_t size_bytes, int place, int exact,
                                        uint64_t* out_bytes) noexcept {
   if (out_bytes == nullptr) return null_argument(__func__, "out_bytes");
+  *out_bytes = 0;
   return with(allocator, __func__, [&](auto& own, const char* function) {
     if (size_bytes == 0)
       return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: size_bytes is 0", function);
     if (place != UVMALLOC_PLACE_HOST && place != UVMALLOC_PLACE_NOWHERE)
       require_device(function, own, place);
-    if (!own.find(address)) return not_ours(function, address);
     const uvm::Inspection inspection = own.inspection();
-    *out_bytes = 0;
+    if (inspection.in_forked_child() || !own.find(address)) return not_ours(function, address);
     for (const auto& [at, bytes] : exact != 0 ? inspection.exact_residency(address, size_bytes)
                                               : inspection.residency(address, size_bytes)) {
       if (number_of(at) == place) *out_bytes = bytes;

@@ -334,21 +334,22 @@ UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocat
                                                const void* address,
                                                uvmalloc_block* out) UVMALLOC_NOEXCEPT;
 
-/* Figures of one memory kind on all devices. This structure never grows. */
 /* Gets the bytes of [address, address + size_bytes) that are at `place`: a device,
  * UVMALLOC_PLACE_HOST, or UVMALLOC_PLACE_NOWHERE for memory that nobody has touched. The range is
  * cut to the block that holds `address`. Without `exact`, counts whole 2 MiB pages, and a page is
  * where the last hint or move put it. With `exact`, the driver reports it for each 64 KiB
  * (CUDA 13.4 and later); moves that streams have not executed yet are not seen.
  *
- * Errors. UVMALLOC_ERROR_NOT_OURS: the address is in no block. UVMALLOC_ERROR_INVALID_ARGUMENT:
- * size_bytes is 0, or `out_bytes` is NULL. UVMALLOC_ERROR_NOT_USABLE: with `exact`, the driver does
- * not report it, or this is a forked child. */
+ * Errors. UVMALLOC_ERROR_NOT_OURS: the address is in no block, or this is a forked child.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: size_bytes is 0, or `out_bytes` is NULL.
+ * UVMALLOC_ERROR_NO_DEVICE: `place` does not exist. UVMALLOC_ERROR_NOT_USABLE: with `exact`, the
+ * driver does not report it. */
 UVMALLOC_API uvmalloc_status uvmalloc_get_residency(const uvmalloc_allocator* allocator,
                                                     const void* address, size_t size_bytes,
                                                     int place, int exact,
                                                     uint64_t* out_bytes) UVMALLOC_NOEXCEPT;
 
+/* Figures of one memory kind on all devices. This structure never grows. */
 typedef struct uvmalloc_facade_statistics {
   uint64_t allocations; /* since the start */
   uint64_t cache_hits;  /* allocations served without new memory */

@@ -24,6 +24,15 @@ bool is_slow_in_half(std::string_view name) {
   return name.find(kConvolution) != std::string_view::npos && name.find("convert") == name.npos;
 }
 
+bool are_halves(const torch::jit::Stack& arguments) {
+  bool are = true;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor(argument,
+                    [&](const at::Tensor& tensor) { are &= tensor.scalar_type() == at::kHalf; });
+  }
+  return are;
+}
+
 struct Rounded {
   at::Tensor half;
   at::Tensor computed;  // its values in float, or the kernel's result for it
@@ -48,7 +57,8 @@ void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto dispatch = [&] {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   };
-  if (!is_slow_in_half(op.operator_name().name)) {
+  // Tensors of several types are refused as they are.
+  if (!is_slow_in_half(op.operator_name().name) || !are_halves(*stack)) {
     dispatch();
     return;
   }

@@ -165,25 +165,65 @@ TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tens
 
 // ---- matrix products with an output type of their own
 
+// As cuBLAS: the type of the operands, or float for products of 16 bits.
+void check_output_type(const at::Tensor& operand, at::ScalarType output_type) {
+  const at::ScalarType type = operand.scalar_type();
+  const bool is_short = type == at::kHalf || type == at::kBFloat16;
+  TORCH_CHECK(output_type == type || (is_short && output_type == at::kFloat),
+              "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
+}
+
 at::Tensor mm_dtype(const at::Tensor& self, const at::Tensor& other, at::ScalarType output_type) {
+  check_output_type(self, output_type);
   return at::mm(self.to(output_type), other.to(output_type));
 }
 
+at::Tensor& mm_dtype_out(const at::Tensor& self, const at::Tensor& other,
+                         at::ScalarType output_type, at::Tensor& out) {
+  check_output_type(self, output_type);
+  return at::mm_out(out, self.to(output_type), other.to(output_type));
+}
+
 at::Tensor bmm_dtype(const at::Tensor& self, const at::Tensor& other, at::ScalarType output_type) {
+  check_output_type(self, output_type);
   return at::bmm(self.to(output_type), other.to(output_type));
+}
+
+at::Tensor& bmm_dtype_out(const at::Tensor& self, const at::Tensor& other,
+                          at::ScalarType output_type, at::Tensor& out) {
+  check_output_type(self, output_type);
+  return at::bmm_out(out, self.to(output_type), other.to(output_type));
 }
 
 at::Tensor addmm_dtype(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
                        at::ScalarType output_type, const at::Scalar& beta,
                        const at::Scalar& alpha) {
+  check_output_type(left, output_type);
   return at::addmm(self.to(output_type), left.to(output_type), right.to(output_type), beta, alpha);
+}
+
+at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
+                            at::ScalarType output_type, const at::Scalar& beta,
+                            const at::Scalar& alpha, at::Tensor& out) {
+  check_output_type(left, output_type);
+  return at::addmm_out(out, self.to(output_type), left.to(output_type), right.to(output_type), beta,
+                       alpha);
 }
 
 at::Tensor baddbmm_dtype(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
                          at::ScalarType output_type, const at::Scalar& beta,
                          const at::Scalar& alpha) {
+  check_output_type(left, output_type);
   return at::baddbmm(self.to(output_type), left.to(output_type), right.to(output_type), beta,
                      alpha);
+}
+
+at::Tensor& baddbmm_dtype_out(const at::Tensor& self, const at::Tensor& left,
+                              const at::Tensor& right, at::ScalarType output_type,
+                              const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  check_output_type(left, output_type);
+  return at::baddbmm_out(out, self.to(output_type), left.to(output_type), right.to(output_type),
+                         beta, alpha);
 }
 
 }  // namespace
@@ -230,9 +270,13 @@ std::vector<SpecialCase> special_cases() {
   add("_thnn_fused_gru_cell_backward", TORCH_FN(fused_gru_cell_backward));
   add("_fused_rms_norm_backward", TORCH_FN(fused_rms_norm_backward));
   add("mm.dtype", TORCH_FN(mm_dtype));
+  add("mm.dtype_out", TORCH_FN(mm_dtype_out));
   add("bmm.dtype", TORCH_FN(bmm_dtype));
+  add("bmm.dtype_out", TORCH_FN(bmm_dtype_out));
   add("addmm.dtype", TORCH_FN(addmm_dtype));
+  add("addmm.dtype_out", TORCH_FN(addmm_dtype_out));
   add("baddbmm.dtype", TORCH_FN(baddbmm_dtype));
+  add("baddbmm.dtype_out", TORCH_FN(baddbmm_dtype_out));
   add("_fused_sdp_choice", TORCH_FN(math_attention));
   add("_nested_from_padded", TORCH_FN(nested_from_padded));
   return cases;

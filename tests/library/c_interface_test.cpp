@@ -189,6 +189,12 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_add_pressure_callback(allocator, nullptr, nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_describe(nullptr, this, &block), kInvalid);
   EXPECT_EQ(uvmalloc_describe(allocator, this, nullptr), kInvalid);
+  uint64_t bytes = 1;
+  EXPECT_EQ(uvmalloc_get_residency(nullptr, this, 1, 0, 0, &bytes), kInvalid);
+  EXPECT_EQ(uvmalloc_get_residency(allocator, this, 1, 0, 0, nullptr), kInvalid);
+  EXPECT_EQ(uvmalloc_get_residency(allocator, this, 0, 0, 0, &bytes), kInvalid);
+  EXPECT_EQ(uvmalloc_get_residency(allocator, this, 1, 99, 0, &bytes), UVMALLOC_ERROR_NO_DEVICE);
+  EXPECT_EQ(bytes, 0u);
   EXPECT_EQ(uvmalloc_get_statistics(nullptr, &all), kInvalid);
   EXPECT_EQ(uvmalloc_get_statistics(allocator, nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_device_count(nullptr, &count), kInvalid);
@@ -214,6 +220,9 @@ TEST_P(CInterface, AddressesThatAreNotBlocksAreToldApart) {
   uvmalloc_block described{};
   described.struct_bytes = sizeof described;
   EXPECT_EQ(uvmalloc_describe(allocator, this, &described), UVMALLOC_ERROR_NOT_OURS);
+  uint64_t bytes = 1;
+  EXPECT_EQ(uvmalloc_get_residency(allocator, this, 1, 0, 0, &bytes), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(bytes, 0u);
 }
 
 TEST_P(CInterface, MovesThereAndBackKeepTheBytesAndAreCounted) {

@@ -102,6 +102,12 @@ NOT_READY = 600
 new(driver.cuCtxCreate_v4, None, 0, 0)
 assert driver.cuStreamQuery(None) == NOT_READY
 """,
+    "modules-end-with-contexts": """
+module = new(driver.cuModuleLoadData, b"code")
+function = pointer()
+ok(runtime.cudaDeviceReset())
+ok(driver.cuModuleGetFunction(byref(function), module, b"f"))
+""",
     "detached-streams": """
 class Part(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("bytes", ctypes.c_char * 140)]

@@ -272,7 +272,7 @@ def test_two_programs_on_one_device_take_turns(simulate: Simulate) -> None:
         both = list(threads.map(run, range(2)))
     for each in both:
         assert losses(each) == losses(alone)
-        assert "programs hold" in each.stderr
+        assert "programs use" in each.stderr
         assert "they take turns of 0.1 s" in each.stderr
         shared = each.report["shared_devices"][0]
         assert shared["turns"] >= 4

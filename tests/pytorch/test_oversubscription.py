@@ -383,7 +383,7 @@ def test_a_program_is_recorded_and_planned(tmp_path, capsys: pytest.CaptureFixtu
     assert sizes == [BLOCK, 2 * BLOCK]
     assert result["footprint_bytes"] >= 4 << 20
     assert main([*command, sys.executable, "-c", "raise SystemExit(3)"]) != 0
-    assert "ended with the code 3" in capsys.readouterr().err
+    assert "ended with exit code 3" in capsys.readouterr().err
 
 
 def test_a_step_without_marks_is_found_by_its_kernels(capsys: pytest.CaptureFixture[str]) -> None:
@@ -478,7 +478,7 @@ def test_what_was_recorded_in_vain_is_kept(
     assert main(["plan", *of_program, "--step", "step 1", *program]) == 0
     failing = (*program[:-1], PROGRAM + "raise SystemExit(3)")
     assert main(["plan", *of_program, *failing]) == 1
-    assert "ended with the code 3" in capsys.readouterr().err
+    assert "ended with exit code 3" in capsys.readouterr().err
     assert list(tmp_path.glob("uvmalloc-plan-*")) == []
 
 

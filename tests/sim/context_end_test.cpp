@@ -201,6 +201,11 @@ TEST_F(ContextEndTest, AGreenContextTakesItsStreamsWithItAndNoMemory) {
 
   CUcontext current = nullptr;
   ASSERT_EQ(CU(cuCtxFromGreenCtx)(&current, of_stream), CUDA_SUCCESS);
+  CUcontext context_of_stream = nullptr;
+  ASSERT_EQ(StandIn::driver().function<CUresult(CUstream, CUcontext*)>("cuStreamGetCtx")(
+                stream, &context_of_stream),
+            CUDA_SUCCESS);
+  EXPECT_EQ(context_of_stream, current);
   ASSERT_EQ(CU(cuCtxPushCurrent_v2)(current), CUDA_SUCCESS);
   void* memory = nullptr;
   ASSERT_EQ(RT(cudaMalloc)(&memory, kOneMiB), cudaSuccess);

@@ -57,6 +57,8 @@ TEST_F(ModuleTest, AFunctionIsOnePerNameAndBelongsToItsModule) {
   ASSERT_EQ(CU(cuFuncGetAttribute)(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, functions[0]),
             CUDA_SUCCESS);
   EXPECT_EQ(threads, 1024);
+  EXPECT_EQ(CU(cuFuncGetAttribute)(&threads, static_cast<CUfunction_attribute>(9999), functions[0]),
+            CUDA_ERROR_INVALID_VALUE);
   for (const CUmodule module : modules) EXPECT_EQ(CU(cuModuleUnload)(module), CUDA_SUCCESS);
 }
 
@@ -73,6 +75,7 @@ TEST_F(ModuleTest, ALibraryIsAModuleAndItsKernelAFunction) {
   ASSERT_EQ(CU(cuLibraryGetModule)(&module, library), CUDA_SUCCESS);
   ASSERT_EQ(CU(cuModuleGetFunction)(&by_module, module, "g"), CUDA_SUCCESS);
   EXPECT_EQ(by_kernel, by_module);
+  EXPECT_EQ(CU(cuModuleUnload)(module), CUDA_ERROR_NOT_PERMITTED) << "it ends with the library";
   EXPECT_EQ(CU(cuLibraryUnload)(library), CUDA_SUCCESS);
   EXPECT_EQ(CU(cuLibraryUnload)(library), CUDA_ERROR_INVALID_HANDLE);
 }
@@ -102,6 +105,9 @@ TEST_F(ModuleTest, BadInputIsRefused) {
   CUfunction function = nullptr;
   EXPECT_EQ(CU(cuModuleLoadData)(&module, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(CU(cuModuleLoad)(&module, "/nowhere/kernel.cubin"), CUDA_ERROR_FILE_NOT_FOUND);
+  EXPECT_EQ(CU(cuModuleLoad)(&module, "/tmp"), CUDA_ERROR_FILE_NOT_FOUND) << "a folder";
+  EXPECT_EQ(CU(cuModuleLoad)(&module, "/proc/self/limits"), CUDA_ERROR_INVALID_IMAGE) << "empty";
+  EXPECT_EQ(CU(cuModuleLoadDataEx)(&module, kImage, 3, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(CU(cuModuleGetFunction)(&function, nullptr, "f"), CUDA_ERROR_INVALID_HANDLE);
   ASSERT_EQ(CU(cuModuleLoadData)(&module, kImage), CUDA_SUCCESS);
   EXPECT_EQ(CU(cuModuleGetFunction)(&function, module, ""), CUDA_ERROR_NOT_FOUND);

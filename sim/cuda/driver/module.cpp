@@ -5,6 +5,7 @@
 //
 // One table holds modules, libraries and linkers, and another one functions: a CUkernel is the
 // CUfunction of the same name, as for kernels of the runtime. Handles are never reused.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <deque>
@@ -12,6 +13,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "sim/cuda/common/device_attributes.hpp"
 #include "sim/cuda/driver/entry.hpp"
@@ -34,11 +37,17 @@ class Modules {
     return one;
   }
 
-  void* load() {
+  enum class Kind : char { kModule, kLibrary, kLinker };
+
+  void* load(Kind kind) {
     const std::lock_guard lock(mutex_);
-    void* handle = &handles_.emplace_back();
+    void* handle = &handles_.emplace_back(kind);
     loaded_.insert(handle);
     return handle;
+  }
+  bool is_library(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    return loaded_.contains(handle) && *static_cast<const Kind*>(handle) == Kind::kLibrary;
   }
   bool unload(const void* module) {
     const std::lock_guard lock(mutex_);
@@ -70,7 +79,7 @@ class Modules {
 
  private:
   std::mutex mutex_;
-  std::deque<char> handles_;
+  std::deque<Kind> handles_;
   std::set<const void*> loaded_;
   std::deque<Function> functions_;
   std::map<std::pair<const void*, std::string>, Function*> by_name_;
@@ -79,13 +88,18 @@ class Modules {
 template <class Handle>
 CUresult load(Handle* out, const void* image) {
   if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = static_cast<Handle>(Modules::instance().load());
+  constexpr bool kIsLibrary = std::is_same_v<Handle, CUlibrary>;
+  *out = static_cast<Handle>(
+      Modules::instance().load(kIsLibrary ? Modules::Kind::kLibrary : Modules::Kind::kModule));
   return CUDA_SUCCESS;
 }
 
 CUresult can_be_read(const char* file) {
+  struct stat found {};
   if (file == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return access(file, R_OK) == 0 ? CUDA_SUCCESS : CUDA_ERROR_FILE_NOT_FOUND;
+  if (access(file, R_OK) != 0 || stat(file, &found) != 0 || !S_ISREG(found.st_mode))
+    return CUDA_ERROR_FILE_NOT_FOUND;
+  return found.st_size != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
 
 template <class Handle>
@@ -117,7 +131,8 @@ bool is_function(const void* function) {
 // What a small kernel has: no shared or local memory, and blocks of any size that the device takes.
 CUresult function_attribute(int* out, CUfunction_attribute attribute, const void* function,
                             int device) {
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
   constexpr int kRegisters = 32;  // assumed
   const auto of_device = [&](CUdevice_attribute wanted) {
@@ -176,9 +191,11 @@ CU_API cuModuleLoadData(CUmodule* module, const void* image) {
   return load(module, image);
 }
 
-CU_API cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
+CU_API cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count,
+                          CUjit_option* options, void** values) {
   CU_ENTER_CONTEXT;
   (void)device;
+  if (count != 0 && (options == nullptr || values == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   return load(module, image);
 }
 
@@ -190,6 +207,8 @@ CU_API cuModuleLoadFatBinary(CUmodule* module, const void* image) {
 
 CU_API cuModuleUnload(CUmodule module) {
   CU_ENTER;
+  // The module of a library ends with the library.
+  if (Modules::instance().is_library(module)) return CUDA_ERROR_NOT_PERMITTED;
   return Modules::instance().unload(module) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -258,7 +277,7 @@ CU_API cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* out) {
   CU_ENTER_CONTEXT;
   (void)device;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = static_cast<CUlinkState>(Modules::instance().load());
+  *out = static_cast<CUlinkState>(Modules::instance().load(Modules::Kind::kLinker));
   return CUDA_SUCCESS;
 }
 

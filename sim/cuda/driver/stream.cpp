@@ -3,6 +3,7 @@
 
 #include "sim/api/graphs.hpp"
 #include "sim/cuda/driver/entry.hpp"
+#include "sim/engine/contexts.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
@@ -102,7 +103,9 @@ CU_API cuStreamGetDevice(CUstream stream, CUdevice* out_device) {
 
 CU_API cuStreamGetCtx(CUstream stream, CUcontext* context) {
   CU_ENTER_CONTEXT;
-  return ask(device, stream, [&](const Stream& found) { *context = context_of(found.device); });
+  return ask(device, stream, [&](const Stream& found) {
+    *context = context_of(Contexts::is_green(found.context) ? found.context : found.device);
+  });
 }
 
 CU_API cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
@@ -110,6 +113,8 @@ CU_API cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green)
   return ask(device, stream, [&](const Stream& found) {
     *context = context_of(found.device);
     write_nulls(green);
+    if (green != nullptr && Contexts::is_green(found.context))
+      *green = static_cast<CUgreenCtx>(Contexts::handle_of(found.context));
   });
 }
 

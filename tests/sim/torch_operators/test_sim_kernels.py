@@ -868,3 +868,24 @@ def test_products_with_an_output_type(name: str) -> None:
     assert found.dtype == torch.float
     wanted = function(*(half.float() for half in halves))
     torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", list(HALF_PRODUCTS))
+def test_operands_of_two_types_are_refused(name: str) -> None:
+    function, shapes = HALF_PRODUCTS[name]
+    operands = [torch.randn(shape).half().to(DEVICE) for shape in shapes]
+    operands[-1] = operands[-1].float()
+    with pytest.raises(RuntimeError, match=r"type|dtype"):
+        function(*operands)
+
+
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "baddbmm"])
+def test_outputs_with_a_type_of_their_own(name: str) -> None:
+    function, shapes = HALF_PRODUCTS[name]
+    operands = [torch.randn(shape).half().to(DEVICE) for shape in shapes]
+    out = torch.empty(0, device=DEVICE)
+    assert function(*operands, out_dtype=torch.float, out=out) is out
+    torch.testing.assert_close(out, function(*operands, out_dtype=torch.float))
+    for wrong in (torch.double, torch.int, torch.bfloat16):
+        with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype"):
+            function(*operands, out_dtype=wrong)
