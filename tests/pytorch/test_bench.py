@@ -203,7 +203,8 @@ def test_allocators_that_are_compared_have_the_same_cases(comparison: Path) -> N
             assert set(cases) == ours
             for case, value in cases.items():
                 assert (value is None) == ((key, name, case) in left_out)
-                assert value is None or value >= 0
+                # A difference of times may be negative on a busy machine.
+                assert value is None or value >= 0 or key.startswith("live_")
     assert set(document["pair_ns"]["jemalloc"]) == {"512 B"}
 
 
