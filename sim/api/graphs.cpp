@@ -77,7 +77,7 @@ Status give_nodes(const std::vector<GraphNode*>& nodes, GraphNodeHandle* out, vo
 
 Status begin_capture(int device, StreamHandle stream, int mode) {
   if (!is_mode(mode)) return Status::kInvalidValue;
-  return machine().begin_capture(device, stream, static_cast<CaptureMode>(mode));
+  return machine().graphs().begin_capture(device, stream, static_cast<CaptureMode>(mode));
 }
 
 Status exchange_capture_mode(int* mode) {
@@ -95,7 +95,7 @@ Status capture_status(int device, StreamHandle stream, int* out) {
 Status capture_info(int device, StreamHandle stream, const CaptureInfoOut& out) {
   if (out.status == nullptr) return Status::kInvalidValue;
   CaptureInfo info;
-  const Status status = machine().capture_info(device, stream, &info);
+  const Status status = machine().graphs().capture_info(device, stream, &info);
   if (status != Status::kOk) return status;
   *out.status = static_cast<int>(info.state);
   if (out.id != nullptr) *out.id = info.id;
@@ -110,10 +110,10 @@ Status update_capture_dependencies(int device, StreamHandle stream, const GraphN
                                    std::size_t count, unsigned flags) {
   if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (nodes == nullptr && count != 0))
     return Status::kInvalidValue;
-  return machine().update_capture_dependencies(device, stream, {nodes, nodes + count},
-                                               flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES
-                                                   ? DependencyUpdate::kSet
-                                                   : DependencyUpdate::kAdd);
+  return machine().graphs().update_capture_dependencies(device, stream, {nodes, nodes + count},
+                                                        flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES
+                                                            ? DependencyUpdate::kSet
+                                                            : DependencyUpdate::kAdd);
 }
 
 Status check_event_flags(unsigned flags, EventScope* out) {
@@ -127,7 +127,7 @@ Status check_event_flags(unsigned flags, EventScope* out) {
 
 Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count) {
   if (count == nullptr) return Status::kInvalidValue;
-  return machine().visit_graph(graph, [&](const Graph& found) {
+  return machine().graphs().visit(graph, [&](const Graph& found) {
     std::vector<GraphNode*> nodes;
     for (const auto& node : found.nodes()) nodes.push_back(node.get());
     give_nodes(nodes, out, nullptr, count);
@@ -136,14 +136,14 @@ Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count) 
 
 Status graph_root_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count) {
   if (count == nullptr) return Status::kInvalidValue;
-  return machine().visit_graph(
+  return machine().graphs().visit(
       graph, [&](const Graph& found) { give_nodes(found.roots(), out, nullptr, count); });
 }
 
 Status graph_edges(GraphHandle graph, GraphNodeHandle* from, GraphNodeHandle* to, void* edge_data,
                    std::size_t* count) {
   if (count == nullptr || (from == nullptr) != (to == nullptr)) return Status::kInvalidValue;
-  return machine().visit_graph(graph, [&](const Graph& found) {
+  return machine().graphs().visit(graph, [&](const Graph& found) {
     std::vector<GraphNode*> sources;
     std::vector<GraphNode*> targets;
     for (const GraphEdge& edge : found.edges()) {
@@ -159,7 +159,7 @@ Status graph_edges(GraphHandle graph, GraphNodeHandle* from, GraphNodeHandle* to
 Status node_dependencies(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
                          std::size_t* count) {
   if (count == nullptr) return Status::kInvalidValue;
-  return machine().visit_graph_node(node, [&](const Graph&, const GraphNode& found) {
+  return machine().graphs().visit_node(node, [&](const Graph&, const GraphNode& found) {
     give_nodes(found.dependencies, out, edge_data, count);
   });
 }
@@ -167,23 +167,24 @@ Status node_dependencies(GraphNodeHandle node, GraphNodeHandle* out, void* edge_
 Status node_dependents(GraphNodeHandle node, GraphNodeHandle* out, void* edge_data,
                        std::size_t* count) {
   if (count == nullptr) return Status::kInvalidValue;
-  return machine().visit_graph_node(node, [&](const Graph& graph, const GraphNode& found) {
+  return machine().graphs().visit_node(node, [&](const Graph& graph, const GraphNode& found) {
     give_nodes(graph.dependents_of(&found), out, edge_data, count);
   });
 }
 
 Status node_type(GraphNodeHandle node, int* out) {
   if (out == nullptr) return Status::kInvalidValue;
-  return machine().visit_graph_node(
+  return machine().graphs().visit_node(
       node, [&](const Graph&, const GraphNode& found) { *out = type_of(found.kind); });
 }
 
 Status kernel_call(GraphNodeHandle node, std::shared_ptr<const KernelCall>* out) {
   bool is_kernel = false;
-  const Status status = machine().visit_graph_node(node, [&](const Graph&, const GraphNode& found) {
-    is_kernel = found.kind == NodeKind::kKernel;
-    *out = found.call;
-  });
+  const Status status =
+      machine().graphs().visit_node(node, [&](const Graph&, const GraphNode& found) {
+        is_kernel = found.kind == NodeKind::kKernel;
+        *out = found.call;
+      });
   if (status != Status::kOk || !is_kernel) return Status::kInvalidValue;
   return *out != nullptr ? Status::kOk : Status::kNotSupported;
 }
@@ -191,7 +192,7 @@ Status kernel_call(GraphNodeHandle node, std::shared_ptr<const KernelCall>* out)
 Status child_graph(GraphNodeHandle node, GraphHandle* out) {
   if (out == nullptr) return Status::kInvalidValue;
   GraphHandle child = nullptr;
-  machine().visit_graph_node(
+  machine().graphs().visit_node(
       node, [&](const Graph&, const GraphNode& found) { child = found.child.get(); });
   if (child == nullptr) return Status::kInvalidValue;
   *out = child;
@@ -202,7 +203,7 @@ Status print_graph(GraphHandle graph, const char* path) {
   if (path == nullptr) return Status::kInvalidValue;
   std::string text;
   const Status status =
-      machine().visit_graph(graph, [&](const Graph& found) { text = found.to_dot(); });
+      machine().graphs().visit(graph, [&](const Graph& found) { text = found.to_dot(); });
   if (status != Status::kOk) return status;
   std::FILE* file = std::fopen(path, "w");
   if (file == nullptr) return Status::kOperatingSystem;
@@ -214,12 +215,12 @@ Status print_graph(GraphHandle graph, const char* path) {
 
 Status create_graph(GraphHandle* out, unsigned flags) {
   if (out == nullptr || flags != 0) return Status::kInvalidValue;
-  *out = machine().create_graph();
+  *out = machine().graphs().create();
   return Status::kOk;
 }
 
 Status clone_graph(GraphHandle graph, GraphHandle* out) {
-  return out == nullptr ? Status::kInvalidValue : machine().clone_graph(graph, out);
+  return out == nullptr ? Status::kInvalidValue : machine().graphs().clone(graph, out);
 }
 
 Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependencies,
@@ -227,12 +228,12 @@ Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependenci
   if (out == nullptr || (dependencies == nullptr && count != 0)) return Status::kInvalidValue;
   NodeWork work;
   if (function != nullptr) {
-    work = [function, argument](Machine&, int, StreamHandle) {
+    work = [function, argument](int, StreamHandle) {
       function(argument);
       return Status::kOk;
     };
   }
-  return machine().add_graph_node(
+  return machine().graphs().add_node(
       graph, function != nullptr ? NodeKind::kHostFunction : NodeKind::kEmpty, device,
       std::move(work), {dependencies, dependencies + count}, out);
 }
@@ -243,13 +244,13 @@ Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecH
       CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
   if (out == nullptr || (flags & ~kKnown) != 0) return Status::kInvalidValue;
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) return Status::kNotSupported;
-  return machine().instantiate_graph(graph, flags, out);
+  return machine().graphs().instantiate(graph, flags, out);
 }
 
 Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out) {
   if (out == nullptr) return Status::kInvalidValue;
   std::uint64_t flags = 0;
-  const Status status = machine().graph_exec_flags(exec, &flags);
+  const Status status = machine().graphs().exec_flags(exec, &flags);
   if (status == Status::kOk) *out = flags;
   return status;
 }
@@ -259,7 +260,7 @@ Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec) {
   unsigned long long flags = 0;
   const Status status = graph_exec_flags(exec, &flags);
   if (status != Status::kOk) return status;
-  return machine().refuse_capture(device, stream);
+  return machine().graphs().refuse_capture(device, stream);
 }
 
 }  // namespace uvmsim::api

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "sim/api/kernel_plugin.hpp"
 #include "sim/engine/kernel_call.hpp"
@@ -16,7 +17,9 @@
 namespace uvmsim::api {
 namespace {
 
+// Only C++ names are demangled: a C name such as "f" is also the short form of a type.
 std::string readable(const char* symbol) {
+  if (!std::string_view(symbol).starts_with("_Z")) return symbol;
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &std::free);
@@ -46,7 +49,8 @@ Status status_of(int result) {
 
 bool is_capturing(const KernelLaunch& launch) {
   CaptureInfo info;
-  return Machine::instance().capture_info(launch.device, launch.stream, &info) == Status::kOk &&
+  return Machine::instance().graphs().capture_info(launch.device, launch.stream, &info) ==
+             Status::kOk &&
          info.state == CaptureState::kActive;
 }
 
@@ -69,8 +73,8 @@ LaunchResult launch_kernel(const KernelLaunch& launch) {
     const auto cycles = *static_cast<const std::int64_t*>(launch.arguments[0]);
     const std::uint64_t duration_ns = cycles > 0 ? static_cast<std::uint64_t>(cycles) : 0;
     return {LaunchResult::Kind::kLaunched,
-            Machine::instance().launch_kernel(launch.device, launch.stream,
-                                              {{}, duration_ns, nullptr})};
+            Machine::instance().work().launch_kernel(launch.device, launch.stream,
+                                                     {{}, duration_ns, nullptr})};
   }
   std::shared_ptr<const KernelCall> call;
   if (const auto sizes = is_capturing(launch) ? parameter_sizes_in_plugin(symbol) : std::nullopt)
@@ -80,7 +84,9 @@ LaunchResult launch_kernel(const KernelLaunch& launch) {
       launch_in_plugin(symbol, launch.device, launch.stream, launch.grid, launch.arguments);
   if (result != UVMSIM_ERROR_INVALID) return {LaunchResult::Kind::kLaunched, status_of(result)};
   if (KernelRegistry::instance().is_first_failure(name)) {
-    std::fprintf(stderr, "uvmsim: kernel %s cannot run on the simulated device\n", name.c_str());
+    std::fprintf(stderr,
+                 "uvmsim: kernel %s cannot run on the simulated device, which has no code for it\n",
+                 name.c_str());
   }
   return {.kind = LaunchResult::Kind::kNoImage};
 }
@@ -88,19 +94,20 @@ LaunchResult launch_kernel(const KernelLaunch& launch) {
 // Captures the kernel on a temporary stream.
 LaunchResult set_graph_kernel(GraphExecHandle exec, GraphNodeHandle node, KernelLaunch launch) {
   Machine& machine = Machine::instance();
-  launch.stream = machine.create_stream(launch.device, 0, /*blocking=*/false, 0);
+  launch.stream = machine.streams().create_stream(launch.device, 0, /*blocking=*/false, 0);
   LaunchResult result{.kind = LaunchResult::Kind::kLaunched};
-  result.status = machine.begin_capture(launch.device, launch.stream, CaptureMode::kRelaxed);
+  result.status =
+      machine.graphs().begin_capture(launch.device, launch.stream, CaptureMode::kRelaxed);
   GraphHandle captured = nullptr;
   if (result.status == Status::kOk) {
     result = launch_kernel(launch);
-    const Status ended = machine.end_capture(launch.device, launch.stream, &captured);
+    const Status ended = machine.graphs().end_capture(launch.device, launch.stream, &captured);
     if (result.status == Status::kOk) result.status = ended;
   }
   if (captured != nullptr && result.kind == LaunchResult::Kind::kLaunched)
-    result.status = machine.set_graph_exec_kernel(exec, node, captured);
-  if (captured != nullptr) machine.destroy_graph(captured);
-  machine.destroy_stream(launch.stream);
+    result.status = machine.graphs().set_exec_kernel(exec, node, captured);
+  if (captured != nullptr) machine.graphs().destroy(captured);
+  machine.streams().destroy_stream(launch.stream);
   return result;
 }
 

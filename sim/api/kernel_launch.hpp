@@ -11,6 +11,13 @@
 
 namespace uvmsim::api {
 
+// The text of the error "no kernel image". Programs quote it in exceptions, so it says more than on
+// a real device.
+inline constexpr const char* kNoImageText =
+    "no kernel image is available for execution on the device: the simulated device runs no GPU "
+    "code, only PyTorch's own operators and the kernels of a plug-in (UVMSIM_KERNELS); "
+    "torch.compile works with the backend aot_eager";
+
 struct LaunchResult {
   enum class Kind { kLaunched, kUnknownFunction, kNoImage };
   Kind kind;

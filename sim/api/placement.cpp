@@ -10,6 +10,7 @@
 
 #include "sim/engine/initialization.hpp"
 #include "sim/engine/thread_context.hpp"
+#include "sim/engine/units.hpp"
 
 namespace uvmsim::api {
 namespace {
@@ -76,14 +77,14 @@ void write_accessed_by(std::uint64_t accessed_by, int* out, std::size_t count) {
 // Refuses batched calls on the legacy default stream, by either of its names, and on devices
 // without concurrent access to managed memory.
 Status check_batch(const Batch& batch) {
-  if (!Machine::instance().has_concurrent_access()) return Status::kInvalidDevice;
+  if (!Machine::instance().profile().concurrent_managed_access) return Status::kInvalidDevice;
   if (batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr ||
       batch.flags != 0) {
     return Status::kInvalidValue;
   }
   if (batch.stream == nullptr || batch.stream == CU_STREAM_LEGACY) return Status::kInvalidValue;
   for (std::size_t i = 0; i < batch.count; ++i) {
-    if (!Machine::instance().has_placement({batch.addresses[i], batch.sizes[i]}))
+    if (!Machine::instance().placements().accept({batch.addresses[i], batch.sizes[i]}))
       return Status::kInvalidValue;
   }
   return Status::kOk;
@@ -109,24 +110,32 @@ Status check_targets(const Batch& batch, const Targets& targets) {
   return Status::kOk;
 }
 
-Status discard_all(const Batch& batch) {
-  for (std::size_t i = 0; i < batch.count; ++i) {
-    const Status status = Machine::instance().discard(current_device(), batch.stream,
-                                                      {batch.addresses[i], batch.sizes[i]});
-    if (status != Status::kOk) return status;
+// Each 2 MiB block of a range moves as by a call for this block alone.
+void add_blocks(const RangeMove& move, std::vector<RangeMove>* blocks) {
+  const char* next = static_cast<const char*>(move.range.address);
+  std::size_t left = move.range.size_bytes;
+  while (left != 0) {
+    const std::size_t offset = reinterpret_cast<std::uintptr_t>(next) % kBlockBytes;
+    const std::size_t size = std::min(left, kBlockBytes - offset);
+    blocks->push_back({{next, size}, move.location});
+    next += size;
+    left -= size;
   }
-  return Status::kOk;
 }
 
-Status prefetch_all(const Batch& batch, const Targets& targets) {
+// check_batch() and check_targets() have accepted the arguments. `targets` is null for a discard.
+Status move_all(const Batch& batch, BatchKind kind, const Targets* targets) {
+  std::vector<RangeMove> moves;
   std::size_t next = 0;
   for (std::size_t i = 0; i < batch.count; ++i) {
-    if (next < targets.count && targets.indexes[next] == i) ++next;
-    const Status status =
-        prefetch(batch.stream, {batch.addresses[i], batch.sizes[i]}, target(targets, next - 1));
-    if (status != Status::kOk) return status;
+    RangeMove move{{batch.addresses[i], batch.sizes[i]}};
+    if (targets != nullptr) {
+      if (next < targets->count && targets->indexes[next] == i) ++next;
+      move.location = *engine_location(target(*targets, next - 1));
+    }
+    add_blocks(move, &moves);
   }
-  return Status::kOk;
+  return Machine::instance().placements().move_batch(current_device(), batch.stream, kind, moves);
 }
 
 }  // namespace
@@ -141,19 +150,21 @@ Status advise(MemoryRange range, int advice, Location location) {
     return Status::kInvalidValue;
   }
   const auto request = static_cast<Advice>(advice);
-  if (!takes_location(request)) return Machine::instance().advise(range, request, kHost);
+  if (!takes_location(request))
+    return Machine::instance().placements().advise(range, request, kHost);
   const auto place = engine_location(location);
   if (!place) return Status::kInvalidDevice;
   const bool names_a_node =
       location.type == LocationType::kCpuNode || location.type == LocationType::kCurrentCpuNode;
   if (names_a_node && request != Advice::kSetPreferredLocation) return Status::kInvalidValue;
-  return Machine::instance().advise(range, request, *place);
+  return Machine::instance().placements().advise(range, request, *place);
 }
 
 Status prefetch(StreamHandle stream, MemoryRange range, Location location) {
   const auto place = engine_location(location);
-  if (!place || !Machine::instance().has_concurrent_access()) return Status::kInvalidDevice;
-  return Machine::instance().prefetch(current_device(), stream, range, *place);
+  if (!place || !Machine::instance().profile().concurrent_managed_access)
+    return Status::kInvalidDevice;
+  return Machine::instance().placements().prefetch(current_device(), stream, range, *place);
 }
 
 Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryRange range) {
@@ -164,7 +175,7 @@ Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryR
     return Status::kInvalidValue;
   }
   RangePlacement placement{};
-  if (const Status status = Machine::instance().placement(range, &placement);
+  if (const Status status = Machine::instance().placements().describe(range, &placement);
       status != Status::kOk) {
     return status;
   }
@@ -198,7 +209,7 @@ Status range_attribute(void* out, std::size_t size_bytes, int attribute, MemoryR
 
 Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t sample_bytes,
                      void* out) {
-  if (!Machine::instance().has_concurrent_access()) return Status::kNotSupported;
+  if (!Machine::instance().profile().concurrent_managed_access) return Status::kNotSupported;
   if (out == nullptr || summary_bytes == 0 || summary_bytes > range.size_bytes ||
       sample_bytes > summary_bytes) {
     return Status::kInvalidValue;
@@ -210,7 +221,7 @@ Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t s
   for (std::size_t begin = 0; begin < range.size_bytes; begin += summary_bytes) {
     const std::size_t size = std::min(summary_bytes, range.size_bytes - begin);
     found.clear();
-    const Status status = Machine::instance().sample_locations(
+    const Status status = Machine::instance().placements().sample_locations(
         {static_cast<const char*>(range.address) + begin, size}, step, &found);
     if (status != Status::kOk) return status;
     const auto count = [&](int location) {
@@ -226,19 +237,18 @@ Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t s
 Status prefetch_batch(const Batch& batch, const Targets& targets) {
   Status status = check_batch(batch);
   if (status == Status::kOk) status = check_targets(batch, targets);
-  return status == Status::kOk ? prefetch_all(batch, targets) : status;
+  return status == Status::kOk ? move_all(batch, BatchKind::kPrefetch, &targets) : status;
 }
 
 Status discard_batch(const Batch& batch) {
   const Status status = check_batch(batch);
-  return status == Status::kOk ? discard_all(batch) : status;
+  return status == Status::kOk ? move_all(batch, BatchKind::kDiscard, nullptr) : status;
 }
 
 Status discard_and_prefetch_batch(const Batch& batch, const Targets& targets) {
   Status status = check_batch(batch);
   if (status == Status::kOk) status = check_targets(batch, targets);
-  if (status == Status::kOk) status = discard_all(batch);
-  return status == Status::kOk ? prefetch_all(batch, targets) : status;
+  return status == Status::kOk ? move_all(batch, BatchKind::kDiscardAndPrefetch, &targets) : status;
 }
 
 }  // namespace uvmsim::api

@@ -23,7 +23,7 @@ Status admit_pool_call(CallRecord& call, const std::optional<Stream>& stream) {
 }
 
 Status get_pool_attribute(PoolHandle handle, int attribute, void* out) {
-  const auto pool = Machine::instance().find_pool(handle);
+  const auto pool = Machine::instance().pools().find(handle);
   if (!pool || out == nullptr) return Status::kInvalidValue;
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
@@ -50,15 +50,15 @@ Status set_pool_attribute(PoolHandle handle, int attribute, const void* value) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      return Machine::instance().find_pool(handle) ? Status::kOk : Status::kInvalidValue;
+      return Machine::instance().pools().find(handle) ? Status::kOk : Status::kInvalidValue;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      return Machine::instance().set_release_threshold(handle,
-                                                       *static_cast<const std::uint64_t*>(value));
+      return Machine::instance().pools().set_release_threshold(
+          handle, *static_cast<const std::uint64_t*>(value));
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       // A high-water mark can only be reset.
       if (*static_cast<const std::uint64_t*>(value) != 0) return Status::kInvalidValue;
-      return Machine::instance().reset_pool_high(handle);
+      return Machine::instance().pools().reset_high(handle);
     default:
       return Status::kInvalidValue;
   }

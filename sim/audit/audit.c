@@ -3,8 +3,9 @@
  * in this library's own folder, or in UVMSIM_LIBRARY_DIR if that is set. The driver of an older
  * version (UVMSIM_DRIVER_VERSION) is in a subfolder. The linker searches for other libraries as
  * without the auditor. Unlike LD_LIBRARY_PATH, the auditor also overrides an RPATH and a
- * full path given to dlopen. It prints nothing and changes nothing else. The linker calls it with
- * the linker's lock held, in a link namespace of its own, so it uses little of libc.
+ * full path given to dlopen. It also replaces CUDA's static runtime in programs and libraries
+ * (static_runtime.h). It changes nothing else. The linker calls it with the linker's lock held, in
+ * a link namespace of its own, so it uses little of libc.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,8 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sim/audit/static_runtime.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
+enum { kRuntime }; /* the index of CUDA's runtime library */
 static const char* const kRedirected[] = {
     "libcudart.so.13",   "libcuda.so.1",   "libcuda.so",           "libcupti.so.13",
     "libnvidia-ml.so.1", "libuvmsim.so",   "libamdhip64.so.7",     "libamdhip64.so.6",
@@ -92,4 +96,11 @@ EXPORT char* la_objsearch(const char* name, uintptr_t* cookie, unsigned int flag
     if (targets[i][0] != '\0' && strcmp(base, kRedirected[i]) == 0) return targets[i];
   }
   return (char*)name;
+}
+
+EXPORT unsigned int la_objopen(struct link_map* map, Lmid_t space, uintptr_t* cookie) {
+  (void)cookie;
+  if (space == LM_ID_BASE && targets[kRuntime][0] != '\0')
+    uvmsim_replace_static_runtime(map, targets[kRuntime]);
+  return 0;
 }

@@ -1,10 +1,10 @@
 """Writes the C++ source that completes a stand-in library.
 
 An exported name of the modelled library is either implemented in C++ (declared by CU_API, RT_API or
-RT_API_AS(type) at the start of a line) or generated here. A generated entry point counts itself by
-name and returns "not supported". The source also has a table of all names, their addresses and
-whether they are generated, so that a lookup by name does not depend on other libraries of the
-process.
+NVML_API, or by one of these with _AS(type), at the start of a line) or generated here. A generated
+entry point counts itself by name and returns "not supported". The source also has a table of all
+names, their addresses and whether they are generated, so that a lookup by name does not depend on
+other libraries of the process.
 
 With --per-thread it writes a second source: the entry points for programs that were compiled for a
 default stream per thread (NAME_ptsz, NAME_ptds, NAME_spt). Each calls NAME with that stream.
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 ENTRY_POINT = re.compile(
-    r"^(?:CU_API|RT_API|CU_API_AS\([^)]*\)|RT_API_AS\([^)]*\))\s+(\w+)\(", re.MULTILINE
+    r"^(?:CU|RT|NVML)_API(?:_AS\([^)]*\))?\s+(\w+)\(", re.MULTILINE
 )
 
 PER_THREAD = re.compile(r"_(?:ptsz|ptds|spt)$")
@@ -143,7 +143,7 @@ def version_script(text: str, introductions: list[tuple[str, str]], version: int
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--names", type=Path, required=True, help="exported names, one a line")
-    parser.add_argument("--prefix", required=True, help="driver or runtime")
+    parser.add_argument("--prefix", required=True, help="driver, runtime or management")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument(
         "--per-thread",

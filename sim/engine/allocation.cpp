@@ -21,6 +21,11 @@ AllocationRecord* AllocationTable::find(std::uintptr_t address) {
   return const_cast<AllocationRecord*>(std::as_const(*this).find(address));
 }
 
+const AllocationRecord* AllocationTable::find_start(std::uintptr_t address) const {
+  const auto it = records_.find(address);
+  return it == records_.end() ? nullptr : &it->second;
+}
+
 bool AllocationTable::overlaps(std::uintptr_t address, std::size_t size_bytes) const {
   if (find(address) != nullptr) return true;
   const auto next = records_.lower_bound(address);

@@ -53,6 +53,12 @@ struct Placement {
 struct AllocationRecord {
   Allocation allocation;
   std::unique_ptr<Placement> placement;  // managed and ordinary memory only
+
+  // The modelled driver does not read-duplicate ordinary memory.
+  Policy in_force(Policy policy) const {
+    if (allocation.kind == MemoryKind::kOrdinary) policy.read_mostly = false;
+    return policy;
+  }
 };
 
 class AllocationTable {
@@ -63,6 +69,9 @@ class AllocationTable {
   // Returns the record of the memory that holds `address`, or null.
   AllocationRecord* find(std::uintptr_t address);
   const AllocationRecord* find(std::uintptr_t address) const;
+
+  // Returns the record of the memory that starts at `address`, or null.
+  const AllocationRecord* find_start(std::uintptr_t address) const;
 
   // The records for which `wanted` returns true.
   template <class Wanted>

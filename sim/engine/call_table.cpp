@@ -1,9 +1,29 @@
 #include "sim/engine/call_table.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 namespace uvmsim {
+namespace {
+
+constexpr int kNotSupportedError = 801;  // in CUDA's and in HIP's interfaces
+
+// Whether the setting names the entry point.
+bool is_refused(std::string_view name) {
+  const char* text = secure_getenv("UVMSIM_REFUSED_CALLS");
+  if (text == nullptr) return false;
+  std::string_view names = text;
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(','), names.size());
+    if (names.substr(0, end) == name) return true;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return false;
+}
+
+}  // namespace
 
 void CallRecord::not_implemented() {
   if (!note_not_implemented()) return;
@@ -20,6 +40,7 @@ void CallRecord::fail_in(std::uint64_t nth, int error) {
 
 std::optional<int> CallRecord::due_failure() {
   std::uint64_t remaining = fail_in_.load(std::memory_order_acquire);
+  if (remaining == kAlways) return error_.load(std::memory_order_relaxed);
   while (remaining != 0) {
     if (fail_in_.compare_exchange_weak(remaining, remaining - 1, std::memory_order_acq_rel)) {
       if (remaining != 1) return std::nullopt;
@@ -41,6 +62,7 @@ CallRecord& CallTable::record(std::string_view name) {
   if (it == records_.end()) {
     std::string key(name);
     auto record = std::make_unique<CallRecord>(key);
+    if (is_refused(name)) record->fail_in(CallRecord::kAlways, kNotSupportedError);
     it = records_.emplace(std::move(key), std::move(record)).first;
   }
   return *it->second;

@@ -39,6 +39,8 @@ class UVMSIM_EXPORT CallRecord {
   void not_implemented();
   bool is_unimplemented() const { return unimplemented_.load(std::memory_order_relaxed); }
 
+  // `nth` counts from 1; kAlways: every call fails from now on. 0 cancels.
+  static constexpr std::uint64_t kAlways = ~std::uint64_t{0};
   void fail_in(std::uint64_t nth, int error);
   void reset_count() { calls_.store(0, std::memory_order_relaxed); }
 

@@ -130,6 +130,22 @@ void Captures::record(Stream& stream, NodeKind kind, NodeWork work) {
   stream.capture_tips = {node};
 }
 
+std::optional<Status> Captures::record_or_refuse(Stream& stream, NodeKind kind,
+                                                 const NodeWork& work) {
+  const Status status = admit_work(stream);
+  if (status != Status::kOk) return status;
+  if (stream.capture == nullptr) return std::nullopt;
+  if (!work) return refuse_work(stream);
+  record(stream, kind, work);
+  return Status::kOk;
+}
+
+std::optional<Status> Captures::refuse_blocking(Stream& stream) {
+  if (const auto outcome = record_or_refuse(stream, NodeKind::kEmpty, nullptr)) return outcome;
+  const Status status = admit_unsafe_call();
+  return status == Status::kOk ? std::nullopt : std::optional(status);
+}
+
 Status Captures::admit_unsafe_call() {
   const CaptureMode own_mode = ThreadContext::current().capture_mode;
   if (own_mode == CaptureMode::kRelaxed) return Status::kOk;

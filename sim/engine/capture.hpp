@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/engine/graph.hpp"
@@ -60,11 +61,12 @@ class Captures {
   // stream) or run.
   Status admit_work(Stream& stream);
 
-  // For work that no graph can hold: invalidates the stream's capture, and returns the error.
-  Status refuse_work(Stream& stream);
-
-  // Records work as a node. The stream must be capturing, and admit_work() must have returned kOk.
-  void record(Stream& stream, NodeKind kind, NodeWork work);
+  // Call this before work on a stream. Returns nothing if the work must run now. Otherwise returns
+  // the call's status: kOk if the work was recorded, or the broken rule of captures. A null `work`
+  // cannot be recorded.
+  std::optional<Status> record_or_refuse(Stream& stream, NodeKind kind, const NodeWork& work);
+  // record_or_refuse() for work that the caller waits for.
+  std::optional<Status> refuse_blocking(Stream& stream);
 
   // Call this before a call that a capture would not see, or that waits (allocation, query,
   // synchronisation). The modes of the calling thread and of the captures decide.
@@ -91,6 +93,10 @@ class Captures {
                              DependencyUpdate update);
 
  private:
+  // Of a stream that is capturing; admit_work() must have returned kOk. refuse_work() is for work
+  // that no graph can hold: it invalidates the capture, and returns the error.
+  static void record(Stream& stream, NodeKind kind, NodeWork work);
+  static Status refuse_work(Stream& stream);
   static void invalidate(Capture& capture) { capture.invalidated = true; }
   static void join(Stream& stream, const std::shared_ptr<Capture>& capture);
   std::shared_ptr<Graph> detach(const std::shared_ptr<Capture>& capture);

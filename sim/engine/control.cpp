@@ -70,31 +70,31 @@ UVMSIM_CONTROL int uvmsim_is_forked_child(void) {
 
 UVMSIM_CONTROL int uvmsim_capacity(int device, size_t* out_bytes) {
   if (!has_device(device) || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
-  *out_bytes = Machine::instance().memory_use(device).capacity_bytes;
+  *out_bytes = Machine::instance().memory().use(device).capacity_bytes;
   return UVMSIM_OK;
 }
 
 UVMSIM_CONTROL int uvmsim_set_capacity(int device, size_t bytes) {
   if (!has_device(device)) return UVMSIM_ERROR_INVALID;
-  return result_of(Machine::instance().set_capacity(device, bytes));
+  return result_of(Machine::instance().memory().set_capacity(device, bytes));
 }
 
 UVMSIM_CONTROL int uvmsim_peak_used(int device, size_t* out_bytes) {
   if (!has_device(device) || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
-  *out_bytes = Machine::instance().memory_use(device).peak_bytes;
+  *out_bytes = Machine::instance().memory().use(device).peak_bytes;
   return UVMSIM_OK;
 }
 
 UVMSIM_CONTROL int uvmsim_reset_peak_used(int device) {
   if (!has_device(device)) return UVMSIM_ERROR_INVALID;
-  Machine::instance().reset_peak_use(device);
+  Machine::instance().memory().reset_peak_use(device);
   return UVMSIM_OK;
 }
 
 UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes,
                                size_t* out_managed_bytes) {
   if (!has_device(device)) return UVMSIM_ERROR_INVALID;
-  const uvmsim::MemoryUse use = Machine::instance().memory_use(device);
+  const uvmsim::MemoryUse use = Machine::instance().memory().use(device);
   if (out_unevictable_bytes != nullptr) *out_unevictable_bytes = use.unevictable_bytes;
   if (out_managed_bytes != nullptr) *out_managed_bytes = use.managed_bytes;
   return UVMSIM_OK;
@@ -103,7 +103,7 @@ UVMSIM_CONTROL int uvmsim_used(int device, size_t* out_unevictable_bytes,
 static int kernel_of(int device, void* stream, const uvmsim_access* accesses, size_t count,
                      const uvmsim::KernelWork& work) {
   if (!has_device(device) || (accesses == nullptr && count != 0)) return UVMSIM_ERROR_INVALID;
-  return result_of(Machine::instance().kernel(device, stream, accesses, count, work));
+  return result_of(Machine::instance().work().kernel(device, stream, {accesses, count}, work));
 }
 
 static int launch_of(int device, void* stream, const uvmsim_access* accesses, size_t count,
@@ -116,7 +116,7 @@ static int launch_of(int device, void* stream, const uvmsim_access* accesses, si
   uvmsim::Kernel kernel{.accesses = {accesses, accesses + count},
                         .work = work,
                         .body = [owned, run] { return run(owned.get()) == 0; }};
-  return result_of(Machine::instance().launch_kernel(device, stream, std::move(kernel)));
+  return result_of(Machine::instance().work().launch_kernel(device, stream, std::move(kernel)));
 }
 
 static bool is_usable(const uvmsim_arithmetic* arithmetic) {
@@ -158,20 +158,21 @@ UVMSIM_CONTROL int uvmsim_launch_arithmetic(int device, void* stream, const uvms
 }
 
 UVMSIM_CONTROL void* uvmsim_device_view(const void* address) {
-  return is_absent() ? nullptr : Machine::instance().device_view(address);
+  return is_absent() ? nullptr : Machine::instance().memory().device_view(address);
 }
 
 UVMSIM_CONTROL int uvmsim_residency(const void* address, size_t size_bytes, int location,
                                     size_t* out_bytes) {
   if (is_absent() || out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
-  return result_of(Machine::instance().residency({address, size_bytes}, location, out_bytes));
+  return result_of(
+      Machine::instance().placements().residency({address, size_bytes}, location, out_bytes));
 }
 
 UVMSIM_CONTROL int uvmsim_advice(const void* address, int* out_preferred, uint64_t* out_accessed_by,
                                  int* out_read_mostly) {
   if (is_absent()) return UVMSIM_ERROR_INVALID;
   uvmsim::Policy policy;
-  const Status status = Machine::instance().policy_at(address, &policy);
+  const Status status = Machine::instance().placements().policy_at(address, &policy);
   if (status != Status::kOk) return result_of(status);
   if (out_preferred != nullptr) *out_preferred = policy.preferred;
   if (out_accessed_by != nullptr) *out_accessed_by = policy.accessed_by;
@@ -203,7 +204,7 @@ UVMSIM_CONTROL void uvmsim_each_unimplemented(void (*visit)(const char* name, ui
 UVMSIM_CONTROL int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used_bytes,
                                     size_t* out_peak_bytes) {
   if (is_absent()) return UVMSIM_ERROR_INVALID;
-  const uvmsim::HostUse use = Machine::instance().host_use();
+  const uvmsim::HostUse use = Machine::instance().memory().host_use();
   if (out_capacity_bytes != nullptr) *out_capacity_bytes = use.capacity_bytes;
   if (out_used_bytes != nullptr) *out_used_bytes = use.used_bytes;
   if (out_peak_bytes != nullptr) *out_peak_bytes = use.peak_bytes;
@@ -213,22 +214,23 @@ UVMSIM_CONTROL int uvmsim_host_used(size_t* out_capacity_bytes, size_t* out_used
 UVMSIM_CONTROL int uvmsim_host_taken(size_t* out_bytes) {
   if (out_bytes == nullptr) return UVMSIM_ERROR_INVALID;
   Machine* machine = Machine::existing();
-  *out_bytes = machine != nullptr ? machine->host_use().used_bytes : 0;
+  *out_bytes = machine != nullptr ? machine->memory().host_use().used_bytes : 0;
   return UVMSIM_OK;
 }
 
 UVMSIM_CONTROL uint64_t uvmsim_kernel_ns(uint64_t bytes, uint64_t operations, int type) {
   if (is_absent() || type < 0 || static_cast<std::size_t>(type) >= uvmsim::kOperationTypes)
     return 0;
-  return Machine::instance().kernel_ns(bytes, operations, static_cast<uvmsim::OperationType>(type));
+  return Machine::instance().work().kernel_ns(bytes, operations,
+                                              static_cast<uvmsim::OperationType>(type));
 }
 
 UVMSIM_CONTROL uint64_t uvmsim_now_ns(void) {
-  return is_absent() ? 0 : Machine::instance().now_ns();
+  return is_absent() ? 0 : Machine::instance().streams().now_ns();
 }
 
 UVMSIM_CONTROL void uvmsim_advance_ns(uint64_t nanoseconds) {
-  if (!is_absent()) Machine::instance().advance(nanoseconds);
+  if (!is_absent()) Machine::instance().streams().advance(nanoseconds);
 }
 
 UVMSIM_CONTROL int uvmsim_fail_call(const char* name, uint64_t nth, int error) {

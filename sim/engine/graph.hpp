@@ -18,7 +18,6 @@
 
 namespace uvmsim {
 
-class Machine;
 using StreamHandle = void*;
 using GraphHandle = void*;
 using GraphNodeHandle = void*;
@@ -39,7 +38,7 @@ enum class NodeKind {
 };
 
 // Runs a node's work at once, on a stream of the node's device.
-using NodeWork = std::function<Status(Machine& machine, int device, StreamHandle stream)>;
+using NodeWork = std::function<Status(int device, StreamHandle stream)>;
 
 struct GraphNode {
   NodeKind kind;

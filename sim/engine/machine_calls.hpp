@@ -11,6 +11,7 @@
 #include "sim/engine/capture.hpp"
 #include "sim/engine/cost_model.hpp"
 #include "sim/engine/graph.hpp"
+#include "sim/engine/location.hpp"
 
 namespace uvmsim {
 
@@ -18,7 +19,16 @@ namespace uvmsim {
 struct MemoryRange {
   const void* address;
   std::size_t size_bytes;
+
+  std::uintptr_t start() const { return reinterpret_cast<std::uintptr_t>(address); }
 };
+
+// A range of a batched call.
+struct RangeMove {
+  MemoryRange range;
+  int location = kHost;  // of a prefetch
+};
+enum class BatchKind { kPrefetch, kDiscard, kDiscardAndPrefetch };
 
 // The kind of memory at an end of a copy, as the caller states it. For kUnknown, the machine looks
 // it up.

@@ -27,6 +27,15 @@ struct MachineProfile {
   bool concurrent_managed_access = true;
   MachineRules rules;
   Costs costs;
+
+  bool shares_host_memory() const { return memory == Profile::kIntegrated; }
+  // Whether devices reach the program's ordinary memory, and whether over a coherent link.
+  bool reaches_ordinary_memory() const { return memory == Profile::kHmm || is_coherent(); }
+  bool is_coherent() const { return memory == Profile::kCoherent; }
+  // Whether copies from another device are faster than from the host, as over NVLink.
+  bool has_fast_peer_links() const {
+    return costs.between_devices_bytes_per_ns > costs.to_device_bytes_per_ns;
+  }
 };
 
 // Sets the rules that follow from the kind of memory.

@@ -1,15 +1,18 @@
 // The stream-ordered pools of all devices, with the default and the current pool of each device.
-// Guarded by the machine's mutex.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "sim/engine/export.hpp"
 #include "sim/engine/status.hpp"
 
 namespace uvmsim {
 
+class SharedState;
 using PoolHandle = void*;
 
 // A stream-ordered pool in its simplest form: it keeps no freed memory, so its reserved bytes are
@@ -22,25 +25,36 @@ struct Pool {
   std::uint64_t used_high_bytes = 0;
 };
 
-class Pools {
+// Guarded by the machine's mutex.
+struct PoolTable {
+  std::map<PoolHandle, Pool> pools;
+  std::vector<PoolHandle> defaults;  // by device
+  std::vector<PoolHandle> currents;  // by device
+  std::uintptr_t next = 1;
+
+  // Returns null if there is no such pool.
+  Pool* find(PoolHandle handle);
+};
+
+class UVMSIM_EXPORT Pools {
  public:
   // Creates the default pool of each device and makes it the current one.
-  explicit Pools(int devices);
+  explicit Pools(SharedState& shared);
 
-  // Returns nullptr if there is no such pool.
-  Pool* find(PoolHandle handle);
-  PoolHandle default_of(int device) const;
-  PoolHandle current_of(int device) const;
-  Status set_current(int device, PoolHandle handle);
-  PoolHandle create(int device, std::uint64_t most_bytes = 0);
-  // kInvalidValue for a default pool.
-  Status destroy(PoolHandle handle);
+  PoolHandle default_of(int device);
+  PoolHandle current_of(int device);
+  Status set_current(int device, PoolHandle pool);
+  // `most_bytes` limits the bytes in use at once; 0: no limit.
+  PoolHandle create(int device, std::uint64_t most_bytes);
+  // kInvalidValue for a default pool. Allocations from the pool stay valid.
+  Status destroy(PoolHandle pool);
+  std::optional<Pool> find(PoolHandle pool);
+  Status set_release_threshold(PoolHandle pool, std::uint64_t bytes);
+  Status reset_high(PoolHandle pool);
+  Status allocate(PoolHandle pool, std::size_t bytes, void** out);
 
  private:
-  std::map<PoolHandle, Pool> pools_;
-  std::vector<PoolHandle> defaults_;  // by device
-  std::vector<PoolHandle> currents_;  // by device
-  std::uintptr_t next_ = 1;
+  SharedState& shared_;
 };
 
 }  // namespace uvmsim

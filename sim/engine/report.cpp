@@ -101,7 +101,7 @@ void print(std::FILE* file) {
   std::fprintf(file, "{\n  \"pid\": %d,\n  \"program\": \"%s\",\n", getpid(),
                program_name().c_str());
   std::fprintf(file, "  \"devices\": %d,\n  \"virtual_ns\": %llu,\n  \"counters\": {\n",
-               machine.device_count(), static_cast<unsigned long long>(machine.now_ns()));
+               machine.device_count(), static_cast<unsigned long long>(machine.streams().now_ns()));
   for (const CounterField& field : kFields) {
     std::fprintf(file, "    \"%s\": %llu%s\n", field.name,
                  static_cast<unsigned long long>(counters.*field.value),

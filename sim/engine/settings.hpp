@@ -20,6 +20,8 @@ struct Settings {
   MachineProfile machine;
   bool cpu_touches = false;  // UVMSIM_CPU_TOUCHES, 0 or 1: tracks the touches by the host
 
+  bool has_device(int device) const { return device >= 0 && device < devices; }
+
   static Settings from_environment();
 };
 

@@ -127,16 +127,29 @@ std::uint64_t Timeline::earliest_start_ns(const Stream& stream) const {
   return start;
 }
 
-void Timeline::submit(Stream& stream, const Phases& phases) {
-  Lanes& lanes = lanes_[static_cast<std::size_t>(stream.device)];
-  std::uint64_t time_ns = earliest_start_ns(stream);
-  time_ns = take_lane(&lanes.service_ns, time_ns, phases.service_ns) + phases.driver_ns;
-  time_ns = take_lane(&lanes.to_host_ns, time_ns, phases.to_host_ns);
+std::uint64_t Timeline::run(int device, const Phases& phases, std::uint64_t start_ns) {
+  Lanes& lanes = lanes_[static_cast<std::size_t>(device)];
+  std::uint64_t time_ns = take_lane(&lanes.service_ns, start_ns, phases.service_ns);
+  time_ns = take_lane(&lanes.to_host_ns, time_ns + phases.driver_ns, phases.to_host_ns);
   time_ns = take_lane(&lanes.to_device_ns, time_ns, phases.to_device_ns);
-  const int getter = phases.between_devices_to < 0 ? stream.device : phases.between_devices_to;
+  const int getter = phases.between_devices_to < 0 ? device : phases.between_devices_to;
   time_ns = take_lane(&lanes_[static_cast<std::size_t>(getter)].from_devices_ns, time_ns,
                       phases.between_devices_ns);
-  stream.busy_until_ns = time_ns + phases.kernel_ns;
+  return time_ns + phases.kernel_ns;
+}
+
+void Timeline::submit(Stream& stream, const Phases& phases) {
+  stream.busy_until_ns = run(stream.device, phases, earliest_start_ns(stream));
+}
+
+void Timeline::submit_batch(Stream& stream, std::span<const Phases> parts) {
+  std::array<std::uint64_t, kPartsAtOnce> ends_ns{};
+  ends_ns.fill(earliest_start_ns(stream));
+  for (const Phases& part : parts) {
+    std::uint64_t& earliest_ns = *std::ranges::min_element(ends_ns);
+    earliest_ns = run(stream.device, part, earliest_ns);
+  }
+  stream.busy_until_ns = std::ranges::max(ends_ns);
 }
 
 void Timeline::run_on_host(int device, const Phases& phases) {

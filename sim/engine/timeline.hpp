@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -75,6 +76,11 @@ class UVMSIM_EXPORT Timeline {
   }
   // Puts work on the stream that occupies lanes of the device, phase by phase.
   void submit(Stream& stream, const Phases& phases);
+  // Puts the parts of a batched call on the stream: so many parts at once run as if each were on a
+  // stream of its own, and the work ends with the last one. Drivers do not document the number;
+  // assumed.
+  static constexpr std::size_t kPartsAtOnce = 4;
+  void submit_batch(Stream& stream, std::span<const Phases> parts);
 
   // Runs work of the calling thread. The thread waits for the lanes and until the work ends.
   void run_on_host(int device, const Phases& phases);
@@ -107,6 +113,9 @@ class UVMSIM_EXPORT Timeline {
     std::uint64_t to_device_ns = 0;
     std::uint64_t from_devices_ns = 0;
   };
+
+  // Returns the end of work that begins at `start_ns`.
+  std::uint64_t run(int device, const Phases& phases, std::uint64_t start_ns);
 
   template <class Visit>
   void each_stream(int device, Visit visit) const;

@@ -91,6 +91,13 @@ const VirtualMemory::Mapping* VirtualMemory::find_mapping(std::uintptr_t address
   return mapping == mappings_.end() ? nullptr : &mapping->second;
 }
 
+std::optional<VirtualMemory::Run> VirtualMemory::mapped_at(std::uintptr_t address) const {
+  const auto mapping = holder_of(mappings_, address, size_of_mapping);
+  if (mapping == mappings_.end()) return std::nullopt;
+  const auto& [begin, found] = *mapping;
+  return Run{begin, found.size_bytes, pieces_.at(found.piece).device, found.devices};
+}
+
 std::vector<VirtualMemory::Run> VirtualMemory::runs() const {
   std::vector<Run> runs;
   for (const auto& [address, mapping] : mappings_) {

@@ -59,6 +59,8 @@ class VirtualMemory {
   std::vector<std::uintptr_t> mappings_of(std::uintptr_t address, std::size_t bytes) const;
   Mapping& mapping(std::uintptr_t address) { return mappings_.at(address); }
   PieceHandle unmap(std::uintptr_t address);
+  // The mapping that contains the address, as a run of its own.
+  std::optional<Run> mapped_at(std::uintptr_t address) const;
   // The mapping that contains the address, or nullptr.
   const Mapping* find_mapping(std::uintptr_t address) const;
 

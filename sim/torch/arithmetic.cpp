@@ -41,13 +41,19 @@ bool is_tensor(Arguments arguments, std::size_t i, std::int64_t least_dimensions
          arguments[i].toTensor().dim() >= least_dimensions;
 }
 
+// Only the stored elements of a sparse tensor count.
+std::uint64_t elements_of(const at::Tensor& tensor) {
+  return static_cast<std::uint64_t>(tensor.is_sparse() ? sparse_parts(tensor).values().numel()
+                                                       : tensor.numel());
+}
+
 // For each element of `left` and each column of `right`: one multiplication and one addition.
 Arithmetic matrix_product(Arguments arguments, std::size_t left, std::size_t right) {
   if (!is_tensor(arguments, left, 1) || !is_tensor(arguments, right, 1)) return {};
   const at::Tensor& a = arguments[left].toTensor();
   const at::Tensor& b = arguments[right].toTensor();
   const std::int64_t columns = b.dim() == 1 ? 1 : b.size(-1);
-  return {2 * static_cast<std::uint64_t>(a.numel()) * static_cast<std::uint64_t>(columns),
+  return {2 * elements_of(a) * static_cast<std::uint64_t>(columns),
           with_tensor_cores(product_type(a), at::globalContext().allowTF32CuBLAS())};
 }
 
@@ -121,7 +127,7 @@ Arithmetic by_element(Arguments arguments) {
     bool is_double = false;
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
       if (!tensor.defined()) return;
-      elements += static_cast<std::uint64_t>(tensor.numel());
+      elements += elements_of(tensor);
       is_double = is_double || product_type(tensor) == UVMSIM_FLOAT64;
     });
     result.operations = std::max(result.operations, elements);

@@ -20,7 +20,7 @@ void CapturedOperator::run() const {
   }
   torch::jit::Stack stack = arguments_;
   if (random_) stack[random_->generator] = cpu_generator(random_->state);
-  run_cpu_kernel(op_, &stack);
+  run_cpu_kernel(op_, c10::DispatchKey::CPU, &stack);
   std::size_t index = 0;
   for (const c10::IValue& value : stack)
     for_each_tensor(value, [&](const at::Tensor& tensor) { keep(index++, tensor); });

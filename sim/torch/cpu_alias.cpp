@@ -57,6 +57,21 @@ at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKey key, const 
   return tensor;
 }
 
+void set_sparse_parts(at::SparseTensorImpl& to, const at::SparseTensorImpl& like,
+                      const at::Tensor& indices, const at::Tensor& values) {
+  to.raw_resize_(like.sparse_dim(), like.dense_dim(), like.sizes());
+  to.set_indices_and_values_unsafe(indices, values);
+  to.set_coalesced(like.coalesced());
+}
+
+at::Tensor sparse_over(const at::Tensor& indices, const at::Tensor& values, c10::DispatchKey key,
+                       const at::Tensor& like) {
+  at::Tensor tensor =
+      at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), like.dtype());
+  set_sparse_parts(sparse_parts(tensor), sparse_parts(like), indices, values);
+  return tensor;
+}
+
 }  // namespace
 
 c10::Storage CpuAliases::alias_storage(const c10::Storage& original) {
@@ -87,6 +102,7 @@ at::Tensor CpuAliases::alias(const at::Tensor& tensor) {
   for (const AliasedTensor& known : tensors_) {
     if (known.original.is_same(tensor)) return known.alias;
   }
+  if (tensor.is_sparse()) return sparse_alias(tensor);
   at::Tensor alias = tensor_over(alias_storage(tensor.storage()), c10::DispatchKey::CPU, tensor);
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -94,6 +110,23 @@ at::Tensor CpuAliases::alias(const at::Tensor& tensor) {
   tensors_.push_back({tensor, alias});
   fill(tensor, alias);
   return alias;
+}
+
+void CpuAliases::refuse_sparse_in_captures() const {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !launch_.is_capturing(),
+      "CUDA graphs of sparse tensors are not available on the simulated device");
+}
+
+at::Tensor CpuAliases::sparse_alias(const at::Tensor& tensor) {
+  refuse_sparse_in_captures();
+  const at::SparseTensorImpl& parts = sparse_parts(tensor);
+  const at::Tensor indices = alias(parts.indices());
+  const at::Tensor values = alias(parts.values());
+  const CpuKernelScope scope;
+  at::Tensor result = sparse_over(indices, values, c10::DispatchKey::SparseCPU, tensor);
+  tensors_.push_back({tensor, result});
+  return result;
 }
 
 void CpuAliases::fill(const at::Tensor& original, at::Tensor& alias) const {
@@ -129,6 +162,10 @@ void CpuAliases::write_back_resized() {
   }
   for (const AliasedTensor& tensor : tensors_) {
     const at::Tensor& alias = tensor.alias;
+    if (alias.is_sparse()) {
+      write_back_sparse(tensor);
+      continue;
+    }
     carry_lazy_bits(alias, tensor.original);
     if (alias.sizes() == tensor.original.sizes() && alias.strides() == tensor.original.strides())
       continue;
@@ -137,14 +174,34 @@ void CpuAliases::write_back_resized() {
   }
 }
 
+// Kernels replace the indices and values of a sparse tensor that they write.
+void CpuAliases::write_back_sparse(const AliasedTensor& tensor) {
+  const at::SparseTensorImpl& written = sparse_parts(tensor.alias);
+  at::SparseTensorImpl& original = sparse_parts(tensor.original);
+  const at::Tensor indices = to_device(written.indices());
+  const at::Tensor values = to_device(written.values());
+  if (indices.is_same(original.indices()) && values.is_same(original.values()) &&
+      written.coalesced() == original.coalesced() && written.sizes() == original.sizes())
+    return;
+  set_sparse_parts(original, written, indices, values);
+}
+
+at::Tensor CpuAliases::sparse_to_device(const at::Tensor& result) {
+  refuse_sparse_in_captures();
+  made_sparse_ = true;
+  const at::SparseTensorImpl& parts = sparse_parts(result);
+  return sparse_over(to_device(parts.indices()), to_device(parts.values()),
+                     c10::DispatchKey::SparseCUDA, result);
+}
+
 at::Tensor CpuAliases::to_device(const at::Tensor& result) {
   if (!result.defined() || !result.is_cpu()) return result;
   for (const AliasedTensor& known : tensors_) {
     if (known.alias.is_same(result)) return known.original;
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_quantized(),
-                              unavailable_kind_of(result),
-                              " tensors are not available on the simulated device");
+  const char* unavailable = unavailable_kind_of(result);
+  TORCH_CHECK_NOT_IMPLEMENTED(!unavailable, unavailable, kUnavailable);
+  if (result.is_sparse()) return sparse_to_device(result);
   for (const AliasedStorage& known : storages_) {
     if (known.alias.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
       return tensor_over(known.original, c10::DispatchKey::CUDA, result);

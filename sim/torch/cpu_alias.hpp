@@ -1,6 +1,7 @@
 // CUDA tensors retagged as CPU tensors over the same bytes, for the duration of one operator.
 // Afterwards the results of the CPU kernel become CUDA tensors. Tensors that share a storage get
 // aliases that share one, so that the CPU kernels' overlap checks see what CUDA's checks would.
+// Sparse tensors (COO) get a sparse alias over the aliases of their indices and values.
 // Lives on the stack of one call.
 #pragma once
 
@@ -27,9 +28,9 @@ class CpuAliases {
 
   explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
 
-  // Returns the CPU tensor over the bytes of `tensor`, a strided CUDA tensor; always the same one
-  // for the same tensor. Copy-on-write storages of written tensors must be materialised before,
-  // because materialising moves their bytes.
+  // Returns the CPU tensor over the bytes of `tensor`, a strided or sparse CUDA tensor; always the
+  // same one for the same tensor. Copy-on-write storages of written tensors must be materialised
+  // before, because materialising moves their bytes.
   at::Tensor alias(const at::Tensor& tensor);
 
   // Call this after the operator: gives originals the sizes, strides and memory of their resized
@@ -40,6 +41,9 @@ class CpuAliases {
   // original's bytes a view of the original's storage. Otherwise returns a new tensor, and
   // copy_results() copies the bytes.
   at::Tensor to_device(const at::Tensor& result);
+
+  // Whether to_device() created a sparse tensor, so that the host knows how many values it has.
+  bool made_sparse() const { return made_sparse_; }
 
   // Whether to_device() created `tensor`; valid until copy_results().
   bool is_new(const at::Tensor& tensor) const;
@@ -68,12 +72,17 @@ class CpuAliases {
   bool is_try_out() const { return use_ != Use::kThisCall && use_ != Use::kGraph; }
   void fill(const at::Tensor& original, at::Tensor& alias) const;
   void adopt_resized_storage(AliasedStorage& storage);
+  at::Tensor sparse_alias(const at::Tensor& tensor);
+  at::Tensor sparse_to_device(const at::Tensor& result);
+  void write_back_sparse(const AliasedTensor& tensor);
+  void refuse_sparse_in_captures() const;
 
   Launch& launch_;
   Use use_;
   std::vector<AliasedStorage> storages_;
   std::vector<AliasedTensor> tensors_;
   std::vector<PendingCopy> pending_;
+  bool made_sparse_ = false;
 };
 
 }  // namespace uvm::sim_kernels

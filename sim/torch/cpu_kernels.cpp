@@ -53,10 +53,8 @@ c10::IValue rounded_result(const c10::IValue& result, const std::vector<Rounded>
 
 }  // namespace
 
-void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const auto dispatch = [&] {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  };
+void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKey key, torch::jit::Stack* stack) {
+  const auto dispatch = [&] { op.redispatchBoxed(c10::DispatchKeySet(key), stack); };
   // Tensors of several types are refused as they are.
   if (!is_slow_in_half(op.operator_name().name) || !are_halves(*stack)) {
     dispatch();

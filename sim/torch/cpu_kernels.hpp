@@ -8,7 +8,8 @@
 
 namespace uvm::sim_kernels {
 
-// The stack holds CPU tensors. Throws the exceptions of the kernel.
-void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Runs the kernel of `key`, CPU or SparseCPU. The stack holds CPU tensors. Throws the exceptions of
+// the kernel.
+void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKey key, torch::jit::Stack* stack);
 
 }  // namespace uvm::sim_kernels

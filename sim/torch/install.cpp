@@ -1,5 +1,5 @@
-// Puts the kernels on the dispatch keys CUDA and NestedTensorCUDA, once per process and for its
-// lifetime. Calls nothing of torch's CUDA runtime, which the caller may be initialising.
+// Puts the kernels on the dispatch keys CUDA, SparseCUDA and NestedTensorCUDA, once per process and
+// for its lifetime. Calls nothing of torch's CUDA runtime, which the caller may be initialising.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/PyInterpreterHooks.h>
 #include <c10/util/Exception.h>
@@ -50,9 +50,8 @@ struct UnredirectedKind {
   c10::DispatchKey key;
   const char* name;
 };
-constexpr std::array<UnredirectedKind, 3> kUnredirectedKinds = {{
-    {c10::DispatchKey::SparseCUDA, "sparse"},
-    {c10::DispatchKey::SparseCsrCUDA, "sparse"},
+constexpr std::array<UnredirectedKind, 2> kUnredirectedKinds = {{
+    {c10::DispatchKey::SparseCsrCUDA, "compressed sparse"},
     {c10::DispatchKey::QuantizedCUDA, "quantized"},
 }};
 
@@ -88,18 +87,19 @@ void install() {
           std::make_unique<UnredirectedOperator>(op->getComputedKernelForDispatchKey(kind.key),
                                                  kind.name));
     }
-    if (special.contains(c10::toString(name))) continue;
-    constexpr auto kCuda = c10::DispatchKey::CUDA;
-    switch (route_of(*op)) {
-      case Route::kRedirect:
-        add(name, kCuda, std::make_unique<RedirectedOperator>(plan_of(*op)));
-        break;
-      case Route::kUnavailable:
-        add(name, kCuda, std::make_unique<UnavailableOperator>());
-        break;
-      case Route::kNative:
-      case Route::kNone:
-        break;
+    for (const auto key : {c10::DispatchKey::CUDA, c10::DispatchKey::SparseCUDA}) {
+      if (key == c10::DispatchKey::CUDA && special.contains(c10::toString(name))) continue;
+      switch (route_of(*op, key)) {
+        case Route::kRedirect:
+          add(name, key, std::make_unique<RedirectedOperator>(plan_of(*op, key)));
+          break;
+        case Route::kUnavailable:
+          add(name, key, std::make_unique<UnavailableOperator>());
+          break;
+        case Route::kNative:
+        case Route::kNone:
+          break;
+      }
     }
   }
 }

@@ -31,6 +31,28 @@ constexpr std::array<std::string_view, 15> kNativeOperators = {
     "aten::_use_miopen_ctc_loss.Tensor",
 };
 
+// The same for sparse tensors, and operators that PyTorch composes of operators on indices and
+// values. A copy may be from or to the host.
+constexpr std::array<std::string_view, 17> kNativeSparseOperators = {
+    "aten::empty.memory_format",
+    "aten::empty_like",
+    "aten::_sparse_coo_tensor_with_dims",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::sparse_resize_",
+    "aten::sparse_resize_and_clear_",
+    "aten::resize_as_sparse_",
+    "aten::_coalesced_",
+    "aten::is_coalesced",
+    "aten::_nnz",
+    "aten::_dimI",
+    "aten::_dimV",
+    "aten::sparse_dim",
+    "aten::dense_dim",
+    "aten::clone",
+    "aten::copy_",
+    "aten::copy_sparse_to_sparse_",
+};
+
 // Composites without a CUDA kernel in PyTorch: a kernel for them belongs to another plugin and
 // stays.
 constexpr std::array<std::string_view, 5> kPluginOperators = {
@@ -117,21 +139,28 @@ bool host_waits_for(const c10::OperatorHandle& op, std::string_view local_name) 
   });
 }
 
-}  // namespace
-
-Route route_of(const c10::OperatorHandle& op) {
-  const std::string name = c10::toString(op.operator_name());
-  if (!name.starts_with("aten::")) return Route::kNone;
-  const bool forced = contains(kForcedOperators, name);
-  if (!forced && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return Route::kNone;
-  if (contains(kNativeOperators, name) || contains(kPluginOperators, name) ||
-      returns_view(op.schema()))
-    return Route::kNative;
-  return op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ? Route::kRedirect
-                                                                   : Route::kUnavailable;
+bool is_native(const std::string& name, c10::DispatchKey key) {
+  if (key == c10::DispatchKey::SparseCUDA) return contains(kNativeSparseOperators, name);
+  return contains(kNativeOperators, name) || contains(kPluginOperators, name);
 }
 
-OperatorPlan plan_of(const c10::OperatorHandle& op) {
+c10::DispatchKey cpu_key_of(c10::DispatchKey key) {
+  return key == c10::DispatchKey::SparseCUDA ? c10::DispatchKey::SparseCPU : c10::DispatchKey::CPU;
+}
+
+}  // namespace
+
+Route route_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
+  const std::string name = c10::toString(op.operator_name());
+  if (!name.starts_with("aten::")) return Route::kNone;
+  const bool forced = key == c10::DispatchKey::CUDA && contains(kForcedOperators, name);
+  if (!forced && !op.hasKernelForDispatchKey(key)) return Route::kNone;
+  if (is_native(name, key) || returns_view(op.schema())) return Route::kNative;
+  return op.hasComputedKernelForDispatchKey(cpu_key_of(key)) ? Route::kRedirect
+                                                             : Route::kUnavailable;
+}
+
+OperatorPlan plan_of(const c10::OperatorHandle& op, c10::DispatchKey key) {
   constexpr std::string_view kNamespace = "aten::";
   const c10::OperatorName& operator_name = op.operator_name();
   const std::string base_name = operator_name.name.substr(kNamespace.size());
@@ -148,6 +177,7 @@ OperatorPlan plan_of(const c10::OperatorHandle& op) {
   }
   plan.device_check = device_check_of(op, local_name);
   plan.host_waits = host_waits_for(op, local_name);
+  plan.cpu_key = cpu_key_of(key);
   return plan;
 }
 

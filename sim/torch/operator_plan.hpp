@@ -33,9 +33,11 @@ struct OperatorPlan {
   DeviceCheck device_check = DeviceCheck::kStrict;
   std::optional<std::size_t> masks;  // position of indices; the host waits if they are masks
   bool host_waits = false;           // the host knows the result's value or shape on return
+  c10::DispatchKey cpu_key = c10::DispatchKey::CPU;  // of the kernel that runs
 };
 
-Route route_of(const c10::OperatorHandle& op);
-OperatorPlan plan_of(const c10::OperatorHandle& op);
+// `key` is the kernel that is replaced: CUDA or SparseCUDA.
+Route route_of(const c10::OperatorHandle& op, c10::DispatchKey key);
+OperatorPlan plan_of(const c10::OperatorHandle& op, c10::DispatchKey key = c10::DispatchKey::CUDA);
 
 }  // namespace uvm::sim_kernels

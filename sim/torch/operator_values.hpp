@@ -1,6 +1,7 @@
 // Tensors within an operator's arguments and results.
 #pragma once
 
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -9,11 +10,32 @@
 
 namespace uvm::sim_kernels {
 
-// Returns the kind, for messages, of a tensor that is not strided or has no storage.
+// The rest of the message that begins with a kind.
+inline constexpr const char* kUnavailable =
+    " tensors are not available on the simulated device, which accepts strided and COO tensors";
+
+// Returns the kind, for messages, of a tensor that no operator accepts here, or null.
 inline const char* unavailable_kind_of(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "nested";
   if (tensor.is_quantized()) return "quantized";
-  return tensor.layout() == c10::kStrided ? "opaque" : "sparse";
+  if (tensor.is_sparse()) return nullptr;
+  if (tensor.layout() != c10::kStrided) return "compressed sparse";
+  return tensor.has_storage() ? nullptr : "opaque";
+}
+
+inline at::SparseTensorImpl& sparse_parts(const at::Tensor& tensor) {
+  return *static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+// Calls `visit` for each strided tensor that holds bytes of `tensor`.
+template <typename Visitor>
+void for_each_part(const at::Tensor& tensor, const Visitor& visit) {
+  if (!tensor.is_sparse()) {
+    visit(tensor);
+    return;
+  }
+  visit(sparse_parts(tensor).indices());
+  visit(sparse_parts(tensor).values());
 }
 
 // Calls `visit` for each defined tensor of an argument or a result.

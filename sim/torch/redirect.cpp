@@ -79,7 +79,7 @@ class RedirectedCall {
       compute(&cpu_stack);
     }
     return_results(cpu_stack);
-    if (host_waits) launch_.synchronize();
+    if (host_waits || aliases_->made_sparse()) launch_.synchronize();
   }
 
  private:
@@ -102,10 +102,8 @@ class RedirectedCall {
 
   void check_devices(std::size_t i) const {
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
-      TORCH_CHECK_NOT_IMPLEMENTED(
-          !tensor.is_cuda() || (tensor.layout() == c10::kStrided && tensor.has_storage()),
-          plan_.name, ": ", unavailable_kind_of(tensor),
-          " tensors are not available on the simulated device");
+      const char* unavailable = tensor.is_cuda() ? unavailable_kind_of(tensor) : nullptr;
+      TORCH_CHECK_NOT_IMPLEMENTED(!unavailable, plan_.name, ": ", unavailable, kUnavailable);
       if (plan_.device_check == DeviceCheck::kNone || tensor.device() == launch_.device()) return;
       if (tensor.dim() == 0 && !is_written(i)) return;
       TORCH_CHECK(plan_.device_check != DeviceCheck::kPointwise,
@@ -121,13 +119,18 @@ class RedirectedCall {
     if (!is_written(i)) return;
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
       writes_arguments_ = true;
-      if (tensor.is_cuda() && tensor.storage().nbytes()) tensor.storage().mutable_data();
+      if (!tensor.is_cuda()) return;
+      for_each_part(tensor, [](const at::Tensor& part) {
+        if (part.storage().nbytes()) part.storage().mutable_data();
+      });
     });
   }
 
   void touch(std::size_t i) {
     for_each_tensor(arguments_[i], [&](const at::Tensor& tensor) {
-      if (tensor.is_cuda()) launch_.touch(tensor, plan_.accesses[i]);
+      if (!tensor.is_cuda()) return;
+      for_each_part(tensor,
+                    [&](const at::Tensor& part) { launch_.touch(part, plan_.accesses[i]); });
     });
   }
 
@@ -172,7 +175,7 @@ class RedirectedCall {
 
   void compute(torch::jit::Stack* cpu_stack) const {
     const CpuKernelScope scope;
-    run_cpu_kernel(op_, cpu_stack);
+    run_cpu_kernel(op_, plan_.cpu_key, cpu_stack);
   }
 
   void return_results(const torch::jit::Stack& cpu_results) {
@@ -264,7 +267,8 @@ void RedirectedOperator::operator()(const c10::OperatorHandle& op, c10::Dispatch
 void UnavailableOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                                      torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(),
-                              " has no CPU kernel and is not available on the simulated device");
+                              " has no CPU kernel and is not available on the simulated device, "
+                              "which runs PyTorch's CPU kernels; use operators that have one");
 }
 
 void UnredirectedOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -273,8 +277,7 @@ void UnredirectedOperator::operator()(const c10::OperatorHandle& op, c10::Dispat
     kernel_.callBoxed(op, keys, stack);
   } catch (const c10::Error& error) {
     if (error.msg().find("CUDA error") == std::string::npos) throw;
-    TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": ", kind_,
-                                " tensors are not available on the simulated device (",
+    TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": ", kind_, kUnavailable, " (",
                                 error.msg().substr(0, error.msg().find('\n')), ")");
   }
 }

@@ -163,6 +163,45 @@ TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tens
   return gradients;
 }
 
+// ---- types that only CUDA's kernels have: computed in a larger type
+
+template <class... Arguments>
+at::Tensor transform(const DirectCall& on_cpu, at::ScalarType half_result, const at::Tensor& self,
+                     Arguments... arguments) {
+  const at::ScalarType type = self.scalar_type();
+  if (type != at::kHalf && type != at::kComplexHalf)
+    return on_cpu.call<at::Tensor>(self, arguments...);
+  const at::Tensor in_float = self.to(type == at::kHalf ? at::kFloat : at::kComplexFloat);
+  return on_cpu.call<at::Tensor>(in_float, arguments...).to(half_result);
+}
+
+at::Tensor fft_r2c(const at::Tensor& self, at::IntArrayRef dims, std::int64_t normalization,
+                   bool one_sided) {
+  static const DirectCall on_cpu("aten::_fft_r2c");
+  return transform(on_cpu, at::kComplexHalf, self, dims, normalization, one_sided);
+}
+
+at::Tensor fft_c2r(const at::Tensor& self, at::IntArrayRef dims, std::int64_t normalization,
+                   std::int64_t last_size) {
+  static const DirectCall on_cpu("aten::_fft_c2r");
+  return transform(on_cpu, at::kHalf, self, dims, normalization, last_size);
+}
+
+at::Tensor fft_c2c(const at::Tensor& self, at::IntArrayRef dims, std::int64_t normalization,
+                   bool forward) {
+  static const DirectCall on_cpu("aten::_fft_c2c");
+  return transform(on_cpu, at::kComplexHalf, self, dims, normalization, forward);
+}
+
+at::Tensor histc(const at::Tensor& self, std::int64_t bins, const at::Scalar& least,
+                 const at::Scalar& most) {
+  static const DirectCall on_cpu("aten::histc");
+  const bool is_integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/false);
+  const at::Tensor counted =
+      on_cpu.call<at::Tensor>(is_integral ? self.to(at::kDouble) : self, bins, least, most);
+  return counted.to(self.scalar_type());
+}
+
 // ---- matrix products with an output type of their own
 
 // As cuBLAS: the type of the operands, or float for products of 16 bits.
@@ -269,6 +308,18 @@ std::vector<SpecialCase> special_cases() {
   add("_thnn_fused_gru_cell", TORCH_FN(fused_gru_cell));
   add("_thnn_fused_gru_cell_backward", TORCH_FN(fused_gru_cell_backward));
   add("_fused_rms_norm_backward", TORCH_FN(fused_rms_norm_backward));
+  add("batch_norm_stats", TORCH_FN(batch_norm_stats));
+  add("batch_norm_update_stats", TORCH_FN(batch_norm_update_stats));
+  add("batch_norm_gather_stats", TORCH_FN(batch_norm_gather_stats));
+  add("batch_norm_gather_stats_with_counts", TORCH_FN(batch_norm_gather_stats_with_counts));
+  add("batch_norm_elemt", TORCH_FN(batch_norm_elemt));
+  add("batch_norm_elemt.out", TORCH_FN(batch_norm_elemt_out));
+  add("batch_norm_backward_reduce", TORCH_FN(batch_norm_backward_reduce));
+  add("batch_norm_backward_elemt", TORCH_FN(batch_norm_backward_elemt));
+  add("_fft_r2c", TORCH_FN(fft_r2c));
+  add("_fft_c2r", TORCH_FN(fft_c2r));
+  add("_fft_c2c", TORCH_FN(fft_c2c));
+  add("histc", TORCH_FN(histc));
   add("mm.dtype", TORCH_FN(mm_dtype));
   add("mm.dtype_out", TORCH_FN(mm_dtype_out));
   add("bmm.dtype", TORCH_FN(bmm_dtype));
@@ -279,6 +330,8 @@ std::vector<SpecialCase> special_cases() {
   add("baddbmm.dtype_out", TORCH_FN(baddbmm_dtype_out));
   add("_fused_sdp_choice", TORCH_FN(math_attention));
   add("_nested_from_padded", TORCH_FN(nested_from_padded));
+  for (SpecialCase& special_case : flash_attention_special_cases())
+    cases.push_back(std::move(special_case));
   return cases;
 }
 

@@ -31,6 +31,9 @@ std::int64_t math_attention(const at::Tensor& query, const at::Tensor& key, cons
                             const std::optional<at::Tensor>& mask, double dropout, bool causal,
                             std::optional<double> scale, bool grouped);
 
+// flash_attention.cpp
+std::vector<SpecialCase> flash_attention_special_cases();
+
 // copy.cpp
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);
 void foreach_copy_(at::TensorList self, at::TensorList source, bool non_blocking);
@@ -52,5 +55,38 @@ TensorPair fused_gru_cell(const at::Tensor& input_gates, const at::Tensor& hidde
                           const std::optional<at::Tensor>& hidden_bias);
 TensorQuintuple fused_gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& workspace,
                                         bool has_bias);
+
+// batch_norm_parts.cpp
+TensorPair batch_norm_stats(const at::Tensor& input, double epsilon);
+TensorPair batch_norm_update_stats(const at::Tensor& input,
+                                   const std::optional<at::Tensor>& running_mean,
+                                   const std::optional<at::Tensor>& running_variance,
+                                   double momentum);
+TensorPair batch_norm_gather_stats(const at::Tensor& input, const at::Tensor& means,
+                                   const at::Tensor& inverse_deviations,
+                                   const std::optional<at::Tensor>& running_mean,
+                                   const std::optional<at::Tensor>& running_variance,
+                                   double momentum, double epsilon, std::int64_t count);
+TensorPair batch_norm_gather_stats_with_counts(const at::Tensor& input, const at::Tensor& means,
+                                               const at::Tensor& inverse_deviations,
+                                               const std::optional<at::Tensor>& running_mean,
+                                               const std::optional<at::Tensor>& running_variance,
+                                               double momentum, double epsilon,
+                                               const at::Tensor& counts);
+at::Tensor batch_norm_elemt(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias, const at::Tensor& mean,
+                            const at::Tensor& inverse_deviation, double epsilon);
+at::Tensor& batch_norm_elemt_out(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                                 const std::optional<at::Tensor>& bias, const at::Tensor& mean,
+                                 const at::Tensor& inverse_deviation, double epsilon,
+                                 at::Tensor& out);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
+    const at::Tensor& inverse_deviation, const std::optional<at::Tensor>& weight, bool for_input,
+    bool for_weight, bool for_bias);
+at::Tensor batch_norm_backward_elemt(const at::Tensor& gradient, const at::Tensor& input,
+                                     const at::Tensor& mean, const at::Tensor& inverse_deviation,
+                                     const std::optional<at::Tensor>& weight, const at::Tensor& sum,
+                                     const at::Tensor& product, const at::Tensor& counts);
 
 }  // namespace uvm::sim_kernels

@@ -97,16 +97,19 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       return 1;
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-      return Machine::instance().has_concurrent_access() ? 1 : 0;
+      return Machine::instance().profile().concurrent_managed_access ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
-      return Machine::instance().shares_host_memory() ? 1 : 0;
+      return Machine::instance().profile().shares_host_memory() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
-      return Machine::instance().shares_host_memory() || Machine::instance().is_coherent() ? 1 : 0;
+      return Machine::instance().profile().shares_host_memory() ||
+                     Machine::instance().profile().is_coherent()
+                 ? 1
+                 : 0;
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
-      return Machine::instance().reaches_ordinary_memory() ? 1 : 0;
+      return Machine::instance().profile().reaches_ordinary_memory() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
-      return Machine::instance().is_coherent() ? 1 : 0;
+      return Machine::instance().profile().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
     // So that programs do not add the memory of devices to MemAvailable, which includes it here.

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "sim/api/kernel_launch.hpp"
+
 namespace uvmsim::cuda {
 namespace {
+
+using api::kNoImageText;
 
 struct ErrorEntry {
   int number;

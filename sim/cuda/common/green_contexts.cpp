@@ -124,8 +124,8 @@ Status create_green_stream(void* handle, unsigned flags, int priority, void** ou
   if (out == nullptr || flags != CU_STREAM_NON_BLOCKING) return Status::kInvalidValue;
   ThreadContext& thread = ThreadContext::current();
   if (!thread.push_context(number)) return Status::kOutOfMemory;
-  *out = Machine::instance().create_stream(number % kMostDevices, flags, false,
-                                           std::clamp(priority, -5, 0));
+  *out = Machine::instance().streams().create_stream(number % kMostDevices, flags, false,
+                                                     std::clamp(priority, -5, 0));
   int popped = kNoContext;
   thread.pop_context(&popped);
   return Status::kOk;

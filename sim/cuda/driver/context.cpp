@@ -177,7 +177,7 @@ CU_API cuCtxSynchronize_v2(CUcontext context) {
   CU_ENTER;
   const int device = context == nullptr ? ThreadContext::current().context() : device_of(context);
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  return finish(machine().wait_for_device(device));
+  return finish(machine().streams().wait_for_device(device));
 }
 
 CU_API cuCtxGetFlags(unsigned* flags) {
@@ -204,7 +204,7 @@ CU_API cuCtxGetApiVersion(CUcontext context, unsigned* version) {
 
 CU_API cuCtxSynchronize() {
   CU_ENTER_CONTEXT;
-  return finish(machine().wait_for_device(device));
+  return finish(machine().streams().wait_for_device(device));
 }
 
 CU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -231,11 +231,11 @@ CU_API cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   CU_ENTER_CONTEXT;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (device_of(peer) < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  return finish(machine().enable_peer_access(device, device_of(peer)));
+  return finish(machine().memory().enable_peer_access(device, device_of(peer)));
 }
 
 CU_API cuCtxDisablePeerAccess(CUcontext peer) {
   CU_ENTER_CONTEXT;
   if (device_of(peer) < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  return finish(machine().disable_peer_access(device, device_of(peer)));
+  return finish(machine().memory().disable_peer_access(device, device_of(peer)));
 }

@@ -7,12 +7,13 @@ using namespace uvmsim::cuda;
 namespace {
 
 CUresult run_copy(int device, CUstream stream, const Copy& copy, Wait wait) {
-  return finish(machine().copy(device, stream, copy, wait));
+  return finish(machine().work().copy(device, stream, copy, wait));
 }
 
 CUresult run_fill(int device, CUstream stream, CUdeviceptr to, unsigned value,
                   std::size_t value_bytes, std::size_t count, Wait wait) {
-  return finish(machine().fill(device, stream, {as_pointer(to), count, value, value_bytes}, wait));
+  return finish(
+      machine().work().fill(device, stream, {as_pointer(to), count, value, value_bytes}, wait));
 }
 
 Copy linear(const void* to, const void* from, std::size_t bytes, CopyEnd to_end, CopyEnd from_end) {

@@ -21,7 +21,7 @@ CU_API cuInit(unsigned flags) {
   CU_ENTER_ANYTIME;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (visible_device_count() == 0) return CUDA_ERROR_NO_DEVICE;
-  return machine().has_address_space() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return machine().memory().has_address_space() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CU_API cuDriverGetVersion(int* version) {
@@ -73,7 +73,7 @@ CU_API cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   CU_ENTER;
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *bytes = machine().memory_use(device).capacity_bytes;
+  *bytes = machine().memory().use(device).capacity_bytes;
   return CUDA_SUCCESS;
 }
 
@@ -118,7 +118,7 @@ CU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute number, CUdevic
   if (!is_visible(device) || !is_visible(peer) || device == peer) return CUDA_ERROR_INVALID_DEVICE;
   const bool has_it = number == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
                       (number == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED &&
-                       machine().has_fast_peer_links());
+                       machine().profile().has_fast_peer_links());
   *value = has_it ? 1 : 0;
   return CUDA_SUCCESS;
 }

@@ -25,7 +25,7 @@ CU_API cuGraphCreate(CUgraph* graph, unsigned flags) {
 
 CU_API cuGraphDestroy(CUgraph graph) {
   CU_ENTER;
-  return finish(machine().destroy_graph(graph));
+  return finish(machine().graphs().destroy(graph));
 }
 
 CU_API cuGraphClone(CUgraph* clone, CUgraph graph) {
@@ -137,7 +137,7 @@ CU_API cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t* flags) {
 
 CU_API cuGraphExecDestroy(CUgraphExec exec) {
   CU_ENTER;
-  return finish(machine().destroy_graph_exec(exec));
+  return finish(machine().graphs().destroy_exec(exec));
 }
 
 CU_API cuGraphUpload(CUgraphExec exec, CUstream stream) {
@@ -147,5 +147,5 @@ CU_API cuGraphUpload(CUgraphExec exec, CUstream stream) {
 
 CU_API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   CU_ENTER_CONTEXT;
-  return finish(machine().launch_graph(device, stream, exec));
+  return finish(machine().graphs().launch(device, stream, exec));
 }

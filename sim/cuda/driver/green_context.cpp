@@ -60,7 +60,7 @@ CU_API cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx context, unsigned fla
 CU_API cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* context) {
   CU_ENTER_CONTEXT;
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = machine().find_stream(device, stream);
+  const auto found = machine().streams().find_stream(device, stream);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   *context = Contexts::is_green(found->context)
                  ? static_cast<CUgreenCtx>(Contexts::handle_of(found->context))

@@ -120,7 +120,7 @@ CU_API cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
 
 CU_API cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   CU_ENTER;
-  const Status status = machine().update_graph_exec(exec, graph);
+  const Status status = machine().graphs().update_exec(exec, graph);
   if (info != nullptr) {
     *info = {};
     if (status != Status::kOk) info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;

@@ -26,8 +26,9 @@ CUresult write(void* out, Value value) {
 
 CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto allocation = machine().find(as_pointer(address));
+  const auto allocation = machine().memory().find(as_pointer(address));
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  const auto mapped = machine().mappings().mapped_at(as_pointer(address));
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return write(out, context_of(allocation->device));
@@ -48,11 +49,13 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return write<int>(out, allocation->device);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return write<CUdeviceptr>(out, allocation->address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return write<size_t>(out, allocation->size_bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return write<CUdeviceptr>(out, mapped ? mapped->address : allocation->address);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return write<size_t>(out, mapped ? mapped->size_bytes : allocation->size_bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return write<int>(out, 1);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
@@ -75,7 +78,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr
 CU_API cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   CU_ENTER_CONTEXT;
   if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const MemoryUse use = machine().memory_use(device);
+  const MemoryUse use = machine().memory().use(device);
   *total_bytes = use.capacity_bytes;
   *free_bytes = use.free_bytes();
   return CUDA_SUCCESS;
@@ -85,7 +88,7 @@ CU_API cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   CU_ENTER_CONTEXT;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
-  const Status status = machine().allocate_device(device, bytes, &address);
+  const Status status = machine().memory().allocate_device(device, bytes, &address);
   return deliver(status, address, out);
 }
 
@@ -95,7 +98,8 @@ CU_API cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch_bytes, size_t width_by
   const bool is_element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
   if (out == nullptr || pitch_bytes == nullptr || !is_element) return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
-  const Status status = machine().allocate_rows(device, width_bytes, height, pitch_bytes, &address);
+  const Status status =
+      machine().memory().allocate_rows(device, width_bytes, height, pitch_bytes, &address);
   return deliver(status, address, out);
 }
 
@@ -105,7 +109,7 @@ CU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   void* address = nullptr;
-  const Status status = machine().allocate_managed(device, bytes, flags, &address);
+  const Status status = machine().memory().allocate_managed(device, bytes, flags, &address);
   return deliver(status, address, out);
 }
 
@@ -113,43 +117,43 @@ CU_API cuMemFree_v2(CUdeviceptr address) {
   CU_ENTER_CONTEXT;
   (void)device;
   if (address == 0) return CUDA_SUCCESS;
-  return finish(machine().free_memory(as_pointer(address), Wait::kYes));
+  return finish(machine().memory().free(as_pointer(address), Wait::kYes));
 }
 
 CU_API cuMemAllocHost_v2(void** out, size_t bytes) {
   CU_ENTER_CONTEXT;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().allocate_pinned(device, bytes, 0, out));
+  return finish(machine().memory().allocate_pinned(device, bytes, 0, out));
 }
 
 CU_API cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
   CU_ENTER_CONTEXT;
   if (out == nullptr || (flags & ~kHostAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().allocate_pinned(device, bytes, flags, out));
+  return finish(machine().memory().allocate_pinned(device, bytes, flags, out));
 }
 
 CU_API cuMemFreeHost(void* address) {
   CU_ENTER_CONTEXT;
   (void)device;
-  return address == nullptr ? CUDA_SUCCESS : finish(machine().free_pinned(address));
+  return address == nullptr ? CUDA_SUCCESS : finish(machine().memory().free_pinned(address));
 }
 
 CU_API cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
   CU_ENTER_CONTEXT;
   if ((flags & ~kRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().register_host(device, address, bytes, flags));
+  return finish(machine().memory().register_host(device, address, bytes, flags));
 }
 
 CU_API cuMemHostUnregister(void* address) {
   CU_ENTER_CONTEXT;
   (void)device;
-  return finish(machine().unregister_host(address));
+  return finish(machine().memory().unregister_host(address));
 }
 
 CU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* address, unsigned flags) {
   CU_ENTER_CONTEXT;
   (void)device;
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (out == nullptr || flags != 0 || !allocation || !allocation->is_host())
     return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<CUdeviceptr>(address);
@@ -159,7 +163,7 @@ CU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* address, unsigned fl
 CU_API cuMemHostGetFlags(unsigned* flags, void* address) {
   CU_ENTER_CONTEXT;
   (void)device;
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (flags == nullptr || !allocation || allocation->kind != MemoryKind::kPinned) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -169,7 +173,7 @@ CU_API cuMemHostGetFlags(unsigned* flags, void* address) {
 
 CU_API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   CU_ENTER;
-  const auto allocation = machine().find(as_pointer(address));
+  const auto allocation = machine().memory().find(as_pointer(address));
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = allocation->address;
   if (bytes != nullptr) *bytes = allocation->size_bytes;
@@ -215,5 +219,5 @@ CU_API cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   CU_ENTER;
   if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
     return CUDA_ERROR_INVALID_VALUE;
-  return machine().find(as_pointer(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return machine().memory().find(as_pointer(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

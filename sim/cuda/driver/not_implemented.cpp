@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <set>
 #include <string>
@@ -25,12 +26,25 @@ int uvmsim_driver_not_implemented(void** record, const char* name) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Only CUDA's static runtime uses undocumented tables of the driver. Prints the name of each
-// program or library that contains that runtime, once.
-CU_API cuGetExportTable(const void** table, const CUuuid*) {
+namespace {
+
+// The private table of CUDA's runtime. Only a runtime requests it: those of CUDA 12.9, 13.0 and
+// 13.5 do.
+constexpr unsigned char kTableOfTheRuntime[16] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
+                                                  0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
+
+}  // namespace
+
+// The stand-in has no private tables. CUDA's static runtime needs them, and the auditor has not
+// replaced it (sim/audit/static_runtime.h). Prints the name of each program or library that
+// contains it, once.
+CU_API cuGetExportTable(const void** table, const CUuuid* id) {
   CU_ENTER_ANYTIME;
+  if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *table = nullptr;
+  if (std::memcmp(id->bytes, kTableOfTheRuntime, sizeof kTableOfTheRuntime) != 0)
+    return CUDA_ERROR_NOT_FOUND;
   call_record.note_not_implemented();
-  if (table != nullptr) *table = nullptr;
   Dl_info caller{};
   const bool is_known = dladdr(__builtin_return_address(0), &caller) != 0;
   const std::string name = is_known && caller.dli_fname != nullptr ? caller.dli_fname : "a library";
@@ -39,8 +53,11 @@ CU_API cuGetExportTable(const void** table, const CUuuid*) {
   const std::lock_guard lock(mutex);
   if (named->insert(name).second) {
     std::fprintf(stderr,
-                 "uvmsim: %s is linked with CUDA's static runtime, which cannot use the simulated "
-                 "device (cuGetExportTable); link it with the shared one: nvcc -cudart shared\n",
+                 "uvmsim: %s contains CUDA's static runtime, which accepts only NVIDIA's driver; "
+                 "the simulator "
+                 "replaces that runtime if it is of CUDA 13 and its file is not stripped; "
+                 "otherwise link with the "
+                 "shared one: nvcc -cudart shared\n",
                  name.c_str());
   }
   return CUDA_ERROR_NOT_SUPPORTED;

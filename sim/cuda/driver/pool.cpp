@@ -11,12 +11,12 @@ namespace {
 CUresult allocate(CallRecord& call, int device, CUstream stream, CUmemoryPool pool,
                   CUdeviceptr* out, size_t bytes) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto target = machine().find_stream(device, stream);
+  const auto target = machine().streams().find_stream(device, stream);
   Status status = admit_pool_call(call, target);
   if (status != Status::kOk) return finish(status);
   void* address = nullptr;
-  const PoolHandle source = pool != nullptr ? pool : machine().current_pool(target->device);
-  status = machine().allocate_from_pool(source, bytes, &address);
+  const PoolHandle source = pool != nullptr ? pool : machine().pools().current_of(target->device);
+  status = machine().pools().allocate(source, bytes, &address);
   if (status == Status::kOk) *out = reinterpret_cast<CUdeviceptr>(address);
   return finish(status);
 }
@@ -36,30 +36,31 @@ CU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool
 
 CU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   CU_ENTER_CONTEXT;
-  const Status status = admit_pool_call(call_record, machine().find_stream(device, stream));
+  const Status status =
+      admit_pool_call(call_record, machine().streams().find_stream(device, stream));
   if (status != Status::kOk) return finish(status);
   return address == 0 ? CUDA_SUCCESS
-                      : finish(machine().free_memory(as_pointer(address), Wait::kNo));
+                      : finish(machine().memory().free(as_pointer(address), Wait::kNo));
 }
 
 CU_API cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   CU_ENTER;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = static_cast<CUmemoryPool>(machine().default_pool(device));
+  *pool = static_cast<CUmemoryPool>(machine().pools().default_of(device));
   return CUDA_SUCCESS;
 }
 
 CU_API cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
   CU_ENTER;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = static_cast<CUmemoryPool>(machine().current_pool(device));
+  *pool = static_cast<CUmemoryPool>(machine().pools().current_of(device));
   return CUDA_SUCCESS;
 }
 
 CU_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   CU_ENTER;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  return finish(machine().set_current_pool(device, pool));
+  return finish(machine().pools().set_current(device, pool));
 }
 
 CU_API cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
@@ -71,18 +72,18 @@ CU_API cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   if (!is_plain) return CUDA_ERROR_NOT_SUPPORTED;
   const int device = properties->location.id;
   if (!is_visible(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = static_cast<CUmemoryPool>(machine().create_pool(device, properties->maxSize));
+  *pool = static_cast<CUmemoryPool>(machine().pools().create(device, properties->maxSize));
   return CUDA_SUCCESS;
 }
 
 CU_API cuMemPoolDestroy(CUmemoryPool pool) {
   CU_ENTER;
-  return finish(machine().destroy_pool(pool));
+  return finish(machine().pools().destroy(pool));
 }
 
 CU_API cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
   CU_ENTER;
-  return machine().find_pool(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return machine().pools().find(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CU_API cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {

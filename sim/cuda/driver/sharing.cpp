@@ -12,7 +12,7 @@ CU_API cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   (void)device;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   SharedMemory shared{};
-  const Status status = machine().export_memory(as_pointer(address), &shared);
+  const Status status = machine().sharing().export_memory(as_pointer(address), &shared);
   if (status == Status::kOk) write_handle(shared, handle->reserved);
   return finish(status);
 }
@@ -24,7 +24,7 @@ CU_API cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned f
   if (out == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !is_handle)
     return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
-  const Status status = machine().import_memory(device, shared, &address);
+  const Status status = machine().sharing().import_memory(device, shared, &address);
   if (status == Status::kOk) *out = reinterpret_cast<CUdeviceptr>(address);
   return finish(status);
 }
@@ -32,14 +32,14 @@ CU_API cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned f
 CU_API cuIpcCloseMemHandle(CUdeviceptr address) {
   CU_ENTER_CONTEXT;
   (void)device;
-  return finish(machine().close_imported(as_pointer(address)));
+  return finish(machine().sharing().close_imported(as_pointer(address)));
 }
 
 CU_API cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
   CU_ENTER_CONTEXT;
   (void)device;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto flags = machine().event_flags(event);
+  const auto flags = machine().streams().event_flags(event);
   if (!flags || (*flags & CU_EVENT_INTERPROCESS) == 0) return finish(Status::kInvalidHandle);
   write_handle(SharedEvent{getpid()}, handle->reserved);
   return finish(Status::kOk);
@@ -51,6 +51,6 @@ CU_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   if (out == nullptr || !read_handle(handle.reserved, &shared)) return CUDA_ERROR_INVALID_VALUE;
   if (shared.process == getpid()) return finish(Status::kInvalidContext);
   constexpr unsigned kFlags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
-  *out = static_cast<CUevent>(machine().create_event(device, kFlags, /*timing=*/false));
+  *out = static_cast<CUevent>(machine().streams().create_event(device, kFlags, /*timing=*/false));
   return finish(Status::kOk);
 }

@@ -13,7 +13,7 @@ namespace {
 CUresult create(int device, CUstream* out, unsigned flags, int priority) {
   if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  *out = static_cast<CUstream>(machine().create_stream(
+  *out = static_cast<CUstream>(machine().streams().create_stream(
       device, flags, (flags & CU_STREAM_NON_BLOCKING) == 0, std::clamp(priority, -5, 0)));
   return CUDA_SUCCESS;
 }
@@ -21,7 +21,7 @@ CUresult create(int device, CUstream* out, unsigned flags, int priority) {
 // Calls `answer` with the stream. Returns an error if the handle is invalid.
 template <class Answer>
 CUresult ask(int device, CUstream stream, Answer answer) {
-  const auto found = machine().find_stream(device, stream);
+  const auto found = machine().streams().find_stream(device, stream);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   answer(*found);
   return CUDA_SUCCESS;
@@ -60,17 +60,17 @@ CU_API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority
 
 CU_API cuStreamDestroy_v2(CUstream stream) {
   CU_ENTER;
-  return finish(machine().destroy_stream(stream));
+  return finish(machine().streams().destroy_stream(stream));
 }
 
 CU_API cuStreamQuery(CUstream stream) {
   CU_ENTER_CONTEXT;
-  return finish(machine().query_stream(device, stream));
+  return finish(machine().streams().query_stream(device, stream));
 }
 
 CU_API cuStreamSynchronize(CUstream stream) {
   CU_ENTER_CONTEXT;
-  return finish(machine().wait_for_stream(device, stream));
+  return finish(machine().streams().wait_for_stream(device, stream));
 }
 
 CU_API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
@@ -78,7 +78,7 @@ CU_API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   EventScope scope{};
   const Status status = check_event_flags(flags, &scope);
   if (status != Status::kOk) return finish(status);
-  return finish(machine().make_stream_wait(device, stream, event, scope));
+  return finish(machine().streams().make_stream_wait(device, stream, event, scope));
 }
 
 CU_API cuStreamGetPriority(CUstream stream, int* priority) {
@@ -131,7 +131,7 @@ CU_API cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
 CU_API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   CU_ENTER_CONTEXT;
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().end_capture(device, stream, reinterpret_cast<void**>(graph)));
+  return finish(machine().graphs().end_capture(device, stream, reinterpret_cast<void**>(graph)));
 }
 
 CU_API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
@@ -179,10 +179,10 @@ CU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 
 CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsigned) {
   CU_ENTER_CONTEXT;
-  const auto allocation = machine().find(as_pointer(address));
+  const auto allocation = machine().memory().find(as_pointer(address));
   if (!allocation || allocation->kind != MemoryKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().refuse_capture(device, stream));  // attaching has no effect with
-                                                            // concurrent access
+  return finish(machine().graphs().refuse_capture(device, stream));  // attaching has no effect with
+                                                                     // concurrent access
 }
 
 // Like all work that is not captured, host functions run before the call returns, on the calling
@@ -190,15 +190,15 @@ CU_API cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsi
 CU_API cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
   CU_ENTER_CONTEXT;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return finish(
-      machine().run_host_function(device, stream, [function, argument] { function(argument); }));
+  return finish(machine().work().run_host_function(device, stream,
+                                                   [function, argument] { function(argument); }));
 }
 
 CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* argument,
                            unsigned flags) {
   CU_ENTER_CONTEXT;
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const Status status = machine().refuse_capture(device, stream);
+  const Status status = machine().graphs().refuse_capture(device, stream);
   if (status != Status::kOk) return finish(status);
   callback(stream, CUDA_SUCCESS, argument);
   return CUDA_SUCCESS;
@@ -208,5 +208,5 @@ CU_API cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* arg
 CU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
   CU_ENTER_CONTEXT;
   const Fill write{as_pointer(address), 1, value, sizeof value, NodeKind::kStreamWrite};
-  return finish(machine().fill(device, stream, write, Wait::kNo));
+  return finish(machine().work().fill(device, stream, write, Wait::kNo));
 }

@@ -36,14 +36,14 @@ CU_API cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment_byte
   CU_ENTER;
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   void* address = nullptr;
-  const Status status = machine().reserve_addresses(bytes, alignment_bytes, &address);
+  const Status status = machine().mappings().reserve_addresses(bytes, alignment_bytes, &address);
   if (status == Status::kOk) *out = reinterpret_cast<CUdeviceptr>(address);
   return finish(status);
 }
 
 CU_API cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   CU_ENTER;
-  return finish(machine().free_addresses(as_pointer(address), bytes));
+  return finish(machine().mappings().free_addresses(as_pointer(address), bytes));
 }
 
 CU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes,
@@ -52,21 +52,21 @@ CU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes,
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult refused = check(properties); refused != CUDA_SUCCESS) return refused;
   PieceHandle handle = 0;
-  const Status status = machine().create_piece(properties->location.id, bytes, &handle);
+  const Status status = machine().mappings().create_piece(properties->location.id, bytes, &handle);
   if (status == Status::kOk) *out = handle;
   return finish(status);
 }
 
 CU_API cuMemRelease(CUmemGenericAllocationHandle handle) {
   CU_ENTER;
-  return finish(machine().release_piece(handle));
+  return finish(machine().mappings().release_piece(handle));
 }
 
 CU_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* address) {
   CU_ENTER;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   PieceHandle handle = 0;
-  const Status status = machine().retain_piece(address, &handle);
+  const Status status = machine().mappings().retain_piece(address, &handle);
   if (status == Status::kOk) *out = handle;
   return finish(status);
 }
@@ -74,7 +74,7 @@ CU_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* addr
 CU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out,
                                               CUmemGenericAllocationHandle handle) {
   CU_ENTER;
-  const auto device = machine().device_of_piece(handle);
+  const auto device = machine().mappings().device_of_piece(handle);
   if (out == nullptr || !device) return CUDA_ERROR_INVALID_VALUE;
   *out = {};
   out->type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -87,12 +87,12 @@ CU_API cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                 CUmemGenericAllocationHandle handle, unsigned long long flags) {
   CU_ENTER;
   if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return finish(machine().map_piece(as_pointer(address), bytes, handle));
+  return finish(machine().mappings().map_piece(as_pointer(address), bytes, handle));
 }
 
 CU_API cuMemUnmap(CUdeviceptr address, size_t bytes) {
   CU_ENTER;
-  return finish(machine().unmap_pieces(as_pointer(address), bytes));
+  return finish(machine().mappings().unmap_pieces(as_pointer(address), bytes));
 }
 
 CU_API cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptions,
@@ -106,8 +106,8 @@ CU_API cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* 
     if (!may_use && description.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    const Status status =
-        machine().set_access(as_pointer(address), bytes, description.location.id, may_use);
+    const Status status = machine().mappings().set_access(as_pointer(address), bytes,
+                                                          description.location.id, may_use);
     if (status != Status::kOk) return finish(status);
   }
   return CUDA_SUCCESS;
@@ -118,7 +118,7 @@ CU_API cuMemGetAccess(unsigned long long* out, const CUmemLocation* location, CU
   if (out == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   bool may_use = false;
-  const Status status = machine().access_of(as_pointer(address), location->id, &may_use);
+  const Status status = machine().mappings().access_of(as_pointer(address), location->id, &may_use);
   if (status == Status::kOk) {
     *out = may_use ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   }

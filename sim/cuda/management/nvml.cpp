@@ -3,8 +3,9 @@
 // process that has used no device, and in a forked child, devices are idle and empty. Each process
 // has its own devices, so no other process appears on them.
 //
-// NVML's header is not installed; types and numbers come from its documentation. Lookups of missing
-// functions fail, which callers of NVML handle.
+// As NVML of DGX Spark, it reports no memory of an integrated device. Every other function of NVML
+// returns "not supported" (../nvml_symbols.txt has their names). NCCL fails on the first of these.
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,74 +14,40 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <string>
+#include <string_view>
 
 #include <cuda.h>
 
 #include "sim/cuda/common/device_attributes.hpp"
 #include "sim/cuda/common/version.hpp"
+#include "sim/cuda/management/entry.hpp"
 #include "sim/engine/machine.hpp"
 #include "sim/engine/thread_context.hpp"
 
 using namespace uvmsim;
 using namespace uvmsim::cuda;
 
-#define NVML_API extern "C" UVMSIM_EXPORT NvmlReturn
+extern "C" int uvmsim_management_not_implemented(void** record, const char* name);
 
-extern "C" {
-
-enum NvmlReturn {
-  NVML_SUCCESS = 0,
-  NVML_ERROR_INVALID_ARGUMENT = 2,
-  NVML_ERROR_NOT_SUPPORTED = 3,
-  NVML_ERROR_NOT_FOUND = 6,
-  NVML_ERROR_INSUFFICIENT_SIZE = 7,
-};
-
-using NvmlDevice = const char*;
-
-struct NvmlMemory {
-  unsigned long long total;
-  unsigned long long free;
-  unsigned long long used;
-};
-
-struct NvmlMemoryV2 {
-  unsigned version;
-  unsigned long long total;
-  unsigned long long reserved;
-  unsigned long long free;
-  unsigned long long used;
-};
-
-struct NvmlUtilization {
-  unsigned gpu;
-  unsigned memory;
-};
-
-struct NvmlProcess {
-  unsigned pid;
-  unsigned long long used_bytes;
-};
-
-struct NvmlProcessV2 {
-  unsigned pid;
-  unsigned long long used_bytes;
-  unsigned gpu_instance;
-  unsigned compute_instance;
-};
-
-struct NvmlTemperature {
-  unsigned version;
-  int sensor;
-  int celsius;
-};
-
-}  // extern "C"
+int uvmsim_management_not_implemented(void**, const char*) {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
 
 namespace {
 
 constexpr const char* kVersion = "580.00";
+
+constexpr const char* kNoNccl =
+    "NCCL cannot run on the simulated device; use torch.distributed's backend gloo, and "
+    "DistributedDataParallel instead of DataParallel";
+
+bool is_nccl(const void* caller) {
+  Dl_info library{};
+  return dladdr(caller, &library) != 0 && library.dli_fname != nullptr &&
+         std::string_view(library.dli_fname).find("libnccl") != std::string_view::npos;
+}
 
 // Figures of an idle device, whatever the program does.
 constexpr unsigned kCelsius = 40;
@@ -89,6 +56,8 @@ constexpr unsigned kGraphicsClockMhz = 1980;
 constexpr unsigned kMemoryClockMhz = 3201;
 constexpr int kMemoryClock = 2;
 constexpr int kLastClock = 3;
+// The window through which the host reaches device memory over PCIe, of the usual size.
+constexpr unsigned long long kWindowBytes = 256ULL << 20;
 
 // A device handle is the address of an element.
 std::array<char, kMostDevices> devices;
@@ -135,13 +104,17 @@ NvmlReturn find_device(int number, NvmlDevice* out) {
   return NVML_SUCCESS;
 }
 
+bool has_own_memory() {
+  return process_settings().machine.memory != Profile::kIntegrated;
+}
+
 NvmlMemory memory_of(int number) {
   Machine* machine = Machine::existing();
   if (machine == nullptr) {
     const unsigned long long capacity = process_settings().machine.capacity_bytes;
     return {capacity, capacity, 0};
   }
-  const MemoryUse use = machine->memory_use(number);
+  const MemoryUse use = machine->memory().use(number);
   return {use.capacity_bytes, use.free_bytes(), use.unevictable_bytes + use.managed_bytes};
 }
 
@@ -182,7 +155,13 @@ NVML_API nvmlShutdown() {
   return NVML_SUCCESS;
 }
 
-extern "C" UVMSIM_EXPORT const char* nvmlErrorString(NvmlReturn error) {
+// NCCL quotes the text in its own error, which some programs do not show.
+NVML_API_AS(const char*) nvmlErrorString(NvmlReturn error) {
+  if (error == NVML_ERROR_NOT_SUPPORTED && is_nccl(__builtin_return_address(0))) {
+    static std::once_flag printed;
+    std::call_once(printed, [] { std::fprintf(stderr, "uvmsim: %s\n", kNoNccl); });
+    return kNoNccl;
+  }
   switch (error) {
     case NVML_SUCCESS:
       return "The operation was successful";
@@ -268,6 +247,16 @@ NVML_API nvmlDeviceGetIndex(NvmlDevice device, unsigned* index) {
   return NVML_SUCCESS;
 }
 
+NVML_API nvmlDeviceGetPciInfo_v3(NvmlDevice device, NvmlPciInfo* out) {
+  const int number = number_of(device);
+  if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *out = {};
+  out->bus = static_cast<unsigned>(pci_bus_of_number(number));
+  std::snprintf(out->legacy_bus_id, sizeof out->legacy_bus_id, "0000:%02X:00.0", out->bus);
+  std::snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", out->bus);
+  return NVML_SUCCESS;
+}
+
 NVML_API nvmlDeviceGetName(NvmlDevice device, char* text, unsigned size) {
   if (number_of(device) < 0) return NVML_ERROR_INVALID_ARGUMENT;
   return copy_text(device_name(), text, size);
@@ -283,6 +272,7 @@ NVML_API nvmlDeviceGetUUID(NvmlDevice device, char* text, unsigned size) {
 NVML_API nvmlDeviceGetMemoryInfo(NvmlDevice device, NvmlMemory* out) {
   const int number = number_of(device);
   if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!has_own_memory()) return NVML_ERROR_NOT_SUPPORTED;
   *out = memory_of(number);
   return NVML_SUCCESS;
 }
@@ -290,8 +280,16 @@ NVML_API nvmlDeviceGetMemoryInfo(NvmlDevice device, NvmlMemory* out) {
 NVML_API nvmlDeviceGetMemoryInfo_v2(NvmlDevice device, NvmlMemoryV2* out) {
   const int number = number_of(device);
   if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!has_own_memory()) return NVML_ERROR_NOT_SUPPORTED;
   const NvmlMemory memory = memory_of(number);
   *out = {out->version, memory.total, 0, memory.free, memory.used};
+  return NVML_SUCCESS;
+}
+
+NVML_API nvmlDeviceGetBAR1MemoryInfo(NvmlDevice device, NvmlMemory* out) {
+  if (number_of(device) < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!has_own_memory()) return NVML_ERROR_NOT_SUPPORTED;
+  *out = {kWindowBytes, kWindowBytes, 0};
   return NVML_SUCCESS;
 }
 
@@ -301,7 +299,7 @@ NVML_API nvmlDeviceGetUtilizationRates(NvmlDevice device, NvmlUtilization* out) 
   const int number = number_of(device);
   if (number < 0 || out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   Machine* machine = Machine::existing();
-  const unsigned percent = machine != nullptr && machine->is_busy(number) ? 100 : 0;
+  const unsigned percent = machine != nullptr && machine->streams().is_busy(number) ? 100 : 0;
   *out = {percent, percent};
   return NVML_SUCCESS;
 }
@@ -346,18 +344,4 @@ NVML_API nvmlDeviceGetComputeRunningProcesses_v2(NvmlDevice device, unsigned* co
 NVML_API nvmlDeviceGetComputeRunningProcesses_v3(NvmlDevice device, unsigned* count,
                                                  NvmlProcessV2* out) {
   return list_processes(device, count, out);
-}
-
-// ---- NVLink, which the modelled devices lack
-
-NVML_API nvmlDeviceGetNvLinkRemoteDeviceType(NvmlDevice, unsigned, int*) {
-  return NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlDeviceGetNvLinkRemotePciInfo_v2(NvmlDevice, unsigned, void*) {
-  return NVML_ERROR_NOT_SUPPORTED;
-}
-
-NVML_API nvmlDeviceGetGpuFabricInfoV(NvmlDevice, void*) {
-  return NVML_ERROR_NOT_SUPPORTED;
 }

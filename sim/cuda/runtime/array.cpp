@@ -84,7 +84,7 @@ cudaError_t copy_rows(Direction direction, const cudaArray* array, size_t x_byte
     copy.to = memory;
     copy.from = inside;
   }
-  return finish(machine().copy(device, stream, copy, wait));
+  return finish(machine().work().copy(device, stream, copy, wait));
 }
 
 }  // namespace
@@ -100,8 +100,8 @@ RT_API cudaMallocArray(cudaArray_t* out, const cudaChannelFormatDesc* format, si
   size_t width_bytes = 0;
   if (__builtin_mul_overflow(width, bytes, &width_bytes)) return fail(cudaErrorMemoryAllocation);
   auto* array = new cudaArray{nullptr, 0, width_bytes, {width, height, 0}, *format, flags};
-  const Status status = machine().allocate_rows(device, width_bytes, array->rows(),
-                                                &array->pitch_bytes, &array->address);
+  const Status status = machine().memory().allocate_rows(device, width_bytes, array->rows(),
+                                                         &array->pitch_bytes, &array->address);
   if (status != Status::kOk) {
     delete array;
     return finish(status);
@@ -120,7 +120,7 @@ RT_API cudaFreeArray(cudaArray_t array) {
     const std::lock_guard lock(arrays_mutex);
     if (arrays().erase(array) == 0) return fail(cudaErrorInvalidValue);
   }
-  const Status status = machine().free_memory(array->address, Wait::kYes);
+  const Status status = machine().memory().free(array->address, Wait::kYes);
   delete array;
   return finish(status);
 }

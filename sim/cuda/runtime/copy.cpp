@@ -39,7 +39,7 @@ cudaError_t run_copy(int device, Copy copy, cudaMemcpyKind kind, cudaStream_t st
   if (!read_kind(kind, &ends)) return fail(cudaErrorInvalidMemcpyDirection);
   copy.to_end = ends.to;
   copy.from_end = ends.from;
-  return finish(machine().copy(device, stream, copy, wait));
+  return finish(machine().work().copy(device, stream, copy, wait));
 }
 
 Copy rows_of(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
@@ -100,11 +100,11 @@ RT_API cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t fro
 RT_API cudaMemset(void* to, int value, size_t bytes) {
   RT_ENTER_DEVICE;
   const Fill fill{to, bytes, static_cast<std::uint32_t>(value), 1};
-  return finish(machine().fill(device, nullptr, fill, Wait::kYes));
+  return finish(machine().work().fill(device, nullptr, fill, Wait::kYes));
 }
 
 RT_API cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   RT_ENTER_DEVICE;
   const Fill fill{to, bytes, static_cast<std::uint32_t>(value), 1};
-  return finish(machine().fill(device, stream, fill, Wait::kNo));
+  return finish(machine().work().fill(device, stream, fill, Wait::kNo));
 }

@@ -178,7 +178,7 @@ RT_API cudaDeviceReset() {
 
 RT_API cudaDeviceSynchronize() {
   RT_ENTER_DEVICE;
-  return finish(machine().wait_for_device(device));
+  return finish(machine().streams().wait_for_device(device));
 }
 
 // ---- versions, available in a forked child too
@@ -209,7 +209,7 @@ RT_API cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memset(properties, 0, sizeof *properties);
   std::snprintf(properties->name, sizeof properties->name, "%s", device_name());
   device_uuid(device, properties->uuid.bytes);
-  properties->totalGlobalMem = machine().memory_use(device).capacity_bytes;
+  properties->totalGlobalMem = machine().memory().use(device).capacity_bytes;
   fill_limits(properties, device);
   fill_features(properties, device);
   return cudaSuccess;
@@ -309,13 +309,13 @@ RT_API cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   RT_ENTER_DEVICE;
   if (flags != 0) return fail(cudaErrorInvalidValue);
   if (!is_visible(peer)) return fail(cudaErrorInvalidDevice);
-  return finish(machine().enable_peer_access(device, peer));
+  return finish(machine().memory().enable_peer_access(device, peer));
 }
 
 RT_API cudaDeviceDisablePeerAccess(int peer) {
   RT_ENTER_DEVICE;
   if (!is_visible(peer)) return fail(cudaErrorInvalidDevice);
-  return finish(machine().disable_peer_access(device, peer));
+  return finish(machine().memory().disable_peer_access(device, peer));
 }
 
 RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number, int device,
@@ -324,9 +324,9 @@ RT_API cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute_number,
   if (value == nullptr) return fail(cudaErrorInvalidValue);
   if (!is_visible(device) || !is_visible(peer) || device == peer)
     return fail(cudaErrorInvalidDevice);
-  const bool has_it =
-      attribute_number == cudaDevP2PAttrAccessSupported ||
-      (attribute_number == cudaDevP2PAttrNativeAtomicSupported && machine().has_fast_peer_links());
+  const bool has_it = attribute_number == cudaDevP2PAttrAccessSupported ||
+                      (attribute_number == cudaDevP2PAttrNativeAtomicSupported &&
+                       machine().profile().has_fast_peer_links());
   *value = has_it ? 1 : 0;
   return cudaSuccess;
 }

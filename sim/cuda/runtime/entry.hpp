@@ -38,10 +38,10 @@ inline Status admit_managed_call() {
 }
 // Each kind of memory has its own free function.
 inline Status free_of_device(void* address) {
-  return machine().free_memory(address, Wait::kYes);
+  return machine().memory().free(address, Wait::kYes);
 }
 inline Status free_of_host(void* address) {
-  return machine().free_pinned(address);
+  return machine().memory().free_pinned(address);
 }
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   return use.capacity_bytes;

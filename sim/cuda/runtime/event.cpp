@@ -13,7 +13,7 @@ cudaError_t create(int device, cudaEvent_t* out, unsigned flags) {
   const bool timing = (flags & cudaEventDisableTiming) == 0;
   if (out == nullptr || (flags & ~kEventFlags) != 0) return fail(cudaErrorInvalidValue);
   if ((flags & cudaEventInterprocess) != 0 && timing) return fail(cudaErrorInvalidValue);
-  *out = static_cast<cudaEvent_t>(machine().create_event(device, flags, timing));
+  *out = static_cast<cudaEvent_t>(machine().streams().create_event(device, flags, timing));
   return cudaSuccess;
 }
 
@@ -31,12 +31,12 @@ RT_API cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 
 RT_API cudaEventDestroy(cudaEvent_t event) {
   RT_ENTER_DEVICE;
-  return finish(machine().destroy_event(event));
+  return finish(machine().streams().destroy_event(event));
 }
 
 RT_API cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return finish(machine().record_event(device, event, stream));
+  return finish(machine().streams().record_event(device, event, stream));
 }
 
 RT_API cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
@@ -44,24 +44,24 @@ RT_API cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned
   EventScope scope{};
   const Status status = check_event_flags(flags, &scope);
   if (status != Status::kOk) return finish(status);
-  return finish(machine().record_event(device, event, stream, scope));
+  return finish(machine().streams().record_event(device, event, stream, scope));
 }
 
 RT_API cudaEventQuery(cudaEvent_t event) {
   RT_ENTER_DEVICE;
-  return finish(machine().query_event(event));
+  return finish(machine().streams().query_event(event));
 }
 
 RT_API cudaEventSynchronize(cudaEvent_t event) {
   RT_ENTER_DEVICE;
-  return finish(machine().wait_for_event(event));
+  return finish(machine().streams().wait_for_event(event));
 }
 
 RT_API cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   RT_ENTER_DEVICE;
   if (milliseconds == nullptr) return fail(cudaErrorInvalidValue);
   std::int64_t nanoseconds = 0;
-  const Status status = machine().elapsed(from, to, &nanoseconds);
+  const Status status = machine().streams().elapsed(from, to, &nanoseconds);
   if (status == Status::kOk)
     *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
   return finish(status);

@@ -97,7 +97,7 @@ RT_API cudaExecutionCtxStreamCreate(cudaStream_t* stream, void* context, unsigne
     return finish(create_green_stream(context, flags, priority, reinterpret_cast<void**>(stream)));
   if (stream == nullptr || (flags & ~unsigned{cudaStreamNonBlocking}) != 0)
     return fail(cudaErrorInvalidValue);
-  *stream = static_cast<cudaStream_t>(machine().create_stream(
+  *stream = static_cast<cudaStream_t>(machine().streams().create_stream(
       device, flags, (flags & cudaStreamNonBlocking) == 0, std::clamp(priority, -5, 0)));
   return cudaSuccess;
 }
@@ -106,5 +106,5 @@ RT_API cudaExecutionCtxSynchronize(void* context) {
   RT_ENTER;
   const int device = device_of(context);
   if (device < 0) return fail(cudaErrorInvalidResourceHandle);
-  return finish(machine().wait_for_device(device));
+  return finish(machine().streams().wait_for_device(device));
 }

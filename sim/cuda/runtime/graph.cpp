@@ -12,7 +12,7 @@ RT_API cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
 
 RT_API cudaGraphDestroy(cudaGraph_t graph) {
   RT_ENTER;
-  return finish(machine().destroy_graph(graph));
+  return finish(machine().graphs().destroy(graph));
 }
 
 RT_API cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
@@ -55,7 +55,7 @@ RT_API cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
 
 RT_API cudaGraphExecDestroy(cudaGraphExec_t exec) {
   RT_ENTER;
-  return finish(machine().destroy_graph_exec(exec));
+  return finish(machine().graphs().destroy_exec(exec));
 }
 
 RT_API cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -65,5 +65,5 @@ RT_API cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
 
 RT_API cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return finish(machine().launch_graph(device, stream, exec));
+  return finish(machine().graphs().launch(device, stream, exec));
 }

@@ -74,7 +74,7 @@ RT_API cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t graph,
 RT_API cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
                            cudaGraphExecUpdateResultInfo* info) {
   RT_ENTER;
-  const Status status = machine().update_graph_exec(exec, graph);
+  const Status status = machine().graphs().update_exec(exec, graph);
   if (info != nullptr) {
     *info = {};
     if (status != Status::kOk) info->result = cudaGraphExecUpdateErrorTopologyChanged;

@@ -30,14 +30,15 @@ constexpr unsigned kRegisterFlags = cudaHostRegisterPortable | cudaHostRegisterM
 RT_API cudaMalloc(void** out, size_t bytes) {
   RT_ENTER_DEVICE;
   poll_kernel_plugin();
-  return allocate_if_any(out, bytes, [&] { return machine().allocate_device(device, bytes, out); });
+  return allocate_if_any(out, bytes,
+                         [&] { return machine().memory().allocate_device(device, bytes, out); });
 }
 
 RT_API cudaMallocPitch(void** out, size_t* pitch_bytes, size_t width_bytes, size_t height) {
   RT_ENTER_DEVICE;
   if (pitch_bytes == nullptr) return fail(cudaErrorInvalidValue);
   return allocate_if_any(out, std::min(width_bytes, height), [&] {
-    return machine().allocate_rows(device, width_bytes, height, pitch_bytes, out);
+    return machine().memory().allocate_rows(device, width_bytes, height, pitch_bytes, out);
   });
 }
 
@@ -49,7 +50,7 @@ RT_API cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
     return fail(cudaErrorMemoryAllocation);
   *out = {nullptr, 0, extent.width, extent.height};
   return allocate_if_any(&out->ptr, std::min(extent.width, rows), [&] {
-    return machine().allocate_rows(device, extent.width, rows, &out->pitch, &out->ptr);
+    return machine().memory().allocate_rows(device, extent.width, rows, &out->pitch, &out->ptr);
   });
 }
 
@@ -59,21 +60,22 @@ RT_API cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
     return fail(cudaErrorInvalidValue);
   }
   const Status status = admit_managed_call();
-  return finish(status == Status::kOk ? machine().allocate_managed(device, bytes, flags, out)
-                                      : status);
+  return finish(status == Status::kOk
+                    ? machine().memory().allocate_managed(device, bytes, flags, out)
+                    : status);
 }
 
 RT_API cudaMallocHost(void** out, size_t bytes) {
   RT_ENTER_DEVICE;
   return allocate_if_any(out, bytes,
-                         [&] { return machine().allocate_pinned(device, bytes, 0, out); });
+                         [&] { return machine().memory().allocate_pinned(device, bytes, 0, out); });
 }
 
 RT_API cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
   RT_ENTER_DEVICE;
   if ((flags & ~kHostAllocFlags) != 0) return fail(cudaErrorInvalidValue);
-  return allocate_if_any(out, bytes,
-                         [&] { return machine().allocate_pinned(device, bytes, flags, out); });
+  return allocate_if_any(
+      out, bytes, [&] { return machine().memory().allocate_pinned(device, bytes, flags, out); });
 }
 
 RT_API cudaFree(void* address) {
@@ -91,17 +93,17 @@ RT_API cudaFreeHost(void* address) {
 RT_API cudaHostRegister(void* address, size_t bytes, unsigned flags) {
   RT_ENTER_DEVICE;
   if ((flags & ~kRegisterFlags) != 0) return fail(cudaErrorInvalidValue);
-  return finish(machine().register_host(device, address, bytes, flags));
+  return finish(machine().memory().register_host(device, address, bytes, flags));
 }
 
 RT_API cudaHostUnregister(void* address) {
   RT_ENTER_DEVICE;
-  return finish(machine().unregister_host(address));
+  return finish(machine().memory().unregister_host(address));
 }
 
 RT_API cudaHostGetDevicePointer(void** out, void* address, unsigned flags) {
   RT_ENTER_DEVICE;
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (out == nullptr || flags != 0 || !allocation || !allocation->is_host()) {
     return fail(cudaErrorInvalidValue);
   }
@@ -111,7 +113,7 @@ RT_API cudaHostGetDevicePointer(void** out, void* address, unsigned flags) {
 
 RT_API cudaHostGetFlags(unsigned* flags, void* address) {
   RT_ENTER_DEVICE;
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (flags == nullptr || !allocation || allocation->kind != MemoryKind::kPinned) {
     return fail(cudaErrorInvalidValue);
   }
@@ -122,7 +124,7 @@ RT_API cudaHostGetFlags(unsigned* flags, void* address) {
 RT_API cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   RT_ENTER_DEVICE;
   if (free_bytes == nullptr || total_bytes == nullptr) return fail(cudaErrorInvalidValue);
-  const MemoryUse use = machine().memory_use(device);
+  const MemoryUse use = machine().memory().use(device);
   *total_bytes = total_bytes_of(use);
   *free_bytes = use.free_bytes();
   return cudaSuccess;

@@ -11,7 +11,7 @@ RT_API cudaPointerGetAttributes(cudaPointerAttributes* out, const void* address)
   if (out == nullptr) return fail(cudaErrorInvalidValue);
   std::memset(out, 0, sizeof *out);
   auto* pointer = const_cast<void*>(address);
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (!allocation) {
     out->type = cudaMemoryTypeUnregistered;
     out->device = cudaInvalidDeviceId;

@@ -13,15 +13,15 @@ namespace {
 cudaError_t allocate(CallRecord& call, int device, cudaStream_t stream, cudaMemPool_t pool,
                      void** out, size_t bytes) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);
-  const auto target = machine().find_stream(device, stream);
+  const auto target = machine().streams().find_stream(device, stream);
   const Status status = admit_pool_call(call, target);
   if (status != Status::kOk) return finish(status);
   if (bytes == 0) {
     *out = nullptr;
     return cudaSuccess;
   }
-  const PoolHandle source = pool != nullptr ? pool : machine().current_pool(target->device);
-  return finish(machine().allocate_from_pool(source, bytes, out));
+  const PoolHandle source = pool != nullptr ? pool : machine().pools().current_of(target->device);
+  return finish(machine().pools().allocate(source, bytes, out));
 }
 
 cudaError_t deliver(PoolHandle pool, cudaMemPool_t* out) {
@@ -45,27 +45,28 @@ RT_API cudaMallocFromPoolAsync(void** out, size_t bytes, cudaMemPool_t pool, cud
 
 RT_API cudaFreeAsync(void* address, cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  const Status status = admit_pool_call(call_record, machine().find_stream(device, stream));
+  const Status status =
+      admit_pool_call(call_record, machine().streams().find_stream(device, stream));
   if (status != Status::kOk) return finish(status);
-  return address == nullptr ? cudaSuccess : finish(machine().free_memory(address, Wait::kNo));
+  return address == nullptr ? cudaSuccess : finish(machine().memory().free(address, Wait::kNo));
 }
 
 RT_API cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   RT_ENTER;
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
-  return deliver(machine().default_pool(device), pool);
+  return deliver(machine().pools().default_of(device), pool);
 }
 
 RT_API cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
   RT_ENTER;
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
-  return deliver(machine().current_pool(device), pool);
+  return deliver(machine().pools().current_of(device), pool);
 }
 
 RT_API cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   RT_ENTER;
   if (!is_visible(device)) return fail(cudaErrorInvalidDevice);
-  return finish(machine().set_current_pool(device, pool));
+  return finish(machine().pools().set_current(device, pool));
 }
 
 RT_API cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
@@ -76,17 +77,17 @@ RT_API cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties
                         properties->location.type == cudaMemLocationTypeDevice;
   if (!is_plain) return fail(cudaErrorNotSupported);
   if (!is_visible(properties->location.id)) return fail(cudaErrorInvalidDevice);
-  return deliver(machine().create_pool(properties->location.id, properties->maxSize), pool);
+  return deliver(machine().pools().create(properties->location.id, properties->maxSize), pool);
 }
 
 RT_API cudaMemPoolDestroy(cudaMemPool_t pool) {
   RT_ENTER;
-  return finish(machine().destroy_pool(pool));
+  return finish(machine().pools().destroy(pool));
 }
 
 RT_API cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
   RT_ENTER;
-  return machine().find_pool(pool) ? cudaSuccess : fail(cudaErrorInvalidValue);
+  return machine().pools().find(pool) ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 
 RT_API cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
@@ -102,7 +103,7 @@ RT_API cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, vo
 // Access to pools between devices follows peer access.
 RT_API cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
   RT_ENTER;
-  const auto found = machine().find_pool(pool);
+  const auto found = machine().pools().find(pool);
   if (!found || (access == nullptr && count != 0)) return fail(cudaErrorInvalidValue);
   for (size_t i = 0; i < count; ++i) {
     if (access[i].location.type != cudaMemLocationTypeDevice ||
@@ -112,9 +113,9 @@ RT_API cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access,
     const int peer = access[i].location.id;
     if (peer == found->device) continue;
     if (access[i].flags == cudaMemAccessFlagsProtNone) {
-      machine().disable_peer_access(peer, found->device);
+      machine().memory().disable_peer_access(peer, found->device);
     } else {
-      machine().enable_peer_access(peer, found->device);
+      machine().memory().enable_peer_access(peer, found->device);
     }
   }
   return cudaSuccess;

@@ -14,8 +14,8 @@ cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) 
   if (out == nullptr || (flags & ~unsigned{cudaStreamNonBlocking}) != 0)
     return fail(cudaErrorInvalidValue);
   *out = static_cast<cudaStream_t>(
-      machine().create_stream(device, flags, (flags & cudaStreamNonBlocking) == 0,
-                              std::clamp(priority, kGreatestPriority, kLeastPriority)));
+      machine().streams().create_stream(device, flags, (flags & cudaStreamNonBlocking) == 0,
+                                        std::clamp(priority, kGreatestPriority, kLeastPriority)));
   return cudaSuccess;
 }
 
@@ -23,7 +23,7 @@ cudaError_t create(int device, cudaStream_t* out, unsigned flags, int priority) 
 template <class Value, class Member>
 cudaError_t ask(int device, cudaStream_t stream, Value* out, Member Stream::*member) {
   if (out == nullptr) return fail(cudaErrorInvalidValue);
-  const auto found = machine().find_stream(device, stream);
+  const auto found = machine().streams().find_stream(device, stream);
   if (!found) return fail(cudaErrorInvalidResourceHandle);
   *out = (*found).*member;
   return cudaSuccess;
@@ -48,17 +48,17 @@ RT_API cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int pr
 
 RT_API cudaStreamDestroy(cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return finish(machine().destroy_stream(stream));
+  return finish(machine().streams().destroy_stream(stream));
 }
 
 RT_API cudaStreamQuery(cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return finish(machine().query_stream(device, stream));
+  return finish(machine().streams().query_stream(device, stream));
 }
 
 RT_API cudaStreamSynchronize(cudaStream_t stream) {
   RT_ENTER_DEVICE;
-  return finish(machine().wait_for_stream(device, stream));
+  return finish(machine().streams().wait_for_stream(device, stream));
 }
 
 RT_API cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
@@ -66,7 +66,7 @@ RT_API cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flag
   EventScope scope{};
   const Status status = check_event_flags(flags, &scope);
   if (status != Status::kOk) return finish(status);
-  return finish(machine().make_stream_wait(device, stream, event, scope));
+  return finish(machine().streams().make_stream_wait(device, stream, event, scope));
 }
 
 RT_API cudaStreamGetPriority(cudaStream_t stream, int* priority) {
@@ -97,7 +97,7 @@ RT_API cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
 RT_API cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   RT_ENTER_DEVICE;
   if (graph == nullptr) return fail(cudaErrorInvalidValue);
-  return finish(machine().end_capture(device, stream, reinterpret_cast<void**>(graph)));
+  return finish(machine().graphs().end_capture(device, stream, reinterpret_cast<void**>(graph)));
 }
 
 RT_API cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -113,10 +113,10 @@ RT_API cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 
 RT_API cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsigned) {
   RT_ENTER_DEVICE;
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (!allocation || allocation->kind != MemoryKind::kManaged) return fail(cudaErrorInvalidValue);
-  return finish(machine().refuse_capture(device, stream));  // attaching has no effect with
-                                                            // concurrent access
+  return finish(machine().graphs().refuse_capture(device, stream));  // attaching has no effect with
+                                                                     // concurrent access
 }
 
 // Like all work that is not captured, host functions run before the call returns, on the calling
@@ -124,15 +124,15 @@ RT_API cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsi
 RT_API cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   RT_ENTER_DEVICE;
   if (function == nullptr) return fail(cudaErrorInvalidValue);
-  return finish(
-      machine().run_host_function(device, stream, [function, argument] { function(argument); }));
+  return finish(machine().work().run_host_function(device, stream,
+                                                   [function, argument] { function(argument); }));
 }
 
 RT_API cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* argument,
                              unsigned flags) {
   RT_ENTER_DEVICE;
   if (callback == nullptr || flags != 0) return fail(cudaErrorInvalidValue);
-  const Status status = machine().refuse_capture(device, stream);
+  const Status status = machine().graphs().refuse_capture(device, stream);
   if (status != Status::kOk) return finish(status);
   callback(stream, cudaSuccess, argument);
   return cudaSuccess;

@@ -24,11 +24,11 @@ int flag(bool value) {
 }
 
 bool reaches_device_memory_from_host() {
-  return machine().shares_host_memory() || machine().is_coherent();
+  return machine().profile().shares_host_memory() || machine().profile().is_coherent();
 }
 
 std::size_t total_bytes(int ordinal) {
-  return total_bytes_of(machine().memory_use(ordinal));
+  return total_bytes_of(machine().memory().use(ordinal));
 }
 
 const char* architecture() {
@@ -77,7 +77,7 @@ std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal)
     case hipDeviceAttributeDirectManagedMemAccessFromHost:
       return flag(reaches_device_memory_from_host());
     case hipDeviceAttributeIntegrated:
-      return flag(machine().shares_host_memory());
+      return flag(machine().profile().shares_host_memory());
     case hipDeviceAttributeComputeCapabilityMajor:
       return kMajor;
     case hipDeviceAttributeComputeCapabilityMinor:

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <array>
 
+#include "sim/api/kernel_launch.hpp"
+
 namespace uvmsim::hip {
 namespace {
+
+using api::kNoImageText;
 
 struct Error {
   int number;

@@ -12,7 +12,7 @@ bool is_xnack_on() {
     const char* text = secure_getenv("HSA_XNACK");
     return text != nullptr && std::string_view(text) == "1";
   }();
-  return wanted && Machine::instance().reaches_ordinary_memory();
+  return wanted && Machine::instance().profile().reaches_ordinary_memory();
 }
 
 }  // namespace uvmsim::hip

@@ -69,7 +69,7 @@ RT_API hipDeviceReset() {
 
 RT_API hipDeviceSynchronize() {
   RT_ENTER_DEVICE;
-  return finish(machine().wait_for_device(device));
+  return finish(machine().streams().wait_for_device(device));
 }
 
 // ---- versions, available without a device and in a forked child too
@@ -114,7 +114,7 @@ RT_API hipDeviceTotalMem(size_t* bytes, hipDevice_t device) {
   RT_ENTER;
   if (bytes == nullptr) return fail(hipErrorInvalidValue);
   if (!is_visible(device)) return fail(hipErrorInvalidDevice);
-  *bytes = total_bytes_of(machine().memory_use(device));
+  *bytes = total_bytes_of(machine().memory().use(device));
   return hipSuccess;
 }
 
@@ -197,11 +197,11 @@ RT_API hipDeviceEnablePeerAccess(int peer, unsigned flags) {
   RT_ENTER_DEVICE;
   if (flags != 0) return fail(hipErrorInvalidValue);
   if (!is_visible(peer)) return fail(hipErrorInvalidDevice);
-  return finish(machine().enable_peer_access(device, peer));
+  return finish(machine().memory().enable_peer_access(device, peer));
 }
 
 RT_API hipDeviceDisablePeerAccess(int peer) {
   RT_ENTER_DEVICE;
   if (!is_visible(peer)) return fail(hipErrorInvalidDevice);
-  return finish(machine().disable_peer_access(device, peer));
+  return finish(machine().memory().disable_peer_access(device, peer));
 }

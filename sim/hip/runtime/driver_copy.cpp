@@ -8,7 +8,7 @@ namespace {
 
 hipError_t run(int device, hipDeviceptr_t to, const void* from, size_t bytes, CopyEnd to_end,
                CopyEnd from_end, hipStream_t stream, Wait wait) {
-  return finish(machine().copy(
+  return finish(machine().work().copy(
       device, stream,
       {.to = to, .from = from, .width_bytes = bytes, .to_end = to_end, .from_end = from_end},
       wait));
@@ -18,7 +18,7 @@ template <class Value>
 hipError_t fill(int device, hipDeviceptr_t to, Value value, size_t count, hipStream_t stream,
                 Wait wait) {
   const Fill filled{to, count, static_cast<std::uint32_t>(value), sizeof value};
-  return finish(machine().fill(device, stream, filled, wait));
+  return finish(machine().work().fill(device, stream, filled, wait));
 }
 
 }  // namespace

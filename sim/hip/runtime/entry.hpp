@@ -35,14 +35,14 @@ inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTi
 // Since version 7.0, managed memory and advice are refused during a capture that is not relaxed,
 // whatever the thread's mode.
 inline Status admit_managed_call() {
-  return kVersion >= kStrictCaptures ? machine().refuse_beside_captures() : Status::kOk;
+  return kVersion >= kStrictCaptures ? machine().graphs().refuse_beside_captures() : Status::kOk;
 }
 // In HIP, all free calls are the same function.
 inline Status free_of_device(void* address) {
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   return allocation && allocation->kind == MemoryKind::kPinned
-             ? machine().free_pinned(address)
-             : machine().free_memory(address, Wait::kYes);
+             ? machine().memory().free_pinned(address)
+             : machine().memory().free(address, Wait::kYes);
 }
 inline Status free_of_host(void* address) {
   return free_of_device(address);
@@ -50,7 +50,8 @@ inline Status free_of_host(void* address) {
 // An integrated device reports only the memory that the firmware set aside for it. It can use more.
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   constexpr std::size_t kCarveOutPart = 4;
-  return machine().shares_host_memory() ? use.capacity_bytes / kCarveOutPart : use.capacity_bytes;
+  return machine().profile().shares_host_memory() ? use.capacity_bytes / kCarveOutPart
+                                                  : use.capacity_bytes;
 }
 inline bool is_kept(hipError_t error) {
   return error != hipSuccess && error != hipErrorNotReady;

@@ -18,7 +18,7 @@ hipError_t allocate(int device, void** out, size_t bytes, unsigned flags) {
     *out = nullptr;
     return hipSuccess;
   }
-  return finish(machine().allocate_pinned(device, bytes, flags, out));
+  return finish(machine().memory().allocate_pinned(device, bytes, flags, out));
 }
 
 }  // namespace

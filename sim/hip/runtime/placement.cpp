@@ -15,12 +15,13 @@ bool is_coarse_grain(hipMemoryAdvise advice) {
 
 // A device knows memory from malloc only if its accesses can fault.
 bool is_known(MemoryRange range) {
-  return is_xnack_on() || machine().find(range.address).has_value();
+  return is_xnack_on() || machine().memory().find(range.address).has_value();
 }
 
 // Coarse grain concerns caches, which are not modelled. Integrated devices refuse this advice.
 Status take_coarse_grain(MemoryRange range) {
-  const bool accepted = machine().has_placement(range) && !machine().shares_host_memory();
+  const bool accepted =
+      machine().placements().accept(range) && !machine().profile().shares_host_memory();
   return accepted ? Status::kOk : Status::kInvalidValue;
 }
 
@@ -34,7 +35,7 @@ hipError_t give_advice(MemoryRange range, hipMemoryAdvise advice, Location locat
 
 hipError_t start_prefetch(MemoryRange range, Location location, hipStream_t stream) {
   if (kVersion >= kStrictCaptures) {
-    if (const Status status = machine().admit_unsafe_call(); status != Status::kOk)
+    if (const Status status = machine().graphs().admit_unsafe_call(); status != Status::kOk)
       return finish(status);
   }
   if (range.address == nullptr || range.size_bytes == 0) return fail(hipErrorInvalidValue);

@@ -34,7 +34,7 @@ hipError_t write_none(void* out, Value none = {}) {
 }
 
 hipError_t pointer_attribute(void* out, hipPointer_attribute attribute, hipDeviceptr_t address) {
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   switch (attribute) {
     case HIP_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return allocation ? write<unsigned>(out, type_of(*allocation)) : write_none<unsigned>(out);
@@ -72,7 +72,7 @@ RT_API hipPointerGetAttributes(hipPointerAttribute_t* out, const void* address) 
   (void)device;
   if (out == nullptr || address == nullptr) return fail(hipErrorInvalidValue);
   std::memset(out, 0, sizeof *out);
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (!allocation) {
     // Versions before 6.0 have no type for unregistered memory.
     if (kVersion < kNewNumbers) return fail(hipErrorInvalidValue);
@@ -112,7 +112,7 @@ RT_API hipDrvPointerGetAttributes(unsigned count, hipPointer_attribute* attribut
 RT_API hipMemGetAddressRange(hipDeviceptr_t* base, size_t* bytes, hipDeviceptr_t address) {
   RT_ENTER_DEVICE;
   (void)device;
-  const auto allocation = machine().find(address);
+  const auto allocation = machine().memory().find(address);
   if (!allocation) return fail(hipErrorNotFound);
   if (base != nullptr) *base = reinterpret_cast<void*>(allocation->address);
   if (bytes != nullptr) *bytes = allocation->size_bytes;
