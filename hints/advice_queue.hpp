@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "hints/hint.hpp"
+#include "hints/policy.hpp"
 #include "runtime/ranked.hpp"
 
 namespace uvm {
@@ -21,7 +22,6 @@ class AdviceQueue {
     Hint hint;
     int device = 0;  // the advice is sent in the context of this device
   };
-  static constexpr std::size_t kMostEntries = 256;
 
   bool is_empty() const { return size_.load(std::memory_order_relaxed) == 0; }
 
@@ -49,7 +49,7 @@ class AdviceQueue {
   std::atomic<std::size_t> size_{0};            // written with the lock
   Ranked<std::mutex, LockRank::kLanes> mutex_;  // guards the members below
   std::size_t first_ = 0;
-  std::array<Entry, kMostEntries> entries_;
+  std::array<Entry, policy::kMostWaitingAdvice> entries_;
 };
 
 }  // namespace uvm

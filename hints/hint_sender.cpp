@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "hints/policy.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {
@@ -109,7 +110,7 @@ RuntimeStatus HintSender::advise(int device, const Hint& hint) {
 
 RuntimeStatus HintSender::prefetch(int device, const Hint& hint, StreamHandle lane_stream) {
   if (prefetch_thread_ == nullptr) {
-    if (hint.is_copied && hint.size_bytes >= kLeastSplitBytes)
+    if (hint.is_copied && hint.size_bytes >= policy::kLeastSplitBytes)
       return prefetch_in_pieces(device, hint, lane_stream);
     const RuntimeStatus status =
         runtime_.prefetch(device, hint.address, hint.size_bytes, hint.place, lane_stream);
@@ -130,7 +131,7 @@ RuntimeStatus HintSender::prefetch_in_pieces(int device, const Hint& hint,
   RuntimeStatus status;
   Hint piece = hint;
   std::size_t sent_bytes = 0;
-  std::size_t next_bytes = kFirstPieceBytes;
+  std::size_t next_bytes = policy::kFirstPieceBytes;
   for (bool takes_first = true; status.ok() && sent_bytes < hint.size_bytes;) {
     piece.address = static_cast<char*>(hint.address) + sent_bytes;
     piece.size_bytes = std::min(next_bytes, hint.size_bytes - sent_bytes);
@@ -138,7 +139,7 @@ RuntimeStatus HintSender::prefetch_in_pieces(int device, const Hint& hint,
     status = runtime_.prefetch(device, piece.address, piece.size_bytes, piece.place, taken);
     note(piece, status);
     sent_bytes += piece.size_bytes;
-    next_bytes = std::min(2 * next_bytes, kMostPieceBytes);
+    next_bytes = std::min(2 * next_bytes, policy::kMostPieceBytes);
     takes_first = !takes_first;
   }
   // Makes the first lane wait for the second, because callers wait only for the first lane.

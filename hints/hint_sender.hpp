@@ -32,14 +32,6 @@ using HintStatuses = std::array<RuntimeStatus, HintPlan::kMostHints>;
 
 class HintSender {
  public:
-  // A copy of this size or more is sent in pieces. For a smaller copy the calls cost more than the
-  // overlap gains.
-  static constexpr std::size_t kLeastSplitBytes = 32 * kPageBytes;
-  // The first piece is small because nothing is copied while the driver prepares it. Each piece is
-  // twice as large as the one before, so that its preparation ends when the copy before it ends.
-  static constexpr std::size_t kFirstPieceBytes = kPageBytes;
-  static constexpr std::size_t kMostPieceBytes = 32 * kPageBytes;
-
   // `prefetch_blocks` (DeviceCapabilities): prefetches return only after the copy, so the sender
   // calls them on a thread of its own.
   HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters,

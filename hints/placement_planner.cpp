@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "hints/policy.hpp"
+
 namespace uvm {
 namespace {
 
@@ -61,8 +63,9 @@ PlacementPlanner::PlacementPlanner(Policy policy, std::vector<DevicePlacement> d
     : policy_(policy), ledger_(ledger), counters_(counters) {
   for (const DevicePlacement& device : devices) {
     const std::size_t bytes = device.soft_budget_bytes;
-    devices_.push_back(
-        {.placement = device, .soft_budget_bytes = bytes, .next_look_bytes = bytes / kLooks});
+    devices_.push_back({.placement = device,
+                        .soft_budget_bytes = bytes,
+                        .next_look_bytes = bytes / policy::kReadsWhileFilling});
   }
 }
 
@@ -90,7 +93,7 @@ std::size_t PlacementPlanner::soft_budget_bytes(int device) const {
 void PlacementPlanner::note_arrival(int device) {
   const std::size_t resident = ledger_.bytes_at(Place::device(device));
   if (resident < at(device).next_look_bytes) return;
-  const std::size_t quarter = at(device).placement.soft_budget_bytes / kLooks;
+  const std::size_t quarter = at(device).placement.soft_budget_bytes / policy::kReadsWhileFilling;
   at(device).next_look_bytes = resident + std::max(quarter, kPageBytes);
   at(device).is_to_be_measured = true;
   has_news_.store(true, std::memory_order_relaxed);
@@ -188,9 +191,9 @@ HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
     counters_.skip(HintKind::kAdvise, SkipReason::kPolicy);
   } else if (placement->preferred == destination) {
     counters_.skip(HintKind::kAdvise, SkipReason::kAlreadyThere);
-  } else if (placement->changes > kPingPongChanges) {
+  } else if (placement->changes > policy::kPingPongChanges) {
     counters_.skip(HintKind::kAdvise, SkipReason::kPingPong);
-  } else if (++placement->changes > kPingPongChanges) {
+  } else if (++placement->changes > policy::kPingPongChanges) {
     Place device = destination.is_device() ? destination : placement->preferred;
     placement->preferred = Place::host();
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, Place::host());

@@ -62,8 +62,6 @@ inline Place place_of_use(Facade facade, int device) {
 
 class PlacementPlanner {
  public:
-  static constexpr unsigned kPingPongChanges = 2;
-
   PlacementPlanner(Policy policy, std::vector<DevicePlacement> devices, ResidencyLedger& ledger,
                    HintCounters& counters);
 
@@ -116,9 +114,6 @@ class PlacementPlanner {
     bool is_short = false;
     bool is_to_be_measured = false;
   };
-
-  // How often the driver's figures are read while a device fills up.
-  static constexpr std::size_t kLooks = 4;
 
   Device& at(int device) { return devices_.at(static_cast<std::size_t>(device)); }
   const Device& at(int device) const { return devices_.at(static_cast<std::size_t>(device)); }

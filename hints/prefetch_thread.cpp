@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "hints/background_thread.hpp"
+#include "hints/policy.hpp"
 
 namespace uvm {
 
@@ -28,8 +29,8 @@ bool PrefetchThread::start_with_lock() noexcept {
 bool PrefetchThread::hand_over(const Request& request) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (size_ == kMostRequests || !start_with_lock()) return false;
-    requests_[(first_ + size_) % kMostRequests] = request;
+    if (size_ == policy::kMostWaitingPrefetches || !start_with_lock()) return false;
+    requests_[(first_ + size_) % policy::kMostWaitingPrefetches] = request;
     ++size_;
   }
   changed_.notify_all();
@@ -51,7 +52,7 @@ void PrefetchThread::run() {
     done_(request, runtime_.prefetch(request.device, request.hint.address, request.hint.size_bytes,
                                      request.hint.place, request.lane));
     lock.lock();
-    first_ = (first_ + 1) % kMostRequests;
+    first_ = (first_ + 1) % policy::kMostWaitingPrefetches;
     --size_;
     changed_.notify_all();
   }

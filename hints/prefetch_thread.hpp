@@ -13,6 +13,7 @@
 
 #include <uvmalloc/device_runtime.hpp>
 #include "hints/hint.hpp"
+#include "hints/policy.hpp"
 
 namespace uvm {
 
@@ -23,7 +24,6 @@ class PrefetchThread {
     int device = 0;
     StreamHandle lane = nullptr;
   };
-  static constexpr std::size_t kMostRequests = 256;
   // Called on the prefetch thread with each request's result. Must not throw.
   using Done = std::function<void(const Request&, const RuntimeStatus&)>;
 
@@ -33,8 +33,8 @@ class PrefetchThread {
   PrefetchThread(const PrefetchThread&) = delete;
   PrefetchThread& operator=(const PrefetchThread&) = delete;
 
-  // Requests run in order. Returns false, without an effect, if kMostRequests are queued or no
-  // thread can be created.
+  // Requests run in order. Returns false, without an effect, if kMostWaitingPrefetches are queued
+  // or no thread can be created.
   bool hand_over(const Request& request) noexcept;
 
   // Waits until all requests have run.
@@ -48,7 +48,7 @@ class PrefetchThread {
   const Done done_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::array<Request, kMostRequests> requests_;
+  std::array<Request, policy::kMostWaitingPrefetches> requests_;
   std::size_t first_ = 0;
   std::size_t size_ = 0;  // includes the request that is running
   bool stops_ = false;

@@ -24,7 +24,7 @@ bool InPlacePages::may_go_on(const Page& page, KernelNumber newest, const PageSe
   const KernelNumber next = victims_.next_use(page, newest);
   if (next >= newest + learner_.step_kernels() - learner_.slack()) return true;
   if (std::exchange(judged_kernel_, newest) != newest) {
-    const Page* victim = victims_.choose(here, newest, true);
+    const Page* victim = victims_.choose(here, newest);
     victims_next_use_ = victim == nullptr ? 0 : victims_.next_use(*victim, newest);
   }
   return next >= victims_next_use_;

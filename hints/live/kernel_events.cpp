@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 
 EventHandle KernelEvents::add(KernelNumber kernel, const DeviceStream& stream, EventHandle event) {
   events_.push_back({kernel, stream, event});
-  return events_.size() > kMost ? take() : nullptr;
+  return events_.size() > policy::kMostKernelEvents ? take() : nullptr;
 }
 
 EventHandle KernelEvents::take() {
@@ -15,20 +17,22 @@ EventHandle KernelEvents::take() {
   return oldest;
 }
 
-EventHandle KernelEvents::after(KernelNumber kernel) const {
+const KernelEvents::Recorded* KernelEvents::first_after(KernelNumber kernel) const {
   const auto own = std::ranges::lower_bound(events_, kernel, {}, &Recorded::before);
   if (own == events_.end()) return nullptr;
   // Of a forgotten kernel the stream is not known.
-  if (own == events_.begin() && own->before > kernel) return own->event;
-  return after(kernel, own->stream);
+  if (own == events_.begin() && own->before > kernel) return &*own;
+  return first_after(kernel, own->stream);
 }
 
-EventHandle KernelEvents::after(KernelNumber kernel, const DeviceStream& stream) const {
+const KernelEvents::Recorded* KernelEvents::first_after(KernelNumber kernel,
+                                                        const DeviceStream& stream) const {
   const auto first = std::ranges::upper_bound(events_, kernel, {}, &Recorded::before);
   const auto left = static_cast<std::size_t>(events_.end() - first);
-  const auto last = first + static_cast<std::ptrdiff_t>(std::min(left, kMostLookedAt));
+  const auto last =
+      first + static_cast<std::ptrdiff_t>(std::min(left, policy::kMostEventsLookedAt));
   const auto found = std::ranges::find(first, last, stream, &Recorded::stream);
-  return found == last ? nullptr : found->event;
+  return found == last ? nullptr : &*found;
 }
 
 }  // namespace uvm::live

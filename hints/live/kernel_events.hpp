@@ -14,31 +14,34 @@ namespace uvm::live {
 
 class KernelEvents {
  public:
-  // Of older kernels a later event is taken: most are over.
-  static constexpr std::size_t kMost = 512;
+  struct Recorded {
+    KernelNumber before = 0;
+    DeviceStream stream;
+    EventHandle event = nullptr;
+  };
 
   // Recorded on the stream before that kernel, which is not below that of the event before. Returns
   // an event that is not needed any more, or null.
   EventHandle add(KernelNumber kernel, const DeviceStream& stream, EventHandle event);
   // The earliest event after the kernel on its stream; null: there is none yet, or the streams are
   // many.
-  EventHandle after(KernelNumber kernel) const;
+  const Recorded* first_after(KernelNumber kernel) const;
+  EventHandle after(KernelNumber kernel) const {
+    const Recorded* found = first_after(kernel);
+    return found == nullptr ? nullptr : found->event;
+  }
   // The earliest event after the kernel on that stream; null: there is none yet.
-  EventHandle after(KernelNumber kernel, const DeviceStream& stream) const;
+  const Recorded* first_after(KernelNumber kernel, const DeviceStream& stream) const;
+  EventHandle after(KernelNumber kernel, const DeviceStream& stream) const {
+    const Recorded* found = first_after(kernel, stream);
+    return found == nullptr ? nullptr : found->event;
+  }
 
   bool empty() const { return events_.empty(); }
   EventHandle take();
   void clear() { events_.clear(); }
 
  private:
-  struct Recorded {
-    KernelNumber before = 0;
-    DeviceStream stream;
-    EventHandle event = nullptr;
-  };
-  // Events behind the one of the kernel that are looked at.
-  static constexpr std::size_t kMostLookedAt = 16;
-
   std::deque<Recorded> events_;
 };
 

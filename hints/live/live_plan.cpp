@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
                    MoveSink& sink, std::size_t chunks)
@@ -14,16 +16,18 @@ LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePoli
       chunks_(chunks),
       victims_(log, learner, policy),
       uses_(log, learner),
-      in_place_(learner, uses_, victims_, peers_, sink) {}
+      in_place_(learner, uses_, victims_, peers_, sink),
+      lru_(log, chunks) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
   chunks_ = chunks;
+  lru_.set_chunks(chunks);
   is_synchronized_ = false;
 }
 
 void LivePlan::evict_surplus() {
   while (here_.size() > chunks_) {
-    Page* victim = victims_.choose(here_.set(), now_, predicts());
+    Page* victim = victims_.choose(here_.set(), now_);
     if (victim == nullptr || !evict(*victim)) return;
   }
 }
@@ -56,6 +60,15 @@ LivePlan::Corrections LivePlan::correct(std::uintptr_t first, const std::vector<
   return corrections;
 }
 
+Place LivePlan::place_of(std::uintptr_t page, Place device) const {
+  const auto found = pages_.find(page);
+  if (found == pages_.end() || found->second.is_uncertain) return Place::nowhere();
+  if (here_.contains(found->second)) return device;
+  if (found->second.is_on_peer) return Place::device(found->second.peer);
+  const bool is_on_host = found->second.is_on_host || found->second.is_in_place;
+  return is_on_host ? Place::host() : Place::nowhere();
+}
+
 Page& LivePlan::page_at(std::uintptr_t number) {
   Page& page = pages_[number];
   page.number = number;
@@ -65,31 +78,28 @@ Page& LivePlan::page_at(std::uintptr_t number) {
 void LivePlan::before_kernel(Launch launch) {
   now_ = log_.newest();
   ++figures_.kernels;
-  if (policy_.gives_up()) pause_.kernel_added(figures_.kernels, learner_.times_lost());
   forget_contents();
   const LoggedKernel& kernel = log_.kernel(now_);
   if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
-  bool each_block_fits = true;
-  for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
-    const LoggedUse& use = log_.use(kernel.first_use + i);
-    note_use(use);
-    each_block_fits &= log_.record(use.record).extent.size_bytes <= chunks_ * kPageBytes;
-  }
+  for (std::uint32_t i = 0; i < kernel.use_count; ++i) note_use(log_.use(kernel.first_use + i));
   for (const std::uintptr_t number : log_.pages_of_small_blocks())
     note_small_use(page_at(number), now_);
   find_used_pages();
+  judge();
   if (used_.size() > chunks_) {
     is_synchronized_ = false;
     leave_in_place(now_, &used_);
   }
   if (used_.size() > chunks_) {
-    use_too_many(launch == Launch::kGraph || each_block_fits);
+    use_too_many(launch == Launch::kGraph || newest_blocks_fit());
     return;
   }
   send_due_moves();
+  sink_.end_group();
   for (Page* page : used_) use(*page);
   evict_surplus();
-  if (predicts()) {
+  sink_.end_group();
+  if (learner_.predicts()) {
     look_ahead();
   } else {
     is_synchronized_ = false;
@@ -120,11 +130,13 @@ void LivePlan::note_small_use(Page& page, KernelNumber kernel) {
 void LivePlan::find_used_pages() {
   used_.clear();
   const auto add = [this](Page& page) {
-    const bool may_stay =
-        page.is_in_place && predicts() && in_place_.may_go_on(page, now_, here_.set());
-    if (!may_stay) in_place_.end(page);
+    const bool stays =
+        page.is_in_place && learner_.predicts() && in_place_.may_go_on(page, now_, here_.set());
+    lru_.use(page, now_);
+    if (stays) ++uses_in_place_;
+    if (!stays) in_place_.end(page);
     // A new block's pages have this kernel as their last use already.
-    if (!may_stay && std::exchange(page.counted, now_) != now_) used_.push_back(&page);
+    if (!stays && std::exchange(page.counted, now_) != now_) used_.push_back(&page);
   };
   const LoggedKernel& kernel = log_.kernel(now_);
   for (const bool reads : {true, false}) {
@@ -138,16 +150,46 @@ void LivePlan::find_used_pages() {
   for (const std::uintptr_t number : log_.pages_of_small_blocks()) add(page_at(number));
 }
 
-// Of a kernel that needs more than there is: pages that may stay on the host leave room for others.
-// Of a coming kernel, a page that comes before is judged again at its use.
+void LivePlan::judge() {
+  lru_.end_kernel(now_);
+  if (!policy_.is_judged()) return;
+  judge_.kernel_added(learner_.step_kernels(), moved_pages(), moved_by_lru(), chunks_);
+  const LivePolicy& best = judge_.trusts_plan() ? policy_ : lru_policy_;
+  if (&best == &victims_.policy()) return;
+  victims_.follow(best);
+  is_synchronized_ = false;
+}
+
+// If a kernel needs more pages than the device has, those that may stay on the host do. A page that
+// arrives before a coming kernel is judged again when the kernel uses it.
 void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
-  if (!predicts()) return;
+  const bool is_for_newest = kernel == now_ && newest_blocks_fit();
   std::erase_if(*pages, [&](Page* page) {
-    if (here_.contains(*page) || !in_place_.may_begin(*page, kernel)) return false;
+    if (here_.contains(*page)) return false;
+    const bool may_stay = is_for_newest ? may_stay_for_newest(*page)
+                                        : learner_.predicts() && in_place_.may_begin(*page, kernel);
+    if (!may_stay) return false;
     const bool comes_before = kernel != now_ && is_to_come(*page);
     if (!page->is_in_place && !comes_before) use_in_place(*page);
+    if (kernel == now_) ++uses_in_place_;
     return true;
   });
+}
+
+// A page that the newest kernel touches once would come and leave again for other pages of the same
+// kernel, so it may stay whatever other kernels do with it. Of a block that is larger than the
+// device a kernel often uses little, so such blocks are left to the driver.
+bool LivePlan::may_stay_for_newest(const Page& page) const {
+  return page.is_on_host && page.used_often != now_ && !peers_.has_room();
+}
+
+bool LivePlan::newest_blocks_fit() const {
+  const LoggedKernel& kernel = log_.kernel(now_);
+  for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
+    const BlockRecord& block = log_.record(log_.use(kernel.first_use + i).record);
+    if (block.extent.size_bytes > chunks_ * kPageBytes) return false;
+  }
+  return true;
 }
 
 // The pages come that the kernel, or the graph, reads, and then others while there is room. The
@@ -189,7 +231,7 @@ void LivePlan::block_allocated(RecordId id) {
     end_copy(page);
     in_place_.end(page);
   });
-  if (extent.size_bytes > chunks_ * kPageBytes / kLargeBlockParts) return;
+  if (extent.size_bytes > chunks_ * kPageBytes / policy::kLargeBlockParts) return;
   send_due_moves();
   // Nobody has written to the block yet. Kernels that are launched may still use what was there
   // before, on the host: then its bytes are not dropped.
@@ -197,6 +239,7 @@ void LivePlan::block_allocated(RecordId id) {
     const bool is_own = number * kPageBytes >= extent.address &&
                         (number + 1) * kPageBytes <= extent.address + extent.size_bytes;
     use(page_at(number), is_own && !was_in_place ? Contents::kDropped : Contents::kKept);
+    lru_.bring_new(page_at(number), now_ + 1);
   });
 }
 
@@ -207,8 +250,9 @@ void LivePlan::block_freed(const BlockExtent& extent) {
     Page& page = found->second;
     page.freed = log_.newest();
     if (page.is_on_host) freed_.push_back(&page);
-    if (log_.blocks_in_page(number).empty())
-      page.history.emptied(log_.newest(), learner_.step_kernels());
+    if (!log_.blocks_in_page(number).empty()) return;
+    page.history.emptied(log_.newest(), learner_.step_kernels());
+    lru_.emptied(page);
   });
 }
 
@@ -241,16 +285,17 @@ void LivePlan::set_peer_room(int device, std::size_t pages) {
 void LivePlan::use(Page& page, Contents contents) {
   if (!here_.contains(page)) {
     Page* victim = nullptr;
-    if (here_.size() >= chunks_ && predicts() && in_place_.may_begin(page, now_)) {
-      victim = victims_.choose(here_.set(), now_, true);
+    if (here_.size() >= chunks_ && learner_.predicts() && in_place_.may_begin(page, now_)) {
+      victim = victims_.choose(here_.set(), now_);
       if (in_place_.is_back_later(page, now_, victim)) {
         if (planned_.contains(page)) is_synchronized_ = false;
         use_in_place(page);
+        ++uses_in_place_;
         return;
       }
     }
     is_synchronized_ = false;
-    if (!bring_now(page, contents, victim)) leave_to_driver(page);
+    if (!bring_now(page, now_, contents, victim)) leave_to_driver(page);
   } else if (page.is_uncertain) {
     bring_again(page);
   }
@@ -264,7 +309,7 @@ void LivePlan::bring_again(Page& page) {
   page.is_uncertain = false;
   here_.set_arriving(page, true);
   sink_.hold_arrivals();
-  sink_.bring(page.number, Arrival::kCopied);
+  sink_.bring(page.number, Arrival::kCopied, now_);
 }
 
 // The driver brings the page when it is used, and makes room by its own rule.
@@ -281,17 +326,18 @@ void LivePlan::left_to_driver(std::size_t pages) {
   copied_away_pages_ += pages;
 }
 
-bool LivePlan::bring_now(Page& page, Contents contents, Page* first_victim) {
+bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page* first_victim) {
   in_place_.end(page);
   while (here_.size() >= chunks_) {
     Page* victim = std::exchange(first_victim, nullptr);
-    if (victim == nullptr) victim = victims_.choose(here_.set(), now_, predicts());
+    if (victim == nullptr) victim = victims_.choose(here_.set(), now_);
     if (victim == nullptr) return false;
     (void)evict(*victim);
   }
   const bool was_on_host = page.is_on_host;
   const bool was_away = was_on_host || page.is_on_peer;
-  if (was_on_host && predicts() && !peers_.has_room() && uses_.are_reads(page)) {
+  if (was_on_host && !page.keeps_copy && learner_.predicts() && !peers_.has_room() &&
+      uses_.are_reads(page)) {
     page.keeps_copy = true;
     sink_.keep_copy(page.number);
   }
@@ -301,7 +347,7 @@ bool LivePlan::bring_now(Page& page, Contents contents, Page* first_victim) {
   const Arrival arrival = !was_away                        ? Arrival::kNew
                           : contents == Contents::kDropped ? Arrival::kDropped
                                                            : Arrival::kCopied;
-  sink_.bring(page.number, arrival);
+  sink_.bring(page.number, arrival, need);
   ++figures_.brought_pages;
   if (arrival == Arrival::kCopied) ++returned_pages_;
   return true;
@@ -347,6 +393,7 @@ void LivePlan::send_away(Page& page) {
   ++figures_.evicted_pages;
   if (page.keeps_copy) {
     sink_.drop(page.number, page.last_use);
+    page.is_on_host = true;
     return;
   }
   ++copied_away_pages_;
@@ -366,7 +413,7 @@ void LivePlan::look_ahead() {
   if (!is_synchronized_) synchronize();
   // A step ahead at most: what comes later is the same again.
   const std::uint64_t ahead =
-      std::min<std::uint64_t>(policy_.kernels_ahead(), learner_.step_kernels());
+      std::min<std::uint64_t>(victims_.policy().kernels_ahead(), learner_.step_kernels());
   while (planned_until_ < now_ + ahead) plan_kernel(++planned_until_);
   send_due_moves();
 }
@@ -399,7 +446,7 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
     if (planned_.size() >= chunks_) {
       const bool may_stay = in_place_.may_begin(*page, kernel);
       if (may_stay && page->is_in_place) continue;
-      move.victim = victims_.choose(planned_, kernel, predicts());
+      move.victim = victims_.choose(planned_, kernel);
       if (may_stay && in_place_.is_back_later(*page, kernel, move.victim)) {
         // A page that is there, or comes, and leaves before is judged again at its use.
         if (!here_.contains(*page) && !is_to_come(*page)) use_in_place(*page);
@@ -424,24 +471,32 @@ void LivePlan::send_due_moves() {
   if (!is_synchronized_) return;
   held_back_.clear();
   due_.clear();
-  const std::size_t credits = std::max(kLeastCredits, chunks_ / kChunksPerCredit);
-  for (auto at = moves_.begin(); at != moves_.end();) {
+  still_.clear();
+  const std::size_t credits = std::max(policy::kLeastCredits, chunks_ / policy::kChunksPerCredit);
+  for (const Move& move : moves_) {
     // It has to leave first, or the kernel at hand uses it on the host.
-    const bool is_held_back = std::ranges::find(held_back_, at->page) != held_back_.end() ||
-                              (at->page->is_in_place && at->page->last_use == now_);
-    const bool is_needed = at->need <= now_ || at->page->last_use > now_;
+    const bool is_held_back = std::ranges::find(held_back_, move.page) != held_back_.end() ||
+                              (move.page->is_in_place && move.page->last_use == now_);
+    const bool is_needed = move.need <= now_ || move.page->last_use > now_;
     const bool has_credit = is_needed || here_.arriving() + due_.size() < credits;
-    const bool is_free = !at->waits_for_free || log_.blocks_in_page(at->victim->number).empty();
-    if (is_held_back || at->after >= now_ || !has_credit || (!is_free && at->need > now_)) {
-      if (at->victim != nullptr) held_back_.push_back(at->victim);
-      ++at;
+    const bool is_free = !move.waits_for_free || log_.blocks_in_page(move.victim->number).empty();
+    if (is_held_back || move.after >= now_ || !has_credit || (!is_free && move.need > now_)) {
+      if (move.victim != nullptr) held_back_.push_back(move.victim);
+      still_.push_back(move);
       continue;
     }
-    due_.push_back(*at);
-    at = moves_.erase(at);
+    due_.push_back(move);
   }
+  // Half of the credits, so that pages of one round arrive while those of another are decided.
+  const std::size_t round = std::min(round_moves_, credits / 2);
+  const auto is_soon = [this](const Move& move) {
+    return move.need <= now_ + policy::kSoonKernels || move.page->last_use > now_;
+  };
+  if (due_.size() < round && std::ranges::none_of(due_, is_soon)) return;
+  moves_.swap(still_);
   // Neighbours with copies on the host leave together. Others leave one by one, because a page that
   // comes waits for all that have left.
+  bool needed_now = false;
   is_synchronized_ =
       std::ranges::all_of(due_,
                           [&](const Move& each) {
@@ -449,7 +504,9 @@ void LivePlan::send_due_moves() {
                                    make_room(each);
                           }) &&
       std::ranges::all_of(due_, [&](const Move& each) {
-        return make_room(each) && (here_.contains(*each.page) || bring_now(*each.page));
+        if (each.need > now_ && std::exchange(needed_now, false)) sink_.end_group();
+        needed_now |= each.need <= now_;
+        return make_room(each) && (here_.contains(*each.page) || bring_now(*each.page, each.need));
       });
 }
 

@@ -14,18 +14,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <unordered_map>
 #include <vector>
 
+#include <uvmalloc/place.hpp>
 #include "hints/live/device_pages.hpp"
 #include "hints/live/in_place_pages.hpp"
 #include "hints/live/live_policy.hpp"
-#include "hints/live/loss_pause.hpp"
 #include "hints/live/move_sink.hpp"
 #include "hints/live/page_set.hpp"
 #include "hints/live/page_uses.hpp"
 #include "hints/live/peer_pages.hpp"
+#include "hints/live/plan_judge.hpp"
+#include "hints/live/shadow_lru.hpp"
 #include "hints/live/step_learner.hpp"
 #include "hints/live/use_log.hpp"
 #include "hints/live/victim_finder.hpp"
@@ -34,14 +35,6 @@ namespace uvm::live {
 
 class LivePlan {
  public:
-  // Credits: pages may be on their way ahead of their use in one of so many chunks. More of them
-  // hold chunks that kernels before them need.
-  static constexpr std::size_t kChunksPerCredit = 4;
-  static constexpr std::size_t kLeastCredits = 2;
-  // A new block that is larger than this part of the device comes with its first kernel alone. That
-  // may need more than the device has, and then the pages come that it reads.
-  static constexpr std::size_t kLargeBlockParts = 4;
-
   LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
            std::size_t chunks);
 
@@ -73,9 +66,13 @@ class LivePlan {
     std::size_t found = 0;              // pages with blocks that are on the device
   };
   Corrections correct(std::uintptr_t first, const std::vector<bool>& are_here);
+  // Returns the place where the plan has the page, nowhere() if it does not know.
+  Place place_of(std::uintptr_t page, Place device) const;
   std::size_t chunks() const { return chunks_; }
+  // So many moves are sent together, if that makes no kernel wait longer; 1 at first.
+  void set_round(std::size_t moves) { round_moves_ = moves; }
 
-  bool is_paused() const { return pause_.is_on(figures_.kernels); }
+  void step_took(const ThrashDetector::Step& step) { judge_.step_took(step); }
   std::size_t pages_here() const { return here_.size(); }
   const LiveFigures& figures() const { return figures_; }
   // Copies of pages that came back, and of pages that had to leave for them. A total; the first
@@ -83,6 +80,13 @@ class LivePlan {
   std::uint64_t copied_pages() const {
     return returned_pages_ + std::min(returned_pages_, copied_away_pages_);
   }
+
+  // Totals of pages that are copied either way, or used on the host by one kernel: of this plan,
+  // and of `lru` for the same kernels.
+  std::uint64_t moved_pages() const {
+    return returned_pages_ + copied_away_pages_ + uses_in_place_;
+  }
+  std::uint64_t moved_by_lru() const { return lru_.moved_pages(); }
 
  private:
   enum class Contents : std::uint8_t { kKept, kDropped };
@@ -97,12 +101,15 @@ class LivePlan {
   };
 
   Page& page_at(std::uintptr_t number);
-  bool predicts() const { return learner_.predicts() && !is_paused(); }
   void use(Page& page, Contents contents = Contents::kKept);
   void note_use(const LoggedUse& use);
   void note_small_use(Page& page, KernelNumber kernel);
   void find_used_pages();
+  void judge();
   void leave_in_place(KernelNumber kernel, std::vector<Page*>* pages);
+  bool may_stay_for_newest(const Page& page) const;
+  // Whether none of the newest kernel's blocks is larger than the device.
+  bool newest_blocks_fit() const;
   void use_too_many(bool brings_some);
   void bring_again(Page& page);
   void leave_to_driver(Page& page);
@@ -110,7 +117,8 @@ class LivePlan {
   void forget_contents();
   // Brings the page now. False: no page can leave for it. `first_victim`: leaves first; nullptr: it
   // is chosen.
-  bool bring_now(Page& page, Contents contents = Contents::kKept, Page* first_victim = nullptr);
+  bool bring_now(Page& page, KernelNumber need, Contents contents = Contents::kKept,
+                 Page* first_victim = nullptr);
   // False: the page holds blocks that are too small for the log, and stays.
   bool evict(Page& page);
   void evict_surplus();
@@ -130,6 +138,7 @@ class LivePlan {
   const UseLog& log_;
   const StepLearner& learner_;
   const LivePolicy& policy_;
+  const LruLivePolicy lru_policy_;  // followed while judge_ finds it better
   MoveSink& sink_;
   std::size_t chunks_;
   std::unordered_map<std::uintptr_t, Page> pages_;
@@ -138,21 +147,25 @@ class LivePlan {
   PageSet planned_{&Page::planned_place, &Page::planned_last_use};
   KernelNumber planned_until_ = 0;
   bool is_synchronized_ = false;  // the planned pages follow from those that are here
-  std::deque<Move> moves_;        // that are not sent yet
+  std::vector<Move> moves_;       // that are not sent yet
   std::vector<Page*> freed_;      // on the host, since the last kernel
   std::vector<Page*> used_;       // by the newest kernel
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
   std::vector<Move> due_;
+  std::vector<Move> still_;  // not due
+  std::size_t round_moves_ = 1;
   VictimFinder victims_;
   PageUses uses_;
   PeerPages peers_;
   InPlacePages in_place_;
   KernelNumber now_ = 0;
-  LossPause pause_;  // of a policy that gives up
+  ShadowLru lru_;  // for judge_
+  PlanJudge judge_;
   LiveFigures figures_;
   std::uint64_t returned_pages_ = 0;
   std::uint64_t copied_away_pages_ = 0;
+  std::uint64_t uses_in_place_ = 0;  // by a kernel, of a page
 };
 
 }  // namespace uvm::live

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include <uvmalloc/policy.hpp>
+#include "hints/live/policy.hpp"
 #include "hints/live/victim_choice.hpp"
 
 namespace uvm::live {
@@ -16,8 +17,8 @@ class LivePolicy {
 
   // How many kernels ahead of their use pages come, once the step is known; 0: not ahead.
   virtual std::size_t kernels_ahead() const = 0;
-  // Whether it stops to predict when predictions fail often.
-  virtual bool gives_up() const = 0;
+  // Whether `lru` is followed while PlanJudge finds it better.
+  virtual bool is_judged() const = 0;
   virtual const plan::VictimChoice& choice() const = 0;
 };
 
@@ -25,7 +26,7 @@ class LivePolicy {
 class LruLivePolicy final : public LivePolicy {
  public:
   std::size_t kernels_ahead() const override { return 0; }
-  bool gives_up() const override { return false; }
+  bool is_judged() const override { return false; }
   const plan::VictimChoice& choice() const override { return choice_; }
 
  private:
@@ -36,22 +37,18 @@ class LruLivePolicy final : public LivePolicy {
 // is `lru`.
 class PlannedLivePolicy : public LivePolicy {
  public:
-  // Of the GPT's 134 kernels. For four workloads at 1.25 to 3 times the memory, 16 and 64 take as
-  // long within 1 %.
-  static constexpr std::size_t kKernelsAhead = 32;
-
-  std::size_t kernels_ahead() const override { return kKernelsAhead; }
-  bool gives_up() const override { return false; }
+  std::size_t kernels_ahead() const override { return policy::kKernelsAhead; }
+  bool is_judged() const override { return false; }
   const plan::VictimChoice& choice() const override { return choice_; }
 
  private:
   plan::FurthestUse choice_;
 };
 
-// As `planned`, for programs that are not known to repeat a step.
+// As `planned`, but never much worse than `lru`.
 class AutoLivePolicy final : public PlannedLivePolicy {
  public:
-  bool gives_up() const override { return true; }
+  bool is_judged() const override { return true; }
 };
 
 // Null for a policy that moves nothing itself.

@@ -4,28 +4,44 @@
 #include <new>
 #include <utility>
 
+#include "hints/live/policy.hpp"
 #include "runtime/log.hpp"
 #include "storage/pages.hpp"
 
 namespace uvm::live {
+namespace {
 
-template <class Store>
-void MoveLanes::keep(EventHandle event, Store store) {
-  try {
-    store(event);
-  } catch (const std::bad_alloc&) {
-    release(event);
-    throw;
+std::vector<std::uintptr_t> pages_of(std::span<const PlannedMove> moves) {
+  std::vector<std::uintptr_t> pages;
+  for (const PlannedMove& move : moves) pages.push_back(move.page);
+  return pages;
+}
+
+bool is_copied(const PlannedMove& move) {
+  return move.kind == PlannedMove::Kind::kBring && move.arrival == Arrival::kCopied;
+}
+
+// Calls `send` for runs of moves that may be sent together with the first one of the run.
+template <class MayJoin, class Send>
+void each_group(std::span<const PlannedMove> moves, MayJoin may_join, Send send) {
+  while (!moves.empty()) {
+    const auto end = std::ranges::find_if_not(
+        moves, [&](const PlannedMove& move) { return may_join(moves.front(), move); });
+    const auto count = static_cast<std::size_t>(end - moves.begin());
+    send(moves.first(count));
+    moves = moves.subspan(count);
   }
 }
 
+}  // namespace
+
 MoveLanes::~MoveLanes() {
-  while (!copied_pages_.empty()) end_copy(*copied_pages_.begin());
-  while (!in_place_pages_.empty()) end_in_place(*in_place_pages_.begin());
+  for (const std::uintptr_t page : copied_pages_) advise_end_of_copy(page, 1);
+  for (const std::uintptr_t page : in_place_pages_) advise_end_in_place(page, 1);
   while (!kernel_events_.empty()) release(kernel_events_.take());
-  for (const EventHandle event : new_evictions_) release(event);
-  for (const auto& [page, event] : evictions_) release(event);
-  for (const auto& [page, event] : arrivals_) release(event);
+  new_evictions_.clear();
+  evictions_.clear();
+  arrivals_.clear();
   for (const Lanes* lanes :
        {&leaving_lanes_, &arriving_lanes_, &emptying_lanes_, &filling_lanes_}) {
     for (const Lane& lane : *lanes) {
@@ -35,9 +51,11 @@ MoveLanes::~MoveLanes() {
 }
 
 void MoveLanes::abandon() noexcept {
+  is_abandoned_ = true;
   now_ = nullptr;
   kernel_events_.clear();
   new_evictions_.clear();
+  chunks_left_.clear();
   evictions_.clear();
   arrivals_.clear();
   leaving_lanes_ = {};
@@ -53,7 +71,6 @@ void MoveLanes::begin(const DeviceStream& stream, KernelNumber next) {
   at_hand_ = stream;
   next_ = next;
   now_ = nullptr;
-  holds_arrivals_ = false;
   for (Lanes* lanes : {&leaving_lanes_, &arriving_lanes_, &emptying_lanes_, &filling_lanes_}) {
     for (Lane& lane : *lanes) lane.has_begun = false;
   }
@@ -66,27 +83,10 @@ void MoveLanes::begin_kernel(const DeviceStream& stream, KernelNumber kernel) {
 
 // Its stream is null if the runtime has none.
 MoveLanes::Lane& MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
-  Lane& lane = lanes[(*turn)++ % kLanesEachWay];
+  Lane& lane = lanes[(*turn)++ % policy::kLanesEachWay];
   if (lane.stream == nullptr && !runtime_.create_stream(device_, &lane.stream).ok())
     lane.stream = nullptr;
   return lane;
-}
-
-StreamHandle MoveLanes::next_leaving_lane(KernelNumber last_use) {
-  Lane& lane = next_lane(leaving_lanes_, &leaving_turn_);
-  if (lane.stream == nullptr) return nullptr;
-  if (const EventHandle used = kernel_events_.after(last_use)) {
-    const RuntimeStatus status = runtime_.stream_wait_event(device_, lane.stream, used);
-    return status.ok() ? lane.stream : nullptr;
-  }
-  return follow_the_stream(lane) ? lane.stream : nullptr;
-}
-
-StreamHandle MoveLanes::next_arriving_lane(Arrival arrival) {
-  Lane& lane = arrival == Arrival::kCopied ? next_lane(arriving_lanes_, &arriving_turn_)
-                                           : next_lane(filling_lanes_, &filling_turn_);
-  if (!holds_arrivals_ || lane.stream == nullptr) return lane.stream;
-  return follow_the_stream(lane) ? lane.stream : nullptr;
 }
 
 bool MoveLanes::follow_the_stream(Lane& lane) {
@@ -101,138 +101,234 @@ bool MoveLanes::record_now() {
   if (now_ != nullptr) return true;
   const EventHandle event = events_.record(at_hand_, &status);
   if (event == nullptr) return false;
-  keep(event, [this](EventHandle now) { release(kernel_events_.add(next_, at_hand_, now)); });
+  try {
+    release(kernel_events_.add(next_, at_hand_, event));
+  } catch (const std::bad_alloc&) {
+    release(event);
+    throw;
+  }
   now_ = event;
   return true;
 }
 
+// ---- rounds
+
+void MoveLanes::send(const MoveList& moves) {
+  std::vector<PlannedMove> round;
+  for (const PlannedMove& move : moves) {
+    if (move.kind == Kind::kWait) continue;
+    if (!fits(round, move)) send_round(&round);
+    round.push_back(move);
+  }
+  send_round(&round);
+  // Last, so that no page leaves or comes after the arrivals for which the stream waits.
+  for (const PlannedMove& move : moves) {
+    if (move.kind == Kind::kWait) wait_for(move.page);
+  }
+}
+
+// A round is sent in the order of its kinds, which must be that of the plan for each page.
+bool MoveLanes::fits(const std::vector<PlannedMove>& round, const PlannedMove& move) const {
+  if (round.empty()) return true;
+  if (move.begins_group) return false;
+  if (!batches_ || round.size() == DeviceRuntime::kMostBatchMoves) return false;
+  if (std::ranges::any_of(round, [&](const PlannedMove& other) {
+        return other.page == move.page && other.kind >= move.kind;
+      }))
+    return false;
+  return !is_copied(move) ||
+         std::ranges::count_if(round, is_copied) < static_cast<std::ptrdiff_t>(policy::kRoundPages);
+}
+
+void MoveLanes::send_round(std::vector<PlannedMove>* round) {
+  std::ranges::stable_sort(*round, {}, &PlannedMove::kind);
+  const auto all_of = [round](Kind first, Kind last) {
+    const auto begin = std::ranges::lower_bound(*round, first, {}, &PlannedMove::kind);
+    const auto end = std::ranges::upper_bound(*round, last, {}, &PlannedMove::kind);
+    return Moves(begin, end);
+  };
+  end_copies(all_of(Kind::kEndCopy, Kind::kEndCopy));
+  end_in_place(all_of(Kind::kEndInPlace, Kind::kEndInPlace));
+  drop(all_of(Kind::kDrop, Kind::kDrop));
+  begin_in_place(all_of(Kind::kUseInPlace, Kind::kUseInPlace));
+  leave(all_of(Kind::kUseInPlace, Kind::kLeave));
+  leave_peers(all_of(Kind::kLeavePeer, Kind::kLeavePeer));
+  each_group(
+      all_of(Kind::kDiscard, Kind::kDiscard),
+      [](const PlannedMove& a, const PlannedMove& b) { return a.user == b.user; },
+      [this](Moves moves) { discard(moves); });
+  keep_copies(all_of(Kind::kKeepCopy, Kind::kKeepCopy));
+  const auto first_bring = std::ranges::lower_bound(*round, Kind::kBring, {}, &PlannedMove::kind);
+  std::stable_sort(first_bring, round->end(), [](const PlannedMove& a, const PlannedMove& b) {
+    return std::pair(a.arrival, a.follows_stream) < std::pair(b.arrival, b.follows_stream);
+  });
+  each_group(
+      Moves(first_bring, round->end()),
+      [this](const PlannedMove& a, const PlannedMove& b) { return may_come_together(a, b); },
+      [this](Moves moves) { bring(moves); });
+  chunks_left_.clear();
+  round->clear();
+}
+
+// The kernel of the first page waits for all. A page that is needed later may be among them if it
+// is needed so soon after that the wait is short beside the time until then.
+bool MoveLanes::may_come_together(const PlannedMove& first, const PlannedMove& other) const {
+  if (first.arrival != other.arrival || first.follows_stream != other.follows_stream) return false;
+  const KernelNumber soonest = std::max(std::min(first.kernel, other.kernel), next_);
+  const KernelNumber latest = std::max({first.kernel, other.kernel, next_});
+  return latest - soonest <= (soonest - next_) / 2;
+}
+
 // The host is the preferred place, so that its copy stays where one of two copies goes.
-void MoveLanes::keep_copy(std::uintptr_t page) {
-  copied_pages_.insert(page);
-  advise(page, 1, Advice::kSetPreferredLocation, Place::host());
-  advise(page, 1, Advice::kSetReadMostly, Place::host());
+void MoveLanes::keep_copies(Moves moves) {
+  each_run(pages_of(moves), [this](std::uintptr_t page, std::size_t pages) {
+    advise(page, pages, Advice::kSetPreferredLocation, Place::host());
+    advise(page, pages, Advice::kSetReadMostly, Place::host());
+  });
+  for (const PlannedMove& move : moves) copied_pages_.insert(move.page);
 }
 
-void MoveLanes::end_copy(std::uintptr_t page) {
-  copied_pages_.erase(page);
-  std::erase(dropped_, page);
-  advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
-  advise(page, 1, Advice::kUnsetReadMostly, Place::host());
+void MoveLanes::end_copies(Moves moves) {
+  for (const PlannedMove& move : moves) {
+    copied_pages_.erase(move.page);
+    std::erase(dropped_, move.page);
+  }
+  each_run(pages_of(moves), [this](auto page, auto pages) { advise_end_of_copy(page, pages); });
 }
 
-void MoveLanes::use_in_place(std::uintptr_t page, KernelNumber last_use) {
-  in_place_pages_.insert(page);
-  std::erase(dropped_, page);
-  advise(page, 1, Advice::kSetPreferredLocation, Place::host());
-  advise(page, 1, Advice::kSetAccessedBy, Place::device(device_));
-  leave(page, Place::host(), last_use);
+void MoveLanes::advise_end_of_copy(std::uintptr_t page, std::size_t pages) {
+  advise(page, pages, Advice::kSetPreferredLocation, Place::device(device_));
+  advise(page, pages, Advice::kUnsetReadMostly, Place::host());
 }
 
-void MoveLanes::end_in_place(std::uintptr_t page) {
-  in_place_pages_.erase(page);
-  advise(page, 1, Advice::kUnsetAccessedBy, Place::device(device_));
-  advise(page, 1, Advice::kSetPreferredLocation, Place::device(device_));
+// They leave afterwards.
+void MoveLanes::begin_in_place(Moves moves) {
+  for (const PlannedMove& move : moves) {
+    in_place_pages_.insert(move.page);
+    std::erase(dropped_, move.page);
+  }
+  each_run(pages_of(moves), [this](std::uintptr_t page, std::size_t pages) {
+    advise(page, pages, Advice::kSetPreferredLocation, Place::host());
+    advise(page, pages, Advice::kSetAccessedBy, Place::device(device_));
+  });
 }
 
-void MoveLanes::drop(std::uintptr_t page, KernelNumber last_use) {
-  if (const auto arrival = arrivals_.extract(page)) release(arrival.mapped());
-  dropped_.push_back(page);
-  dropped_use_ = std::max(dropped_use_, last_use);
+void MoveLanes::end_in_place(Moves moves) {
+  for (const PlannedMove& move : moves) in_place_pages_.erase(move.page);
+  each_run(pages_of(moves), [this](auto page, auto pages) { advise_end_in_place(page, pages); });
+}
+
+void MoveLanes::advise_end_in_place(std::uintptr_t page, std::size_t pages) {
+  advise(page, pages, Advice::kUnsetAccessedBy, Place::device(device_));
+  advise(page, pages, Advice::kSetPreferredLocation, Place::device(device_));
+}
+
+void MoveLanes::drop(Moves moves) {
+  for (const PlannedMove& move : moves) {
+    arrivals_.erase(move.page);
+    dropped_.push_back(move.page);
+    dropped_use_ = std::max(dropped_use_, move.kernel);
+  }
 }
 
 void MoveLanes::drop_pages() {
   if (dropped_.empty()) return;
-  std::ranges::sort(dropped_);
   EventHandle used = kernel_events_.after(std::exchange(dropped_use_, 0));
   if (used == nullptr && record_now()) used = now_;
   if (used != nullptr && runtime_.synchronize_event(device_, used).ok()) {
-    for (auto first = dropped_.begin(); first != dropped_.end();) {
-      auto last = first + 1;
-      while (last != dropped_.end() && *last == *(last - 1) + 1) ++last;
-      const auto pages = static_cast<std::size_t>(last - first);
-      advise(*first, pages, Advice::kUnsetReadMostly, Place::host());
-      advise(*first, pages, Advice::kSetReadMostly, Place::host());
-      first = last;
-    }
+    each_run(dropped_, [this](std::uintptr_t page, std::size_t pages) {
+      advise(page, pages, Advice::kUnsetReadMostly, Place::host());
+      advise(page, pages, Advice::kSetReadMostly, Place::host());
+    });
   }
   dropped_.clear();
 }
 
-// The memory may have been given back since: then the advice has no subject any more.
-void MoveLanes::advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place) {
-  const RuntimeStatus status =
-      runtime_.advise(device_, start_of_page(page), pages * kPageBytes, advice, place);
-  if (status.error != RuntimeError::kInvalidValue) count(HintKind::kAdvise, status);
+void MoveLanes::leave(Moves moves) {
+  if (moves.empty()) return;
+  Lane& lane = next_lane(leaving_lanes_, &leaving_turn_);
+  if (lane.stream == nullptr || !wait_for_uses(moves, lane)) return;
+  wait_for_arrivals(moves, lane.stream);
+  const std::vector<PlannedMove> left = call(Call::kPrefetch, moves, lane.stream);
+  if (left.empty()) return;
+  const SharedEvent event = record(lane.stream);
+  if (event == nullptr) return;
+  new_evictions_.push_back(event);
+  note_evictions(left, event);
 }
 
-void MoveLanes::leave(std::uintptr_t page, Place place, KernelNumber last_use) {
-  const StreamHandle lane = next_leaving_lane(last_use);
-  if (lane == nullptr) return;
-  if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
-  const RuntimeStatus status =
-      runtime_.prefetch(device_, start_of_page(page), kPageBytes, place, lane);
-  if (!count(HintKind::kPrefetch, status)) return;
-  const EventHandle left = record(lane);
-  if (left == nullptr) return;
-  // One event for the arrivals that take the chunk, one for the page's own return.
-  keep(left, [this](EventHandle event) { new_evictions_.push_back(event); });
-  if (!evictions_.contains(page)) note_eviction(page, lane);
-}
-
-void MoveLanes::leave_peer(std::uintptr_t page) {
+// They wait for nothing else.
+void MoveLanes::leave_peers(Moves moves) {
+  if (moves.empty()) return;
   const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_).stream;
   if (lane == nullptr) return;
-  if (const auto left = evictions_.extract(page)) {
-    wait(lane, left.mapped());
-    std::erase(eviction_order_, page);
+  for (const PlannedMove& move : moves) {
+    if (const SharedEvent left = take_eviction(move.page)) wait(lane, left);
   }
-  const RuntimeStatus status =
-      runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::host(), lane);
-  if (count(HintKind::kPrefetch, status)) note_eviction(page, lane);
+  const std::vector<PlannedMove> left = call(Call::kPrefetch, moves, lane);
+  if (left.empty()) return;
+  if (const SharedEvent event = record(lane)) note_evictions(left, event);
 }
 
-void MoveLanes::note_eviction(std::uintptr_t page, StreamHandle lane) {
-  const EventHandle own = record(lane);
-  if (own == nullptr) return;
-  keep(own, [&](EventHandle event) { evictions_.emplace(page, event); });
-  eviction_order_.push_back(page);
-  if (eviction_order_.size() <= kMostEvictions) return;
-  if (const auto oldest = evictions_.extract(eviction_order_.front())) release(oldest.mapped());
-  eviction_order_.pop_front();
+// All are free memory of one stream.
+void MoveLanes::discard(Moves moves) {
+  const DeviceStream user = moves.front().user;
+  const StreamHandle lane = next_lane(emptying_lanes_, &emptying_turn_).stream;
+  std::vector<PlannedMove> left;
+  if (lane != nullptr && order_discard(moves, lane)) {
+    wait_for_arrivals(moves, lane);
+    left = call(Call::kDiscard, moves, lane);
+  }
+  if (!left.empty()) {
+    if (const SharedEvent event = record(lane)) new_evictions_.push_back(event);
+    // Later work of the stream may write to the page only after the discard.
+    if (!events_.order(user, {device_, lane})) (void)runtime_.synchronize_stream(device_, lane);
+  }
+  std::vector<PlannedMove> refused;
+  for (const PlannedMove& move : moves) {
+    if (std::ranges::find(left, move.page, &PlannedMove::page) != left.end()) continue;
+    refused.push_back({.kind = Kind::kLeave, .page = move.page, .kernel = move.kernel});
+  }
+  leave(refused);
 }
 
-bool MoveLanes::is_settled(std::uintptr_t page, KernelNumber last_use) const {
-  const auto is_over = [this](EventHandle event) {
-    return event != nullptr && runtime_.query_event(device_, event).ok();
-  };
-  const auto left = evictions_.find(page);
-  if (left != evictions_.end() && !is_over(left->second)) return false;
-  return std::ranges::find(dropped_, page) == dropped_.end() &&
-         is_over(kernel_events_.after(last_use));
+// The lane waits for all that the stream has got since before the pages became free.
+bool MoveLanes::order_discard(Moves moves, StreamHandle lane) {
+  const DeviceStream& user = moves.front().user;
+  if (user.device != device_ || !events_.may_wait(user)) return false;
+  const KernelEvents::Recorded* used = nullptr;
+  for (const PlannedMove& move : moves) {
+    const auto* own = move.kernel == 0 ? nullptr : kernel_events_.first_after(move.kernel, user);
+    if (own == nullptr) return events_.order({device_, lane}, user);
+    if (used == nullptr || own->before > used->before) used = own;
+  }
+  return runtime_.stream_wait_event(device_, lane, used->event).ok();
 }
 
-void MoveLanes::to_device(std::uintptr_t page, Arrival kind) {
+void MoveLanes::bring(Moves moves) {
   drop_pages();
-  const StreamHandle lane = next_arriving_lane(kind);
-  if (lane == nullptr) return;
-  for (const EventHandle event : new_evictions_) wait(lane, event);
-  new_evictions_.clear();
-  if (const auto left = evictions_.extract(page)) {
-    wait(lane, left.mapped());
-    std::erase(eviction_order_, page);
+  const PlannedMove& first = moves.front();
+  Lane& lane = first.arrival == Arrival::kCopied ? next_lane(arriving_lanes_, &arriving_turn_)
+                                                 : next_lane(filling_lanes_, &filling_turn_);
+  if (lane.stream == nullptr || (first.follows_stream && !follow_the_stream(lane))) return;
+  if (chunks_left_.empty()) chunks_left_ = std::exchange(new_evictions_, {});
+  for (const SharedEvent& left : chunks_left_) wait(lane.stream, left);
+  for (const PlannedMove& move : moves) {
+    if (const SharedEvent left = take_eviction(move.page)) wait(lane.stream, left);
   }
-  if (kind == Arrival::kDropped)
-    count(HintKind::kDiscard, runtime_.discard(device_, start_of_page(page), kPageBytes, lane));
-  const RuntimeStatus status =
-      runtime_.prefetch(device_, start_of_page(page), kPageBytes, Place::device(device_), lane);
-  if (!count(HintKind::kPrefetch, status)) return;
-  if (const auto before = arrivals_.extract(page)) release(before.mapped());
-  if (const EventHandle arrival = record(lane))
-    keep(arrival, [&](EventHandle event) { arrivals_.emplace(page, event); });
+  const Call what =
+      first.arrival == Arrival::kDropped ? Call::kDiscardAndPrefetch : Call::kPrefetch;
+  const std::vector<PlannedMove> brought = call(what, moves, lane.stream);
+  if (brought.empty()) return;
+  const SharedEvent event = record(lane.stream);
+  for (const PlannedMove& move : brought) {
+    arrivals_.erase(move.page);
+    if (event != nullptr) arrivals_.emplace(move.page, event);
+  }
 }
 
 void MoveLanes::wait_for(std::uintptr_t page) {
-  if (const auto arrival = arrivals_.extract(page)) wait(at_hand_.handle, arrival.mapped());
+  if (const auto arrival = arrivals_.extract(page)) wait(at_hand_, arrival.mapped());
 }
 
 void MoveLanes::wait_until_left() {
@@ -243,42 +339,185 @@ void MoveLanes::wait_until_left() {
   }
 }
 
-bool MoveLanes::discard(std::uintptr_t page, const DeviceStream& user, KernelNumber freed) {
-  if (user.device != device_ || !events_.may_wait(user)) return false;
-  const StreamHandle lane = next_lane(emptying_lanes_, &emptying_turn_).stream;
-  if (lane == nullptr) return false;
-  // All that the stream has got since before the free.
-  const EventHandle used = freed == 0 ? nullptr : kernel_events_.after(freed, user);
-  const bool is_ordered = used != nullptr ? runtime_.stream_wait_event(device_, lane, used).ok()
-                                          : events_.order({device_, lane}, user);
-  if (!is_ordered) return false;
-  if (const auto arrival = arrivals_.extract(page)) wait(lane, arrival.mapped());
-  const RuntimeStatus status = runtime_.discard(device_, start_of_page(page), kPageBytes, lane);
-  if (!count(HintKind::kDiscard, status)) return false;
-  if (const EventHandle left = record(lane))
-    keep(left, [this](EventHandle event) { new_evictions_.push_back(event); });
-  if (events_.order(user, {device_, lane})) return true;
-  // Later work of the stream may write to the page only after the discard.
-  return runtime_.synchronize_stream(device_, lane).ok();
+bool MoveLanes::is_settled(std::uintptr_t page, KernelNumber last_use) const {
+  const auto is_over = [this](EventHandle event) {
+    return event != nullptr && runtime_.query_event(device_, event).ok();
+  };
+  const auto left = evictions_.find(page);
+  if (left != evictions_.end() && !is_over(left->second->handle)) return false;
+  return std::ranges::find(dropped_, page) == dropped_.end() &&
+         is_over(kernel_events_.after(last_use));
 }
 
-void MoveLanes::wait(StreamHandle stream, EventHandle event) {
-  (void)runtime_.stream_wait_event(device_, stream, event);
-  release(event);
+// ---- calls
+
+Place MoveLanes::place_after(const PlannedMove& move) const {
+  if (move.kind == Kind::kDiscard) return Place::nowhere();
+  return move.kind == Kind::kBring ? Place::device(device_) : move.place;
 }
 
-EventHandle MoveLanes::record(StreamHandle stream) {
+// Neighbours that go to the same place are one range.
+std::vector<RangeMove> MoveLanes::joined(Moves moves) const {
+  std::vector<const PlannedMove*> sorted;
+  for (const PlannedMove& move : moves) sorted.push_back(&move);
+  std::ranges::sort(sorted, {}, &PlannedMove::page);
+  std::vector<RangeMove> ranges;
+  std::uintptr_t next = 0;
+  for (const PlannedMove* move : sorted) {
+    const Place place = place_after(*move);
+    if (!ranges.empty() && move->page == next && ranges.back().destination == place &&
+        may_join_(next - 1)) {
+      ranges.back().size_bytes += kPageBytes;
+    } else {
+      ranges.push_back({start_of_page(move->page), kPageBytes, place});
+    }
+    next = move->page + 1;
+  }
+  return ranges;
+}
+
+std::vector<PlannedMove> MoveLanes::call(Call what, Moves moves, StreamHandle lane) {
+  if (batches_ && (moves.size() > 1 || what == Call::kDiscardAndPrefetch)) {
+    const RuntimeStatus status = call_batch(what, joined(moves), lane);
+    if (status.ok()) {
+      if (what != Call::kPrefetch) count(HintKind::kDiscard, moves.size(), status);
+      if (what != Call::kDiscard) count(HintKind::kPrefetch, moves.size(), status);
+      return {moves.begin(), moves.end()};
+    }
+    note_refused_batch(status);
+  }
+  std::vector<PlannedMove> accepted;
+  for (const PlannedMove& move : moves) {
+    const RuntimeStatus status =
+        call_range(what, {start_of_page(move.page), kPageBytes, place_after(move)}, lane);
+    count(what == Call::kDiscard ? HintKind::kDiscard : HintKind::kPrefetch, 1, status);
+    if (status.ok()) accepted.push_back(move);
+  }
+  return accepted;
+}
+
+// A discard that is refused before a prefetch costs a copy.
+RuntimeStatus MoveLanes::call_range(Call what, const RangeMove& range, StreamHandle lane) {
+  if (what != Call::kPrefetch) {
+    const RuntimeStatus status = runtime_.discard(device_, range.address, range.size_bytes, lane);
+    if (what == Call::kDiscard) return status;
+    count(HintKind::kDiscard, range.size_bytes / kPageBytes, status);
+  }
+  return runtime_.prefetch(device_, range.address, range.size_bytes, range.destination, lane);
+}
+
+RuntimeStatus MoveLanes::call_batch(Call what, std::span<const RangeMove> ranges,
+                                    StreamHandle lane) {
+  switch (what) {
+    case Call::kPrefetch:
+      return runtime_.prefetch_batch(device_, ranges, lane);
+    case Call::kDiscard:
+      return runtime_.discard_batch(device_, ranges, lane);
+    case Call::kDiscardAndPrefetch:
+      return runtime_.discard_and_prefetch_batch(device_, ranges, lane);
+  }
+  return {};
+}
+
+// The pages are sent again, one by one. A driver that takes no batches is not asked again.
+void MoveLanes::note_refused_batch(const RuntimeStatus& status) {
+  const bool is_for_good =
+      status.error == RuntimeError::kNotSupported || status.error == RuntimeError::kNoDevice;
+  if (!is_for_good) return;
+  batches_ = false;
+  log_once(LogLevel::kInfo, "batches",
+           fmt::format("the driver refuses to move several pages by one call: {}; pages are moved "
+                       "one by one",
+                       status.text()));
+}
+
+// Calls `advise` for each run of neighbours.
+template <class Advise>
+void MoveLanes::each_run(std::vector<std::uintptr_t> pages, Advise advise) const {
+  std::ranges::sort(pages);
+  for (auto first = pages.begin(); first != pages.end();) {
+    auto last = first + 1;
+    while (last != pages.end() && *last == *(last - 1) + 1 && may_join_(*(last - 1))) ++last;
+    advise(*first, static_cast<std::size_t>(last - first));
+    first = last;
+  }
+}
+
+// The memory may have been given back since: then the advice has no subject any more.
+void MoveLanes::advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place) {
+  const RuntimeStatus status =
+      runtime_.advise(device_, start_of_page(page), pages * kPageBytes, advice, place);
+  if (status.error != RuntimeError::kInvalidValue) count(HintKind::kAdvise, 1, status);
+}
+
+// The lane waits once for each stream that has used the pages.
+bool MoveLanes::wait_for_uses(Moves moves, Lane& lane) {
+  std::vector<const KernelEvents::Recorded*> latest;
+  bool follows = false;
+  for (const PlannedMove& move : moves) {
+    const KernelEvents::Recorded* own = kernel_events_.first_after(move.kernel);
+    if (own == nullptr) {
+      follows = true;
+      continue;
+    }
+    const auto same =
+        std::ranges::find(latest, own->stream, [](const auto* known) { return known->stream; });
+    if (same == latest.end()) {
+      latest.push_back(own);
+    } else if (own->before > (*same)->before) {
+      *same = own;
+    }
+  }
+  for (const KernelEvents::Recorded* used : latest) {
+    if (!runtime_.stream_wait_event(device_, lane.stream, used->event).ok()) return false;
+  }
+  return !follows || follow_the_stream(lane);
+}
+
+void MoveLanes::wait_for_arrivals(Moves moves, StreamHandle lane) {
+  for (const PlannedMove& move : moves) {
+    if (const auto arrival = arrivals_.extract(move.page)) wait(lane, arrival.mapped());
+  }
+}
+
+// Keeps the event for the pages' own return.
+void MoveLanes::note_evictions(Moves moves, const SharedEvent& left) {
+  for (const PlannedMove& move : moves) {
+    if (!evictions_.emplace(move.page, left).second) continue;
+    eviction_order_.push_back(move.page);
+    if (eviction_order_.size() <= policy::kMostEvictions) continue;
+    evictions_.erase(eviction_order_.front());
+    eviction_order_.pop_front();
+  }
+}
+
+MoveLanes::SharedEvent MoveLanes::take_eviction(std::uintptr_t page) {
+  const auto left = evictions_.extract(page);
+  if (!left) return nullptr;
+  std::erase(eviction_order_, page);
+  return left.mapped();
+}
+
+void MoveLanes::wait(const DeviceStream& stream, const SharedEvent& event) {
+  if (event->waiter == stream) return;
+  (void)runtime_.stream_wait_event(device_, stream.handle, event->handle);
+  event->waiter = stream;
+}
+
+MoveLanes::SharedEvent MoveLanes::record(StreamHandle stream) {
   RuntimeStatus status;
-  return events_.record({device_, stream}, &status);
+  auto sent = std::make_shared<SentEvent>(*this);
+  sent->handle = events_.record({device_, stream}, &status);
+  return sent->handle == nullptr ? nullptr : sent;
 }
 
 void MoveLanes::release(EventHandle event) {
-  if (event != nullptr) events_.release(device_, event);
+  if (event != nullptr && !is_abandoned_) events_.release(device_, event);
 }
 
-bool MoveLanes::count(HintKind kind, const RuntimeStatus& status) noexcept {
-  counters_.count(kind, kPageBytes, status.ok());
-  if (status.ok()) return true;
+void MoveLanes::count(HintKind kind, std::size_t pages, const RuntimeStatus& status) noexcept {
+  for (std::size_t i = 0; i < pages; ++i) counters_.count(kind, kPageBytes, status.ok());
+  if (status.ok()) return;
   try {
     log_once(
         LogLevel::kWarning, status.text(),
@@ -288,7 +527,6 @@ bool MoveLanes::count(HintKind kind, const RuntimeStatus& status) noexcept {
   } catch (const std::bad_alloc&) {
     // The next one is logged.
   }
-  return false;
 }
 
 }  // namespace uvm::live

@@ -4,6 +4,12 @@
 // advice. A call that fails is counted, and has no other effect than that the driver's page faults
 // move the page.
 //
+// If the device takes batches, moves are sent in rounds: pages that leave by one call, and pages
+// that come by one call for those that are needed at about the same time. A page that comes waits
+// for all that leave in its round, and for all pages of its own call; so rounds are short, and a
+// page for the next kernel never waits for a page of a later one. If the driver refuses a batch,
+// its pages are sent one by one.
+//
 // Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
 #pragma once
 
@@ -11,26 +17,38 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <uvmalloc/device_runtime.hpp>
 #include "hints/event_pool.hpp"
 #include "hints/hint_counters.hpp"
 #include "hints/live/kernel_events.hpp"
-#include "hints/live/move_sink.hpp"
+#include "hints/live/move_list.hpp"
+#include "hints/live/policy.hpp"
 
 namespace uvm::live {
 
 class MoveLanes {
  public:
-  static constexpr std::size_t kLanesEachWay = 4;
-  // Evictions whose pages a return waits for. Older ones are over, or it costs only time.
-  static constexpr std::size_t kMostEvictions = 64;
+  // Whether one range of a call may contain a page and the next page. The driver refuses a range
+  // that reaches from one of its allocations into another.
+  using MayJoin = std::function<bool(std::uintptr_t page)>;
 
-  MoveLanes(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters, int device)
-      : runtime_(runtime), events_(events), counters_(counters), device_(device) {}
+  // `batches`: of DeviceCapabilities.
+  MoveLanes(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters, int device,
+            bool batches, MayJoin may_join)
+      : runtime_(runtime),
+        events_(events),
+        counters_(counters),
+        device_(device),
+        batches_(batches),
+        may_join_(std::move(may_join)) {}
   ~MoveLanes();
   MoveLanes(const MoveLanes&) = delete;
   MoveLanes& operator=(const MoveLanes&) = delete;
@@ -43,63 +61,96 @@ class MoveLanes {
   // The next work is the kernel itself.
   void begin_kernel(const DeviceStream& stream, KernelNumber kernel);
 
-  // The page leaves to the host, or to another device, after its last use.
-  void leave(std::uintptr_t page, Place place, KernelNumber last_use);
-  // A page that has left to another device goes on to the host. The stream at hand is not waited
-  // for.
-  void leave_peer(std::uintptr_t page);
-  // As in MoveSink. Advice takes effect at once: drop() waits for the last use. Neighbours that
-  // leave together share the calls.
-  void keep_copy(std::uintptr_t page);
-  void end_copy(std::uintptr_t page);
-  void drop(std::uintptr_t page, KernelNumber last_use);
-  void use_in_place(std::uintptr_t page, KernelNumber last_use);
-  void end_in_place(std::uintptr_t page);
-  // Pages that come before the next begin() wait for the work so far of the stream at hand.
-  void hold_arrivals() { holds_arrivals_ = true; }
-  void to_device(std::uintptr_t page, Arrival arrival);
-  void wait_for(std::uintptr_t page);
+  // Sends the moves. A page that is discarded is dropped after the work so far of its stream, and
+  // before its later work; if that order cannot be had, or the driver refuses, the page goes to the
+  // host. Advice takes effect at once: a dropped page waits for its last use on the calling thread.
+  void send(const MoveList& moves);
+
   // As in MoveSink. False if no event follows the kernel on its stream yet.
   bool is_settled(std::uintptr_t page, KernelNumber last_use) const;
   // The calling thread waits for the work so far of the stream at hand, and for pages that leave.
   void wait_until_left();
-  // Drops the contents of a page after the work so far of `user`, and before its later work. False:
-  // the order cannot be had, or the driver refuses.
-  // `freed` as in MoveSink.
-  bool discard(std::uintptr_t page, const DeviceStream& user, KernelNumber freed);
+  // False after the driver has refused batches.
+  bool sends_batches() const { return batches_; }
 
  private:
   struct Lane {
     StreamHandle stream = nullptr;
     bool has_begun = false;  // it waits for the stream at hand
   };
-  using Lanes = std::array<Lane, kLanesEachWay>;
+  using Lanes = std::array<Lane, policy::kLanesEachWay>;
+  using Moves = std::span<const PlannedMove>;
+  using Kind = PlannedMove::Kind;
+  enum class Call : std::uint8_t { kPrefetch, kDiscard, kDiscardAndPrefetch };
+
+  // An event behind moves, which several pages share.
+  struct SentEvent {
+    explicit SentEvent(MoveLanes& owner) : lanes(owner) {}
+    ~SentEvent() { lanes.release(handle); }
+    SentEvent(const SentEvent&) = delete;
+    SentEvent& operator=(const SentEvent&) = delete;
+
+    MoveLanes& lanes;
+    EventHandle handle = nullptr;
+    DeviceStream waiter;  // that waits for it already
+  };
+  using SharedEvent = std::shared_ptr<SentEvent>;
 
   Lane& next_lane(Lanes& lanes, std::size_t* turn);
-  StreamHandle next_leaving_lane(KernelNumber last_use);
-  StreamHandle next_arriving_lane(Arrival arrival);
-  void note_eviction(std::uintptr_t page, StreamHandle lane);
   bool follow_the_stream(Lane& lane);
   bool record_now();
+
+  // ---- rounds
+  bool fits(const std::vector<PlannedMove>& round, const PlannedMove& move) const;
+  void send_round(std::vector<PlannedMove>* round);
+  bool may_come_together(const PlannedMove& first, const PlannedMove& other) const;
+  void begin_in_place(Moves moves);
+  void end_in_place(Moves moves);
+  void keep_copies(Moves moves);
+  void end_copies(Moves moves);
+  void drop(Moves moves);
+  void leave(Moves moves);
+  void leave_peers(Moves moves);
+  void discard(Moves moves);
+  bool order_discard(Moves moves, StreamHandle lane);
+  void bring(Moves moves);
+  void wait_for(std::uintptr_t page);
   void drop_pages();
+
+  // ---- calls
+  // The moves that the device has accepted.
+  std::vector<PlannedMove> call(Call what, Moves moves, StreamHandle lane);
+  std::vector<RangeMove> joined(Moves moves) const;
+  RuntimeStatus call_range(Call what, const RangeMove& range, StreamHandle lane);
+  RuntimeStatus call_batch(Call what, std::span<const RangeMove> ranges, StreamHandle lane);
+  void note_refused_batch(const RuntimeStatus& status);
+  Place place_after(const PlannedMove& move) const;
+  template <class Advise>
+  void each_run(std::vector<std::uintptr_t> pages, Advise advise) const;
   void advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place);
-  void wait(StreamHandle stream, EventHandle event);
-  EventHandle record(StreamHandle stream);
-  // Calls `store(event)`, and releases the event if there is no memory to store it.
-  template <class Store>
-  void keep(EventHandle event, Store store);
+  void advise_end_of_copy(std::uintptr_t page, std::size_t pages);
+  void advise_end_in_place(std::uintptr_t page, std::size_t pages);
+  bool wait_for_uses(Moves moves, Lane& lane);
+  void wait_for_arrivals(Moves moves, StreamHandle lane);
+  void note_evictions(Moves moves, const SharedEvent& left);
+  SharedEvent take_eviction(std::uintptr_t page);
+  void wait(const DeviceStream& stream, const SharedEvent& event);
+  void wait(StreamHandle lane, const SharedEvent& event) { wait({device_, lane}, event); }
+  SharedEvent record(StreamHandle stream);
   void release(EventHandle event);
-  bool count(HintKind kind, const RuntimeStatus& status) noexcept;
+  void count(HintKind kind, std::size_t pages, const RuntimeStatus& status) noexcept;
 
   const DeviceRuntime& runtime_;
   EventPool& events_;
   HintCounters& counters_;
   const int device_;
+  bool batches_;
+  const MayJoin may_join_;
+  bool is_abandoned_ = false;
   DeviceStream at_hand_;
   KernelNumber next_ = 0;
   EventHandle now_ = nullptr;  // on the stream at hand; one of kernel_events_
   KernelEvents kernel_events_;
-  bool holds_arrivals_ = false;
   Lanes leaving_lanes_;
   Lanes arriving_lanes_;
   // For pages that move without a copy, so that they never wait behind copies.
@@ -109,13 +160,13 @@ class MoveLanes {
   std::size_t arriving_turn_ = 0;
   std::size_t emptying_turn_ = 0;
   std::size_t filling_turn_ = 0;
-  // Evictions for which no page has come yet.
-  std::vector<EventHandle> new_evictions_;
-  std::unordered_map<std::uintptr_t, EventHandle> evictions_;
+  std::vector<SharedEvent> new_evictions_;  // for which no page has come yet
+  std::vector<SharedEvent> chunks_left_;    // for which the pages of this round come
+  std::unordered_map<std::uintptr_t, SharedEvent> evictions_;
   std::deque<std::uintptr_t> eviction_order_;
-  std::unordered_map<std::uintptr_t, EventHandle> arrivals_;
-  std::unordered_set<std::uintptr_t> copied_pages_;    // keep_copy() was called for them
-  std::unordered_set<std::uintptr_t> in_place_pages_;  // use_in_place() was called for them
+  std::unordered_map<std::uintptr_t, SharedEvent> arrivals_;
+  std::unordered_set<std::uintptr_t> copied_pages_;    // that keep copies on the host
+  std::unordered_set<std::uintptr_t> in_place_pages_;  // that are used on the host
   std::vector<std::uintptr_t> dropped_;                // that still have their chunks
   KernelNumber dropped_use_ = 0;                       // the last one of all of these
 };

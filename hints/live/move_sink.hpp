@@ -1,5 +1,6 @@
-// Carries out the moves of a live plan on one device. Each call is for one page of 2 MiB, by its
-// number. Nothing that a call does or fails to do changes the contents of a block in use.
+// Takes the moves of a live plan on one device, which are sent when the plan has decided on all
+// moves of a kernel. Each call is for one page of 2 MiB, by its number. Nothing that a move does or
+// fails to do changes the contents of a block in use.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +47,10 @@ class MoveSink {
   virtual void drop(std::uintptr_t page, KernelNumber last_use) = 0;
   // Pages that come from here on do so after the work so far of the stream at hand.
   virtual void hold_arrivals() = 0;
-  // The page comes to the device, after the evictions so far.
-  virtual void bring(std::uintptr_t page, Arrival arrival) = 0;
+  // The page comes to the device, after the evictions so far. `need`: the kernel that uses it.
+  virtual void bring(std::uintptr_t page, Arrival arrival, KernelNumber need) = 0;
+  // The moves so far wait for none that follow: these are for later kernels.
+  virtual void end_group() = 0;
   // Whether the device has executed the kernel that used the page last, and the page's last
   // eviction. Then the driver's answer about the page is final. Asks the driver.
   virtual bool is_settled(std::uintptr_t page, KernelNumber last_use) = 0;

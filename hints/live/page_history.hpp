@@ -10,16 +10,13 @@
 #include <optional>
 #include <vector>
 
+#include "hints/live/policy.hpp"
 #include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 
 class PageHistory {
  public:
-  // Events of each kind that are kept. A page with more of them in a step is predicted for the end
-  // of the step alone.
-  static constexpr std::size_t kMost = 4096;
-
   // `step`: kernels of a step; 0: it is not known.
   void used(KernelNumber kernel, RecordId record, std::uint64_t step) {
     uses_.add({kernel, record}, step);
@@ -63,9 +60,10 @@ class PageHistory {
       if (events_.size() < limit_) return;
       if (step != 0 && event.kernel > step)
         events_.erase(events_.begin(), first_after(event.kernel - step - 1));
-      if (events_.size() > kMost / 2)
-        events_.erase(events_.begin(), events_.end() - static_cast<std::ptrdiff_t>(kMost / 2));
-      limit_ = std::max(kLeast, 2 * events_.size());
+      if (events_.size() > policy::kMostPageEvents / 2)
+        events_.erase(events_.begin(),
+                      events_.end() - static_cast<std::ptrdiff_t>(policy::kMostPageEvents / 2));
+      limit_ = std::max(policy::kLeastPageEvents, 2 * events_.size());
     }
     std::vector<Event>::const_iterator first_after(KernelNumber kernel) const {
       return std::ranges::upper_bound(events_, kernel, {}, &Event::kernel);
@@ -78,10 +76,8 @@ class PageHistory {
     }
 
    private:
-    static constexpr std::size_t kLeast = 8;
-
     std::vector<Event> events_;
-    std::size_t limit_ = kLeast;
+    std::size_t limit_ = policy::kLeastPageEvents;
   };
 
   Events uses_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <list>
 #include <vector>
 
 #include "hints/live/page_history.hpp"
@@ -35,6 +36,16 @@ struct Page {
   std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there
   KernelNumber freed = 0;                // the newest kernel at the last free of a block in it
   PageHistory history;
+
+  // Where ShadowLru has the page.
+  struct Shadow {
+    enum class Place : std::uint8_t { kNowhere, kDevice, kHost };
+
+    Place place = Place::kNowhere;
+    KernelNumber last_use = 0;
+    std::list<Page*>::iterator position;  // on the device: in the order of uses
+  };
+  Shadow shadow;
 };
 
 class PageSet {

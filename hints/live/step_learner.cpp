@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 
 void StepLearner::kernel_added() {
@@ -21,17 +23,34 @@ void StepLearner::step_boundary() {
 void StepLearner::follow() {
   const KernelNumber newest = log_.newest();
   const KernelNumber expected = newest - distance_;
-  for (KernelNumber twin = expected; twin < newest && twin <= expected + kAgeSlack; ++twin) {
+  for (KernelNumber twin = expected; twin < newest && twin <= expected + policy::kAgeSlack;
+       ++twin) {
     if (!log_.has_kernel(twin) || !try_to_match(newest, twin)) continue;
     distance_ = newest - twin;
-    strays_ = 0;
+    strays_ = distance_ < policy::kLeastPart || strays_ == 0 ? 0 : strays_ - 1;
     ++run_;
     return;
   }
   // It counts as added, so that the next kernel has the same twin.
   ++distance_;
-  if (++strays_ <= kMostStrays && log_.has_kernel(newest + 1 - distance_)) return;
-  if (predicts()) ++times_lost_;
+  strays_ += policy::kStrayWeight;
+  if (strays_ <= policy::kMostStrays * policy::kStrayWeight &&
+      log_.has_kernel(newest + 1 - distance_))
+    return;
+  lose();
+}
+
+void StepLearner::lose() {
+  if (predicts()) {
+    ++times_lost_;
+    const bool is_lost_again = distance_ <= lost_distance_ + lost_distance_ / 4 &&
+                               lost_distance_ <= distance_ + distance_ / 4;
+    lost_distance_ = is_lost_again ? std::max(lost_distance_, distance_) : distance_;
+    if (is_lost_again && lost_distance_ >= policy::kLeastPart) {
+      least_distance_ = lost_distance_ + policy::kAgeSlack;
+      searches_longer_until_ = log_.newest() + policy::kPartsOfStep * lost_distance_;
+    }
+  }
   distance_ = run_ = strays_ = 0;
 }
 
@@ -39,9 +58,9 @@ void StepLearner::search() {
   const KernelNumber newest = log_.newest();
   if (between_boundaries_ != 0 && follow_at(between_boundaries_)) return;
   const LoggedKernel& kernel = log_.kernel(newest);
-  for (std::uint32_t i = 0; i < std::min(kernel.use_count, kMostBlocks); ++i) {
+  for (std::uint32_t i = 0; i < std::min(kernel.use_count, policy::kMostComparedBlocks); ++i) {
     UseNumber use = kernel.first_use + i;
-    for (std::size_t back = 0; back < kMostUsesBack; ++back) {
+    for (std::size_t back = 0; back < policy::kMostUsesBack; ++back) {
       use = log_.use(use).previous;
       if (!log_.has_use(use)) break;
       if (follow_at(newest - log_.use(use).kernel)) return;
@@ -50,11 +69,11 @@ void StepLearner::search() {
 }
 
 bool StepLearner::repeats_twice(std::uint64_t distance) const {
-  const std::uint64_t compared = std::max(2 * distance, kTemporaryRun);
-  if (compared > kMostCompared) return false;
+  const std::uint64_t compared = std::max(2 * distance, policy::kTemporaryRun);
+  if (compared > policy::kMostCompared) return false;
   bool any_same_block = false;
   const KernelNumber newest = log_.newest();
-  for (std::uint64_t back = kComparedKernels; back < compared; ++back) {
+  for (std::uint64_t back = policy::kComparedKernels; back < compared; ++back) {
     const KernelNumber later = newest - back;
     if (newest <= back + distance || !log_.has_kernel(later - distance)) return false;
     if (!correspond(later, later - distance, &any_same_block)) return false;
@@ -67,17 +86,18 @@ bool StepLearner::repeats_twice(std::uint64_t distance) const {
 // are temporary, two whole steps must correspond.
 bool StepLearner::follow_at(std::uint64_t distance) {
   const KernelNumber newest = log_.newest();
+  if (distance <= least_distance_ && newest < searches_longer_until_) return false;
   bool any_same_block = false;
-  for (std::uint64_t back = 0; back < kComparedKernels; ++back) {
+  for (std::uint64_t back = 0; back < policy::kComparedKernels; ++back) {
     const KernelNumber later = newest - back;
     if (later <= distance || !log_.has_kernel(later - distance)) return false;
     if (!correspond(later, later - distance, &any_same_block)) return false;
   }
   if (!any_same_block && !repeats_twice(distance)) return false;
   distance_ = distance;
-  run_ = kComparedKernels;
+  run_ = policy::kComparedKernels;
   strays_ = 0;
-  for (std::uint64_t back = kComparedKernels; back-- > 0;)
+  for (std::uint64_t back = policy::kComparedKernels; back-- > 0;)
     try_to_match(newest - back, newest - back - distance);
   return true;
 }
@@ -91,7 +111,7 @@ bool StepLearner::has_same_role(const LoggedUse& later, const LoggedUse& earlier
   if (now.extent.size_bytes != before.extent.size_bytes) return false;
   if (now.born <= before.born) return false;
   const std::uint64_t age = now.born - before.born;
-  return age + kAgeSlack >= distance && age <= distance + kAgeSlack;
+  return age + policy::kAgeSlack >= distance && age <= distance + policy::kAgeSlack;
 }
 
 bool StepLearner::correspond(KernelNumber later, KernelNumber earlier, bool* any_same_block) const {

@@ -6,8 +6,8 @@
 // step, and layers of the same shapes are told apart by their parameters.
 //
 // The step is known as the distance to the corresponding kernel. It is followed from kernel to
-// kernel: a few kernels may be left out, added or exchanged. After more than kMostStrays in a row
-// the step is lost, and nothing is predicted until it is found again.
+// kernel: a few kernels may be left out, added or exchanged. After more than kMostStrays in a row,
+// or too many in a short time, the step is lost, and nothing is predicted until it is found again.
 //
 // Not thread-safe, and knows no driver, as UseLog.
 #pragma once
@@ -17,26 +17,13 @@
 #include <cstdint>
 #include <optional>
 
+#include "hints/live/policy.hpp"
 #include "hints/live/use_log.hpp"
 
 namespace uvm::live {
 
 class StepLearner {
  public:
-  static constexpr std::size_t kMostStrays = 16;
-  // Corresponding kernels in a row before predictions begin.
-  static constexpr std::size_t kLeastRun = 16;
-  // Kernels in a row that are compared before a step is followed.
-  static constexpr std::uint64_t kComparedKernels = 8;
-  // Where no block is the same in both steps: kernels that are compared, at least and at most.
-  static constexpr std::uint64_t kTemporaryRun = 64;
-  static constexpr std::uint64_t kMostCompared = 4096;
-  // Blocks of the newest kernel, and earlier uses of each, at which the step before may have been.
-  static constexpr std::uint32_t kMostBlocks = 4;
-  static constexpr std::size_t kMostUsesBack = 16;
-  // Kernels by which the age of a block may differ, because kernels were left out or added.
-  static constexpr std::uint64_t kAgeSlack = 8;
-
   explicit StepLearner(UseLog& log) : log_(log) {}
 
   // After each kernel that was added to the log.
@@ -44,11 +31,11 @@ class StepLearner {
   // The program says that a step ends here. A help, not a need.
   void step_boundary();
 
-  bool predicts() const { return distance_ != 0 && run_ >= kLeastRun; }
+  bool predicts() const { return distance_ != 0 && run_ >= policy::kLeastRun; }
   // Kernels of a step; 0: no step is known.
   std::uint64_t step_kernels() const { return predicts() ? distance_ : 0; }
   // Kernels by which the distance of two uses may be less than a step.
-  std::uint64_t slack() const { return std::min(kAgeSlack, step_kernels() / 2); }
+  std::uint64_t slack() const { return std::min(policy::kAgeSlack, step_kernels() / 2); }
   std::uint64_t times_lost() const { return times_lost_; }
 
   // The first kernel after `after` that uses the block, while predicts(). `after` is the newest
@@ -83,14 +70,22 @@ class StepLearner {
   void follow();
   void search();
   bool follow_at(std::uint64_t distance);
+  void lose();
   // Whether the newest two steps correspond to those before, for a step of that length.
   bool repeats_twice(std::uint64_t distance) const;
 
   UseLog& log_;
   std::uint64_t distance_ = 0;  // to the corresponding kernel; 0: none is known
   std::uint64_t run_ = 0;       // corresponding kernels since the step was found
-  std::uint64_t strays_ = 0;    // kernels in a row without one
+  // kStrayWeight for each kernel without one. A kernel with one takes 1 away, or all in a step of
+  // fewer than kLeastPart kernels.
+  std::uint64_t strays_ = 0;
   std::uint64_t times_lost_ = 0;
+  // A part of a step may repeat too, as a micro-batch does before the optimizer runs. A distance
+  // that was lost twice is taken for such a part, and for a time only longer ones are searched.
+  std::uint64_t lost_distance_ = 0;
+  std::uint64_t least_distance_ = 0;
+  KernelNumber searches_longer_until_ = 0;
   KernelNumber boundary_ = kBeforeLog;
   std::uint64_t between_boundaries_ = 0;
 };

@@ -3,12 +3,13 @@
 // device's (StepClock).
 //
 // A stretch that is judged is a step, if one is known. Otherwise it ends when as many bytes have
-// moved as 1/kDeviceParts of the device has, or after kKernelsWithoutStep kernels. So thrashing is
-// seen within a step.
+// moved as 1/kThrashDeviceParts of the device has, or after kKernelsWithoutStep kernels. So
+// thrashing is seen within a step.
 //
-// Thrashing begins when one stretch is slower than twice the limit, or kSteps in a row are slower
-// than the limit. It ends when kSteps in a row have less than half of the limit's slowdown. What
-// lies between changes nothing, so a program at the limit does not begin again and again.
+// Thrashing begins when one stretch is slower than twice the limit, or kThrashSteps in a row are
+// slower than the limit. It ends when kThrashSteps in a row have less than half of the limit's
+// slowdown. What lies between changes nothing, so a program at the limit does not begin again and
+// again.
 //
 // Time is an argument. Not thread-safe.
 #pragma once
@@ -32,14 +33,6 @@ class StepClock {
 
 class ThrashDetector {
  public:
-  // One direction of a PCIe 3 link with 16 lanes. On a faster link the estimate is too high.
-  static constexpr double kBytesPerNanosecond = 12.0;
-  static constexpr int kSteps = 3;
-  static constexpr std::uint64_t kKernelsWithoutStep = 1024;
-  static constexpr std::uint64_t kDeviceParts = 2;
-  // A limit below this is taken for it: moves that cost a twentieth of a step are no thrashing.
-  static constexpr double kLeastLimit = 1.05;
-
   // A step may take so many times as long as with memory enough.
   explicit ThrashDetector(double most_slowdown);
 
@@ -58,6 +51,15 @@ class ThrashDetector {
   // Of the stretch that was judged since the last call.
   std::optional<Verdict> take_verdict();
 
+  // The last step whose time has become known since the last call; nullopt also if no step is
+  // known.
+  struct Step {
+    std::uint64_t kernels = 0;
+    std::uint64_t kernels_since = 0;  // its end
+    StepClock::Time time{};
+  };
+  std::optional<Step> take_step();
+
   // What comes is judged without what was. After the program got an error.
   void begin_again();
 
@@ -69,12 +71,14 @@ class ThrashDetector {
   bool has_begun_ = false;
   bool waits_for_time_ = false;    // the stretch has ended, and its time is not known
   std::uint64_t ended_bytes_ = 0;  // of that stretch
+  std::uint64_t ended_step_ = 0;   // its kernels if it is a step, or 0
   std::uint64_t kernels_ = 0;      // of the present stretch
   std::uint64_t moved_before_ = 0;
   int slow_in_a_row_ = 0;
   int calm_in_a_row_ = 0;
   bool is_thrashing_ = false;
   std::optional<Verdict> verdict_;
+  std::optional<Step> step_;
 };
 
 }  // namespace uvm::live

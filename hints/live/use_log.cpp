@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 RecordId UseLog::allocated(std::uintptr_t address, std::size_t size_bytes) {
-  if (size_bytes < kLeastBlockBytes) return kNoRecord;
+  if (size_bytes < policy::kLeastLoggedBytes) return kNoRecord;
   // A record there is of a block whose free came before the log.
   if (const RecordId stale = find(address); stale != kNoRecord) end(stale);
   return add_record({address, size_bytes}, newest());
@@ -66,7 +68,7 @@ KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch)
       BlockExtent extent = block_of_(range.address);
       if (extent.size_bytes == 0 && launch == Launch::kGraph)
         extent = {range.address, range.size_bytes};
-      if (extent.size_bytes < kLeastBlockBytes) {
+      if (extent.size_bytes < policy::kLeastLoggedBytes) {
         if (extent.size_bytes != 0)
           each_page(extent, [this](std::uintptr_t page) { small_pages_.push_back(page); });
         continue;
@@ -79,7 +81,8 @@ KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch)
   kernel.use_count = static_cast<std::uint32_t>(first_use_ + uses_.size() - first);
   if (kernel.use_count == 0) return kBeforeLog;
   kernels_.push_back(kernel);
-  while (kernels_.size() > kMostKernels || (uses_.size() > kMostUses && kernels_.size() > 1))
+  while (kernels_.size() > policy::kMostLoggedKernels ||
+         (uses_.size() > policy::kMostLoggedUses && kernels_.size() > 1))
     forget_oldest_kernel();
   return newest();
 }

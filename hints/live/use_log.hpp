@@ -59,17 +59,11 @@ struct LoggedKernel {
 
 class UseLog {
  public:
-  // A smaller block shares its page with so many others that the page stays in use.
-  static constexpr std::size_t kLeastBlockBytes = std::size_t{16} << 10;
-  // Older kernels are forgotten. A step with more kernels is not recognised.
-  static constexpr std::size_t kMostKernels = std::size_t{1} << 15;
-  static constexpr std::size_t kMostUses = std::size_t{1} << 18;
-
   // `block_of` finds the block that holds an address, for blocks from before the log.
   using BlockOf = std::function<BlockExtent(std::uintptr_t address)>;
   explicit UseLog(BlockOf block_of) : block_of_(std::move(block_of)) {}
 
-  // kNoRecord for a block below kLeastBlockBytes.
+  // kNoRecord for a block below kLeastLoggedBytes.
   RecordId allocated(std::uintptr_t address, std::size_t size_bytes);
   // The block that was there; empty if the log does not know it.
   BlockExtent freed(std::uintptr_t address);

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 
-Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel, bool predicts) {
+Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel) {
   candidates_.clear();
   candidate_pages_.clear();
   const std::size_t count = pages.size();
-  for (std::size_t i = 0; i < count && candidates_.size() < kMostCandidates; ++i) {
+  for (std::size_t i = 0; i < count && candidates_.size() < policy::kMostCandidates; ++i) {
     Page& page = pages[(turn_ + i) % count];
     plan::Candidate candidate{.last_use = pages.last_use(page), .kernel = kernel};
     if (candidate.last_use >= kernel || has_small_blocks(page, kernel)) continue;
-    if (predicts) {
+    if (learner_.predicts()) {
       candidate.next_use = next_use(page, kernel, &candidate.live_bytes);
       const bool will_hold = will_hold_blocks(page, kernel);
       if (!will_hold) candidate.live_bytes = 0;
@@ -26,7 +28,7 @@ Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel, bool predi
   }
   take_turn(count);
   if (candidates_.empty()) return nullptr;
-  return candidate_pages_[policy_.choice().choose(candidates_)];
+  return candidate_pages_[policy_->choice().choose(candidates_)];
 }
 
 // The earliest of the page's blocks after that kernel, and of blocks that come where others were
@@ -54,11 +56,11 @@ bool VictimFinder::will_hold_blocks(const Page& page, KernelNumber kernel) const
 // The log does not know them. A page stays for a step after their last use.
 bool VictimFinder::has_small_blocks(const Page& page, KernelNumber kernel) const {
   const std::uint64_t step = learner_.step_kernels();
-  return page.small_use != 0 && kernel < page.small_use + (step != 0 ? step : kUnknownStep);
+  return page.small_use != 0 && kernel < page.small_use + (step != 0 ? step : policy::kUnknownStep);
 }
 
 void VictimFinder::take_turn(std::size_t pages) {
-  turn_ = pages > kMostCandidates ? (turn_ + kMostCandidates) % pages : 0;
+  turn_ = pages > policy::kMostCandidates ? (turn_ + policy::kMostCandidates) % pages : 0;
 }
 
 }  // namespace uvm::live

@@ -17,16 +17,15 @@ namespace uvm::live {
 
 class VictimFinder {
  public:
-  static constexpr std::size_t kMostCandidates = 256;
-  // Kernels of a step while none is known.
-  static constexpr std::uint64_t kUnknownStep = 256;
-
   VictimFinder(const UseLog& log, const StepLearner& learner, const LivePolicy& policy)
-      : log_(log), learner_(learner), policy_(policy) {}
+      : log_(log), learner_(learner), policy_(&policy) {}
+
+  const LivePolicy& policy() const { return *policy_; }
+  void follow(const LivePolicy& policy) { policy_ = &policy; }
 
   // By the policy, for a page of `kernel`. Pages that this kernel or a later one uses stay.
-  // nullptr: all stay. `predicts`: the learner knows the next uses.
-  Page* choose(const PageSet& pages, KernelNumber kernel, bool predicts);
+  // nullptr: all stay.
+  Page* choose(const PageSet& pages, KernelNumber kernel);
   // Whether blocks are expected in the page before that coming kernel: as one step before, where
   // they were allocated or all freed between the kernels at hand and that one.
   bool will_hold_blocks(const Page& page, KernelNumber kernel) const;
@@ -43,7 +42,7 @@ class VictimFinder {
 
   const UseLog& log_;
   const StepLearner& learner_;
-  const LivePolicy& policy_;
+  const LivePolicy* policy_;
   std::vector<plan::Candidate> candidates_;
   std::vector<Page*> candidate_pages_;
   std::size_t turn_ = 0;  // where the next search begins

@@ -1,6 +1,5 @@
 #include "hints/sharing/device_sharing.hpp"
 
-#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -8,15 +7,11 @@
 #include <fmt/format.h>
 
 #include "hints/background_thread.hpp"
+#include "hints/policy.hpp"
 #include "hints/sharing/turn_folder.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm::sharing {
-namespace {
-
-constexpr auto kPeriod = std::chrono::milliseconds(250);
-
-}  // namespace
 
 DeviceSharing::DeviceSharing(const std::vector<SharedDevice>& devices, std::string folder) {
   if (devices.empty()) return;
@@ -71,13 +66,18 @@ std::vector<SharingFigures> DeviceSharing::figures() const {
 
 void DeviceSharing::watch() {
   std::unique_lock lock(watch_->mutex);
-  while (!watch_->changed.wait_for(lock, kPeriod, [this] { return watch_->stops; })) {
+  while (
+      !watch_->changed.wait_for(lock, policy::kHeldBytesPeriod, [this] { return watch_->stops; })) {
     lock.unlock();
-    for (std::size_t device = 0; device < by_device_.size(); ++device) {
-      Shared& shared = by_device_[device];
-      if (shared.turns != nullptr) look_at(static_cast<int>(device), shared);
-    }
+    look();
     lock.lock();
+  }
+}
+
+void DeviceSharing::look() {
+  for (std::size_t device = 0; device < by_device_.size(); ++device) {
+    Shared& shared = by_device_[device];
+    if (shared.turns != nullptr) look_at(static_cast<int>(device), shared);
   }
 }
 

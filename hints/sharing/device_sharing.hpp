@@ -41,6 +41,8 @@ class DeviceSharing {
 
   void start(Actions actions);
   void stop() noexcept;
+  // Does once what the thread does four times a second. Called without the thread only.
+  void look();
   // Called in a forked child: the thread and the turns belong to the parent.
   void abandon() noexcept;
 

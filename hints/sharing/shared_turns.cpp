@@ -13,10 +13,11 @@
 #include <climits>
 #include <cstring>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "hints/policy.hpp"
 
 namespace uvm::sharing {
 namespace {
@@ -28,14 +29,6 @@ using std::chrono::nanoseconds;
 constexpr int kLayout = 2;
 // Each program locks one byte of the file, and one more byte is the lock of the table.
 constexpr off_t kTableByte = kMostPrograms;
-constexpr std::uint64_t kMostLockNs = 1'000'000'000;
-constexpr std::uint64_t kLongestNapNs = 50'000'000;
-
-// Reads a clock that is the same in all processes of the machine.
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-}
 
 bool set_lock(int descriptor, off_t byte, short type) {
   struct flock lock {};
@@ -93,13 +86,13 @@ int open_table(const std::string& path, std::string* why) {
 class SharedTurns::TableLock {
  public:
   explicit TableLock(SharedTurns& turns) : turns_(turns), threads_(turns.mutex_) {
-    const std::uint64_t last_ns = now_ns() + kMostLockNs;
+    const std::uint64_t last_ns = turns.clock_.now_ns() + policy::kMostTableLockNs;
     nanoseconds nap{1000};
     while (true) {
       is_held_ = set_lock(turns.descriptor_, kTableByte, F_WRLCK);
-      const std::uint64_t now = now_ns();
+      const std::uint64_t now = turns.clock_.now_ns();
       if (is_held_ || now > last_ns || turns.is_without_turns(now)) return;
-      std::this_thread::sleep_for(nap);
+      turns.clock_.sleep(nap);
       nap = std::min(2 * nap, nanoseconds(1'000'000));
     }
   }
@@ -118,7 +111,8 @@ class SharedTurns::TableLock {
 };
 
 std::unique_ptr<SharedTurns> SharedTurns::join(const std::string& folder, const std::string& name,
-                                               const TurnRules& rules, std::string* why) {
+                                               const TurnRules& rules, std::string* why,
+                                               const SharingClock& clock) {
   const std::string path =
       fmt::format("{}/uvmalloc-turns-{}-{}-{}", folder, kLayout, geteuid(), name);
   if (!claim(path)) {
@@ -139,15 +133,17 @@ std::unique_ptr<SharedTurns> SharedTurns::join(const std::string& folder, const 
   }
   // The destructor undoes all of the above.
   std::unique_ptr<SharedTurns> joined(
-      new SharedTurns(path, descriptor, static_cast<TurnTable*>(memory), rules));
+      new SharedTurns(path, descriptor, static_cast<TurnTable*>(memory), rules, clock));
   return joined->enter(why) ? std::move(joined) : nullptr;
 }
 
-SharedTurns::SharedTurns(std::string path, int descriptor, TurnTable* table, const TurnRules& rules)
+SharedTurns::SharedTurns(std::string path, int descriptor, TurnTable* table, const TurnRules& rules,
+                         const SharingClock& clock)
     : path_(std::move(path)),
       descriptor_(descriptor),
       table_(table),
       rules_(rules),
+      clock_(clock),
       turns_(*table, rules),
       process_(getpid()) {}
 
@@ -155,6 +151,8 @@ SharedTurns::~SharedTurns() {
   if (getpid() == process_) {
     if (program_ != kMostPrograms) {
       const TableLock lock(*this);
+      // Before another program can have the place, which it locks at once.
+      set_lock(descriptor_, static_cast<off_t>(program_), F_UNLCK);
       turns_.leave(program_);
       announce_change();
     }
@@ -191,31 +189,31 @@ void SharedTurns::remove_gone_programs() {
 }
 
 void SharedTurns::before_kernel(const std::function<void()>& leave) {
-  const std::uint64_t now = now_ns();
+  const std::uint64_t now = clock_.now_ns();
   const Answer answer = turns_.before_kernel(program_, now);
   if (answer == Answer::kRuns || is_without_turns(now)) return;
   leave();
   if (answer == Answer::kYields) {
     const TableLock lock(*this);
-    if (lock.is_held()) turns_.yield(program_, now_ns());
+    if (lock.is_held()) turns_.yield(program_, clock_.now_ns());
     announce_change();
   }
   wait_for_turn();
 }
 
 void SharedTurns::wait_for_turn() {
-  const std::uint64_t began_ns = now_ns();
+  const std::uint64_t began_ns = clock_.now_ns();
   while (true) {
     const std::uint32_t seen = table_->changes.load();
     if (ask_for_turn(began_ns)) break;
     await_change(seen);
   }
-  waited_ns_.fetch_add(now_ns() - began_ns, std::memory_order_relaxed);
+  waited_ns_.fetch_add(clock_.now_ns() - began_ns, std::memory_order_relaxed);
 }
 
 bool SharedTurns::ask_for_turn(std::uint64_t began_ns) {
   const TableLock lock(*this);
-  const std::uint64_t now = now_ns();
+  const std::uint64_t now = clock_.now_ns();
   if (is_without_turns(now)) return true;  // another thread has given up waiting
   if (!lock.is_held()) {
     go_without_turns(now);
@@ -265,10 +263,8 @@ void SharedTurns::announce_change() {
 
 // Waits for one nap at most, because a program that is idle or gone announces no change.
 void SharedTurns::await_change(std::uint32_t seen) const {
-  const std::uint64_t nap_ns = std::min(rules_.idle_ns, kLongestNapNs);
-  timespec nap{};
-  nap.tv_nsec = static_cast<long>(nap_ns);
-  syscall(SYS_futex, &table_->changes, FUTEX_WAIT, seen, &nap, nullptr, 0);
+  const nanoseconds idle{rules_.idle_ns};
+  clock_.wait_for_change(table_->changes, seen, std::min(idle, policy::kLongestNap));
 }
 
 SharingFigures SharedTurns::figures() const {

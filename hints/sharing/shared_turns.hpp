@@ -21,6 +21,7 @@
 #include <mutex>
 #include <string>
 
+#include "hints/sharing/sharing_clock.hpp"
 #include "hints/sharing/turns.hpp"
 
 namespace uvm::sharing {
@@ -35,9 +36,10 @@ struct SharingFigures {
 class SharedTurns {
  public:
   // `name` names the device. Returns nullptr, and one clause in `*why`, if the file cannot be used,
-  // the table is full, or this process has joined already.
+  // the table is full, or this process has joined already. `clock` has to outlive the object.
   static std::unique_ptr<SharedTurns> join(const std::string& folder, const std::string& name,
-                                           const TurnRules& rules, std::string* why);
+                                           const TurnRules& rules, std::string* why,
+                                           const SharingClock& clock = SharingClock::of_machine());
   ~SharedTurns();
   SharedTurns(const SharedTurns&) = delete;
   SharedTurns& operator=(const SharedTurns&) = delete;
@@ -56,7 +58,8 @@ class SharedTurns {
  private:
   class TableLock;
 
-  SharedTurns(std::string path, int descriptor, TurnTable* table, const TurnRules& rules);
+  SharedTurns(std::string path, int descriptor, TurnTable* table, const TurnRules& rules,
+              const SharingClock& clock);
 
   bool enter(std::string* why);
   void wait_for_turn();
@@ -73,6 +76,7 @@ class SharedTurns {
   const int descriptor_;
   TurnTable* const table_;
   const TurnRules rules_;
+  const SharingClock& clock_;
   Turns turns_;
   const pid_t process_;
   std::size_t program_ = kMostPrograms;

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "hints/policy.hpp"
+
 namespace uvm::sharing {
 namespace {
 
-// The bandwidth of one direction of a PCIe 4 link with 16 lanes.
-constexpr double kLinkBytesPerNanosecond = 24.0;
-constexpr std::uint64_t kTurnsPerChange = 20;
-constexpr std::uint64_t kLeastChangeNs = 5'000'000;
-constexpr std::uint64_t kMostChangeNs = 3'000'000'000;
-static_assert(TurnRules{}.longest_turn_ns == kTurnsPerChange * kMostChangeNs);
+static_assert(TurnRules{}.longest_turn_ns == policy::kChangesPerTurn * policy::kMostChangeNs);
 
 constexpr auto kOrder = std::memory_order_seq_cst;
 
@@ -21,15 +18,17 @@ std::uint64_t since(std::uint64_t now_ns, std::uint64_t then_ns) {
 }  // namespace
 
 TurnRules TurnRules::for_device(std::size_t device_bytes) {
-  const double copy_ns = static_cast<double>(device_bytes) / kLinkBytesPerNanosecond;
-  const std::uint64_t change_ns =
-      std::clamp(static_cast<std::uint64_t>(copy_ns), kLeastChangeNs, kMostChangeNs);
-  return {
-      .device_bytes = device_bytes, .turn_ns = kTurnsPerChange * change_ns, .idle_ns = change_ns};
+  const double copy_ns = static_cast<double>(device_bytes) / policy::kTurnLinkBytesPerNs;
+  const std::uint64_t change_ns = std::clamp(static_cast<std::uint64_t>(copy_ns),
+                                             policy::kLeastChangeNs, policy::kMostChangeNs);
+  return {.device_bytes = device_bytes,
+          .turn_ns = policy::kChangesPerTurn * change_ns,
+          .idle_ns = change_ns};
 }
 
 std::uint64_t TurnRules::longest_wait_ns(std::size_t programs) const {
-  const std::uint64_t longest_idle_ns = std::max(idle_ns, longest_turn_ns / kTurnsPerChange);
+  const std::uint64_t longest_idle_ns =
+      std::max(idle_ns, longest_turn_ns / policy::kChangesPerTurn);
   return programs * (longest_turn_ns + 2 * longest_idle_ns);
 }
 
