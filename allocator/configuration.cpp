@@ -282,11 +282,15 @@ const std::vector<Setting>& settings() {
        size(&Configuration::host_threshold_bytes)},
       {{"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty; auto",
         "serves the program's own calls of cudaMalloc and similar functions if the library is "
-        "preloaded; auto: only in processes without PyTorch"},
+        "preloaded; auto: not in processes with the PyTorch plugin"},
        choice(&Configuration::serve_cuda, kServeCuda, std::optional(ServeCuda::kNo))},
       {{"UVMALLOC_EXCLUDE", "", "<SIZE, >SIZE, libNAME, libNAME.so+0xOFFSET; none as the first",
         "calls that are forwarded to CUDA, separated by commas"},
        word(&Configuration::exclude)},
+      {{"UVMALLOC_VIRTUAL_MEMORY", "1", kOnOff,
+        "also serves the program's virtual memory management (cuMemCreate, cuMemMap and similar "
+        "functions) if its allocation calls are served"},
+       flag(&Configuration::virtual_memory)},
       {{"UVMALLOC_POINTER_TYPE", "managed", names_of(kPointerTypes),
         "the memory type that CUDA's pointer attributes report for a served cudaMalloc"},
        choice(&Configuration::pointer_type, kPointerTypes)},

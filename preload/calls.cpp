@@ -15,6 +15,8 @@ constinit InterceptedCall intercepted_calls[kCalls] = {
   UVMALLOC_ENTRY_##forms(#name, false, "libcudart.so")
 #define CUDA_DRIVER(name, parameters, forms, handler) \
   UVMALLOC_ENTRY_##forms(#name, true, "libcuda.so")
+#define NVML(name, parameters, forms, handler) \
+  UVMALLOC_ENTRY_##forms(#name, false, "libnvidia-ml.so")
 #define HIP(name, parameters, forms, handler) UVMALLOC_ENTRY_##forms(#name, true, "libamdhip64.so")
 #include "preload/calls.def"
 };

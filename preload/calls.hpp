@@ -9,7 +9,7 @@
 
 namespace uvm::preload {
 
-enum Call : std::uint8_t {
+enum Call : std::uint16_t {
 #define UVMALLOC_NUMBER_ONE(number) number,
 #define UVMALLOC_NUMBER_OWN(number) number,
 #define UVMALLOC_NUMBER_PTSZ(number) number, number##_ptsz,
@@ -17,6 +17,7 @@ enum Call : std::uint8_t {
 #define CUDA_RUNTIME(name, parameters, forms, handler) UVMALLOC_NUMBER_##forms(kCall_##name)
 #define CUDA_DRIVER CUDA_RUNTIME
 #define HIP CUDA_RUNTIME
+#define NVML CUDA_RUNTIME
 #include "preload/calls.def"
   kCalls
 };

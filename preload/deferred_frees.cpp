@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "allocator/interface.hpp"
+#include "preload/policy.hpp"
 
 namespace uvm::preload {
 
@@ -18,7 +19,7 @@ void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
     of.batches.back().push_back(address);
     ++of.blocks;
     of.bytes += size_bytes;
-    is_full = of.blocks >= kMostBlocks || of.bytes >= kMostBytes;
+    is_full = of.blocks >= policy::kMostDeferredBlocks || of.bytes >= policy::kMostDeferredBytes;
   }
   if (is_full) wait_and_free(device);
 }

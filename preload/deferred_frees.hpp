@@ -19,10 +19,6 @@ namespace uvm::preload {
 
 class DeferredFrees {
  public:
-  // If a device's deferred blocks reach one of these limits, uvmalloc waits for the device.
-  static constexpr std::size_t kMostBlocks = 64;
-  static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
-
   explicit DeferredFrees(CachingManagedAllocator& allocator);
 
   // Defers a live block of `size_bytes` bytes that `device` may still use.

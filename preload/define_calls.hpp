@@ -81,8 +81,8 @@ struct Intercepted : Interface {
 #define UVMALLOC_PARAMETERS_4(type) UVMALLOC_PARAMETERS_3(type), type<3> d
 #define UVMALLOC_PARAMETERS_5(type) UVMALLOC_PARAMETERS_4(type), type<4> e
 #define UVMALLOC_PARAMETERS_6(type) UVMALLOC_PARAMETERS_5(type), type<5> f
-#define UVMALLOC_PARAMETERS_10(type) \
-  UVMALLOC_PARAMETERS_6(type), type<6> g, type<7> h, type<8> i, type<9> j
+#define UVMALLOC_PARAMETERS_7(type) UVMALLOC_PARAMETERS_6(type), type<6> g
+#define UVMALLOC_PARAMETERS_10(type) UVMALLOC_PARAMETERS_7(type), type<7> h, type<8> i, type<9> j
 #define UVMALLOC_PARAMETERS_11(type) UVMALLOC_PARAMETERS_10(type), type<10> k
 // NOLINTEND(bugprone-macro-parentheses)
 
@@ -93,5 +93,6 @@ struct Intercepted : Interface {
 #define UVMALLOC_ARGUMENTS_4 UVMALLOC_ARGUMENTS_3, d
 #define UVMALLOC_ARGUMENTS_5 UVMALLOC_ARGUMENTS_4, e
 #define UVMALLOC_ARGUMENTS_6 UVMALLOC_ARGUMENTS_5, f
-#define UVMALLOC_ARGUMENTS_10 UVMALLOC_ARGUMENTS_6, g, h, i, j
+#define UVMALLOC_ARGUMENTS_7 UVMALLOC_ARGUMENTS_6, g
+#define UVMALLOC_ARGUMENTS_10 UVMALLOC_ARGUMENTS_7, h, i, j
 #define UVMALLOC_ARGUMENTS_11 UVMALLOC_ARGUMENTS_10, k

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 namespace uvm::preload {
 
@@ -11,6 +12,17 @@ namespace uvm::preload {
 // count if this process has no allocator. May throw std::bad_alloc.
 void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
                       int (*current_device)() noexcept);
+
+// The memory that the host shares with all devices of the machine, and the part that this process
+// has touched through uvmalloc.
+struct SharedMemory {
+  std::size_t total_bytes;
+  std::size_t free_bytes;
+  std::size_t own_bytes;
+};
+// Returns nothing if unified memory is off, or if the process uses a device with memory of its own.
+// Does not initialise the driver: before the process uses a device, the figures are the kernel's.
+std::optional<SharedMemory> shared_memory();
 
 // Call before a stream is destroyed: a new stream may get the same handle.
 void note_stream_gone(void* stream) noexcept;

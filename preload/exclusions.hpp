@@ -22,7 +22,8 @@ class Exclusions {
   // Appends one line to `errors` for each entry that cannot be parsed.
   Exclusions(std::string_view text, std::vector<std::string>* errors);
 
-  // Returns whether to forward a call that returns to `caller`. Thread-safe; allocates nothing.
+  // Return whether to forward a call that returns to `caller`. Thread-safe; allocate nothing.
+  bool excludes_caller(const void* caller) const noexcept;
   bool excludes(std::size_t size_bytes, const void* caller) const noexcept {
     return size_bytes < least_bytes_ || size_bytes > most_bytes_ || excludes_caller(caller);
   }
@@ -33,7 +34,6 @@ class Exclusions {
     std::uintptr_t offset = 0;
   };
 
-  bool excludes_caller(const void* caller) const noexcept;
   bool is_excluded(const void* caller) const noexcept;
 
   std::size_t least_bytes_ = 0;

@@ -42,6 +42,18 @@ std::string own_path() {
   return path != nullptr ? path : "";
 }
 
+bool is_of_own_library(const void* address) noexcept {
+  // Compares load addresses, because this library may have any file name.
+  static const void* const kOwnBase = own_library().dli_fbase;
+  Dl_info found{};
+  return dladdr(address, &found) != 0 && found.dli_fbase == kOwnBase;
+}
+
+bool is_first_for_calls() noexcept {
+  void* global_scope = dlopen(nullptr, RTLD_LAZY);
+  return global_scope != nullptr && is_of_own_library(dlsym(global_scope, "cudaMalloc"));
+}
+
 std::string earlier_copy() {
   std::string path;
   dl_iterate_phdr(visit, &path);

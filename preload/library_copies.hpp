@@ -13,6 +13,13 @@ Dl_info own_library() noexcept;
 
 std::string own_path();
 
+// Returns whether `address` is in this library.
+bool is_of_own_library(const void* address) noexcept;
+
+// Returns whether the global scope has this library's functions before CUDA's, so that libraries
+// that link to CUDA call this library: it was preloaded, or the program links to it.
+bool is_first_for_calls() noexcept;
+
 // Returns the path of the copy that was loaded first, or an empty string if this is the first copy.
 std::string earlier_copy();
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include <uvmalloc/device_runtime.hpp>
 #include "preload/call_coverage.hpp"
@@ -29,6 +30,16 @@ inline constexpr std::size_t kMoreThanThereIs = std::size_t{1} << 62;
 template <class Address>
 void* pointer_of(Address address) {
   return reinterpret_cast<void*>(address);
+}
+
+// Addresses and handles are numbers in some interfaces, and pointers in others.
+template <class Address>
+std::uintptr_t number_of(Address address) {
+  if constexpr (std::is_pointer_v<Address>) {
+    return reinterpret_cast<std::uintptr_t>(address);
+  } else {
+    return address;
+  }
 }
 
 // Counts a call that is forwarded on purpose, always or for these arguments. Returns false.
@@ -101,6 +112,22 @@ bool uses_default_pool(const Call& call, int device) noexcept {
   return !is_known || is_default_pool(call, device, chosen);
 }
 
+// Returns an address that no memory has, so that every call of the interface refuses it.
+template <class Address>
+Address nobodys_address() {
+  return reinterpret_cast<Address>(pointer_of(std::uintptr_t{1}));
+}
+
+// Returns the address to ask the interface about: nobody's, if the program has reserved `address`
+// without mapping memory there, because the interface knows the range as managed memory.
+template <class Address>
+Address asked_address(Address address) noexcept {
+  ServedMemory* memory = ServedMemory::existing_here();
+  const bool is_free =
+      memory != nullptr && memory->virtual_memory().is_unmapped(number_of(address));
+  return is_free ? nobodys_address<Address>() : address;
+}
+
 // Forwards a free unless uvmalloc has done it. For an address in uvmalloc's memory that this call
 // may not free, the real free could free a whole span. So the call is forwarded with an address
 // that no memory has: the interface refuses that address, and sets its last error.
@@ -108,10 +135,7 @@ template <class Address, class... Arguments>
 auto answer_free(const auto& call, ServedMemory::Freed freed, Address address,
                  Arguments... arguments) noexcept {
   if (freed == ServedMemory::Freed::kYes) return call.success();
-  if (freed == ServedMemory::Freed::kNoBlock) {
-    void* const nobodys = reinterpret_cast<void*>(1);
-    address = reinterpret_cast<Address>(nobodys);
-  }
+  if (freed == ServedMemory::Freed::kNoBlock) address = nobodys_address<Address>();
   return call.forward(address, arguments...);
 }
 
@@ -280,7 +304,7 @@ auto get_range(const auto& call, Address* base, std::size_t* size_bytes, Address
     if (size_bytes != nullptr) *size_bytes = range->size_bytes;
     return call.success();
   }
-  return call.forward(base, size_bytes, address);
+  return call.forward(base, size_bytes, asked_address(address));
 }
 
 auto get_device_pointer(const auto& call, void** out, void* address, unsigned flags) {

@@ -16,6 +16,7 @@
 #include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
 #include "hints/placement_planner.hpp"
+#include "preload/interpose.hpp"
 #include "preload/memory_uses.hpp"
 #include "runtime/log.hpp"
 #include "runtime/made_once.hpp"
@@ -35,24 +36,6 @@ const char* to_string(Vendor vendor) {
   return vendor == Vendor::kHip ? "HIP" : "CUDA";
 }
 
-// Prints a line at the first served call. Prints nothing at process start, because a program that
-// uses only another vendor's devices has no served calls.
-void say_that_it_serves(const CachingManagedAllocator& allocator) {
-  static std::atomic_flag has_said;
-  if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
-  const Configuration& configuration = allocator.inspection().configuration();
-  if (!configuration.startup_line) return;
-  const bool is_coherent = allocator.inspection().host_backing() == HostBacking::kOrdinary;
-  log_line(
-      LogLevel::kWarning,
-      fmt::format("serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; "
-                  "UVMALLOC_STARTUP_LINE=0 turns this line off",
-                  to_string(vendor_of(allocator)), allocator.inspection().devices().size(),
-                  allocator.inspection().devices().front().name,
-                  is_coherent ? "memory that host and devices share" : "managed memory",
-                  to_string(configuration.policy), format_size(allocator.limits().budget_bytes())));
-}
-
 }  // namespace
 
 bool wants_to_serve() noexcept {
@@ -69,6 +52,10 @@ bool wants_to_serve() noexcept {
   return *wanted == ServeCuda::kYes || (*wanted == ServeCuda::kAuto && !has_framework());
 }
 
+bool serves_virtual_memory() noexcept {
+  return process_configuration().configuration.virtual_memory;
+}
+
 bool calls_memory_devices() noexcept {
   return ServedMemory::existing() != nullptr &&
          process_configuration().configuration.pointer_type == PointerType::kDevice;
@@ -76,6 +63,11 @@ bool calls_memory_devices() noexcept {
 
 ServedMemory* ServedMemory::existing() noexcept {
   return the_instance.load(std::memory_order_acquire);
+}
+
+ServedMemory* ServedMemory::existing_here() noexcept {
+  ServedMemory* memory = existing();
+  return memory != nullptr && !memory->allocator_.inspection().in_forked_child() ? memory : nullptr;
 }
 
 ServedMemory* ServedMemory::instance() noexcept {
@@ -111,7 +103,8 @@ ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
     : allocator_(allocator),
       vendor_(vendor_of(allocator)),
       exclusions_(process_configuration().configuration.exclude, &exclusion_errors_),
-      deferred_(allocator) {
+      deferred_(allocator),
+      virtual_memory_(allocator) {
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
   report_coverage();
   begin_to_note_uses(allocator_);
@@ -148,6 +141,27 @@ bool ServedMemory::is_capturing(const Request& request) const noexcept {
          answer;
 }
 
+bool ServedMemory::serves(Vendor vendor) const noexcept {
+  return vendor == vendor_ && !allocator_.inspection().in_forked_child();
+}
+
+void ServedMemory::say_that_it_serves() const noexcept {
+  static std::atomic_flag has_said;
+  if (has_said.test(std::memory_order_relaxed) || has_said.test_and_set()) return;
+  const Configuration& configuration = allocator_.inspection().configuration();
+  if (!configuration.startup_line || is_framework_without_plugin()) return;
+  beside("the startup line", [&] {
+    const bool is_coherent = allocator_.inspection().host_backing() == HostBacking::kOrdinary;
+    log(LogLevel::kWarning,
+        "serves {}'s allocation calls: {} x {}, {}, policy {}, budget {}; UVMALLOC_STARTUP_LINE=0 "
+        "turns this line off",
+        to_string(vendor_), allocator_.inspection().devices().size(),
+        allocator_.inspection().devices().front().name,
+        is_coherent ? "memory that host and devices share" : "managed memory",
+        to_string(configuration.policy), format_size(allocator_.limits().budget_bytes()));
+  });
+}
+
 Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
   if (request.size_bytes == 0 || request.vendor != vendor_ ||
       allocator_.inspection().in_forked_child()) {
@@ -168,7 +182,7 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
     }
     allocator_.tracing().caller(address, request.caller);
     *out = address;
-    say_that_it_serves(allocator_);
+    say_that_it_serves();
     return Outcome::kServed;
   } catch (const std::exception& error) {
     const auto* refused = dynamic_cast<const OutOfMemoryError*>(&error);
@@ -279,6 +293,7 @@ void ServedMemory::forget_device(int device, const std::vector<void*>& lost) {
     });
   }
   for (void* address : others) allocator_.free(address);
+  virtual_memory_.forget_device(device);
 }
 
 ServedMemory::Freed ServedMemory::free_async(void* address, int device,
@@ -316,8 +331,17 @@ bool ServedMemory::find(const void* address, Range* out) const noexcept {
     Shard& shard = shard_of(block->base);
     std::lock_guard lock(shard.mutex);
     const auto found = shard.blocks.find(block->base);
-    if (found == shard.blocks.end()) return false;
-    *out = {block->base, found->second.size_bytes, found->second.kind};
+    if (found != shard.blocks.end()) {
+      *out = {
+          .base = block->base, .size_bytes = found->second.size_bytes, .kind = found->second.kind};
+      return true;
+    }
+    const auto mapped = virtual_memory_.find(reinterpret_cast<std::uintptr_t>(address));
+    if (!mapped) return false;
+    *out = {.base = reinterpret_cast<void*>(mapped->run.address),
+            .size_bytes = mapped->run.size_bytes,
+            .kind = Kind::kDevice,
+            .mapped = mapped};
     return true;
   } catch (const std::exception&) {
     return false;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "preload/call_coverage.hpp"
 #include "preload/deferred_frees.hpp"
 #include "preload/exclusions.hpp"
+#include "preload/virtual_memory.hpp"
 
 namespace uvm {
 class CachingManagedAllocator;
@@ -25,6 +27,9 @@ namespace uvm::preload {
 
 // Returns whether UVMALLOC_CUDA is on in this process. Creates no allocator.
 bool wants_to_serve() noexcept;
+
+// Returns whether UVMALLOC_VIRTUAL_MEMORY is on.
+bool serves_virtual_memory() noexcept;
 
 // Returns whether pointer attributes report memory of a served cudaMalloc as device memory
 // (UVMALLOC_POINTER_TYPE).
@@ -37,6 +42,8 @@ class ServedMemory {
   static ServedMemory* instance() noexcept;
   // Returns the same object if it exists, else nullptr.
   static ServedMemory* existing() noexcept;
+  // Returns the same object, but nullptr in a forked child.
+  static ServedMemory* existing_here() noexcept;
 
   enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
   // The vendor of a call's interface. A call is forwarded if the devices are of the other vendor.
@@ -73,6 +80,16 @@ class ServedMemory {
   // program's other blocks of the device.
   void forget_device(int device, const std::vector<void*>& lost);
 
+  // Whether calls of this vendor's interface are served in this process.
+  bool serves(Vendor vendor) const noexcept;
+  bool excludes_caller(const void* caller) const noexcept {
+    return exclusions_.excludes_caller(caller);
+  }
+  // Prints a line at the first served call. Prints nothing at process start, because a program that
+  // uses only another vendor's devices has no served calls.
+  void say_that_it_serves() const noexcept;
+  VirtualMemory& virtual_memory() { return virtual_memory_; }
+
   // Calls `wait`, the program's own wait for the device, then frees blocks deferred before that.
   void free_after(int device, const DeferredFrees::Wait& wait) noexcept;
 
@@ -80,8 +97,11 @@ class ServedMemory {
     void* base = nullptr;
     std::size_t size_bytes = 0;  // as requested
     Kind kind = Kind::kDevice;
+    // Of virtual memory management: the mapping that contains the address, and its device.
+    std::optional<VirtualMemory::Found> mapped = {};
   };
-  // Finds the served block that contains `address`. Returns false if there is no such block.
+  // Finds the served block, or the adjacent mappings, that contain `address`. Returns false if
+  // there are none.
   bool find(const void* address, Range* out) const noexcept;
   // Returns whether `base` is the start of a block that the program allocated as managed memory.
   bool is_placed_by_program(const void* base) const noexcept;
@@ -119,6 +139,7 @@ class ServedMemory {
   std::vector<std::string> exclusion_errors_;
   Exclusions exclusions_;
   DeferredFrees deferred_;
+  VirtualMemory virtual_memory_;
   mutable std::array<Shard, kShards> shards_;
 };
 

@@ -1,6 +1,7 @@
 // Intercepts look-ups by name, which reach functions without linking: dlsym and dlvsym on a handle,
 // and the driver's cuGetProcAddress. If a look-up finds a function that uvmalloc intercepts, the
-// program gets uvmalloc's function. If UVMALLOC_CUDA is off, every look-up is forwarded unchanged.
+// program gets uvmalloc's function. If UVMALLOC_CUDA is off, every look-up of CUDA and HIP is
+// forwarded unchanged. Look-ups of NVML do not depend on it, because NVML allocates nothing.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -85,13 +86,6 @@ void* ours_of(InterceptedCall& call) noexcept {
   return found;
 }
 
-bool is_of_own_library(const void* address) noexcept {
-  // Compares load addresses, because this library may have any file name.
-  static const void* const kOwnBase = own_library().dli_fbase;
-  Dl_info found{};
-  return dladdr(address, &found) != 0 && found.dli_fbase == kOwnBase;
-}
-
 // Returns whether the caller gets the real functions. Libraries of CUDA, HIP and uvmalloc do.
 bool is_left_alone(const void* caller) noexcept {
   if (is_of_own_library(caller)) return true;
@@ -109,6 +103,11 @@ InterceptedCall* call_of(const char* name) noexcept {
   return found != std::end(intercepted_calls) ? found : nullptr;
 }
 
+// NVML's functions are also answered in processes whose memory the PyTorch plugin serves.
+bool wants_ours(const InterceptedCall& call) noexcept {
+  return wants_to_serve() || std::string_view(call.name).starts_with("nvml");
+}
+
 // Makes the assembly return nullptr: nothing was found, and dlerror() says why.
 void* const kNothing = reinterpret_cast<void*>(1);
 
@@ -117,7 +116,7 @@ void* const kNothing = reinterpret_cast<void*>(1);
 template <class LookUp>
 void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noexcept {
   InterceptedCall* call = call_of(name);
-  if (call == nullptr || !wants_to_serve() || is_left_alone(caller)) return nullptr;
+  if (call == nullptr || !wants_ours(*call) || is_left_alone(caller)) return nullptr;
   void* real = look_up();
   void* ours = real != nullptr ? ours_of(*call) : nullptr;
   return ours != nullptr ? ours : real;
@@ -166,7 +165,7 @@ using namespace uvm::preload;
 extern "C" {
 
 // Return what dlsym and dlvsym return to `caller`. After nullptr the assembly jumps to the real
-// function; after 1 it returns nullptr. Called only for names that start with "cu" or "hi".
+// function; after 1 it returns nullptr. Called only for names that start with "cu", "hi" or "nv".
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
   return answer(handle, name, caller,
@@ -200,11 +199,15 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
       "1:\n"                                                                             \
       "  testq %rsi, %rsi\n  je 2f\n"                                                    \
       "  cmpb $'h', (%rsi)\n  je 4f\n"                                                   \
+      "  cmpb $'n', (%rsi)\n  je 7f\n"                                                   \
       "  cmpb $'c', (%rsi)\n  jne 2f\n"                                                  \
       "  cmpb $'u', 1(%rsi)\n  jne 2f\n"                                                 \
       "  jmp 5f\n"                                                                       \
       "4:\n"                                                                             \
       "  cmpb $'i', 1(%rsi)\n  jne 2f\n"                                                 \
+      "  jmp 5f\n"                                                                       \
+      "7:\n"                                                                             \
+      "  cmpb $'v', 1(%rsi)\n  jne 2f\n"                                                 \
       "5:\n"                                                                             \
       "  movq (%rsp), " caller "\n" UVMALLOC_SAVE "  call " served "\n" UVMALLOC_RESTORE \
       "  testq %rax, %rax\n  jne 3f\n"                                                   \
@@ -241,11 +244,15 @@ UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%r
       "  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n"                   \
       "  cbz x1, 2f\n"                                                   \
       "  ldrb w9, [x1]\n  cmp w9, #'h'\n  b.eq 4f\n"                     \
+      "  cmp w9, #'n'\n  b.eq 7f\n"                                      \
       "  cmp w9, #'c'\n  b.ne 2f\n"                                      \
       "  ldrb w9, [x1, #1]\n  cmp w9, #'u'\n  b.ne 2f\n"                 \
       "  b 5f\n"                                                         \
       "4:\n"                                                             \
       "  ldrb w9, [x1, #1]\n  cmp w9, #'i'\n  b.ne 2f\n"                 \
+      "  b 5f\n"                                                         \
+      "7:\n"                                                             \
+      "  ldrb w9, [x1, #1]\n  cmp w9, #'v'\n  b.ne 2f\n"                 \
       "5:\n"                                                             \
       "  ldr " caller                                                    \
       ", [sp, #8]\n"                                                     \

@@ -67,6 +67,15 @@ std::size_t ResidencyLedger::discarded_bytes_at(Place place) const {
   return discarded_at_[index_of(place)] << kPageShift;
 }
 
+std::vector<Place> ResidencyLedger::places_of(const void* address, std::size_t size_bytes) const {
+  std::vector<Place> places;
+  bytes_of_pages(address, size_bytes, [&](const Page& page) {
+    places.push_back(page.now());
+    return false;
+  });
+  return places;
+}
+
 bool ResidencyLedger::all_at(const void* address, std::size_t size_bytes, Place place) const {
   std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
   std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);

@@ -33,6 +33,9 @@ class ResidencyLedger {
   void discard(const void* address, std::size_t size_bytes);
   std::size_t discarded_bytes_at(Place place) const;
 
+  // Returns the place of each page that the range touches; no places if no span has the range.
+  std::vector<Place> places_of(const void* address, std::size_t size_bytes) const;
+
   // Returns whether every page of the range, rounded outward, is known to be at `place`.
   bool all_at(const void* address, std::size_t size_bytes, Place place) const;
 

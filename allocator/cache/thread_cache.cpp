@@ -16,71 +16,71 @@ ThreadCache::Bin* ThreadCache::Stream::claim(std::uint32_t granules) {
   return nullptr;
 }
 
-void ThreadCache::open(const StreamKey& key, PoolIndex first, std::size_t counter) {
-  std::size_t index = first / kPoolsPerStream;
+void ThreadCache::open(const StreamKey& key, StreamIndex stream, std::size_t counter) {
+  std::size_t index = position(stream);
   if (index >= streams_.size()) streams_.resize(index + 1);
   if (streams_[index] == nullptr) {
     streams_[index] = std::make_unique<Stream>();
-    streams_[index]->first_pool = first;
+    streams_[index]->stream = stream;
     streams_[index]->thread_counts = &thread_counts_[counter];
-    rename(first, key);
+    rename(stream, key);
   } else if (streams_[index]->key != key) {
-    rename(first, key);
+    rename(stream, key);
   }
   // recent_, searched by handle, has no per-thread streams: those of all threads share one handle.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }
 
-void ThreadCache::set_may_cache_large(PoolIndex first, bool keep) {
-  Stream* of = stream_of(first);
+void ThreadCache::set_may_cache_large(StreamIndex stream, bool keep) {
+  Stream* of = find_stream(stream);
   if (of == nullptr) return;
   const std::size_t largest = keep ? SIZE_MAX : kLargeBytes - 1;
   if (of->largest_cached == 0 || of->largest_cached == largest) return;
   of->largest_cached = largest;
-  of->on_miss = keep ? kUnknownPools : first;
+  of->on_miss = keep ? kUnknownStream : stream;
   of->blocks_at_miss = of->counts.blocks;
 }
 
-bool ThreadCache::flush_large(PoolIndex first, BlockChain* out) noexcept {
-  Stream* of = streams_[first / kPoolsPerStream].get();
+bool ThreadCache::flush_large(StreamIndex stream, BlockChain* out) noexcept {
+  Stream* of = streams_[position(stream)].get();
   if (of->largest_cached != SIZE_MAX) return true;
-  flush(first, CachedKind::kLarge, out);
+  flush(stream, CachedKind::kLarge, out);
   if (out->empty()) return true;
   const std::uint64_t before = std::exchange(of->blocks_at_miss, of->counts.blocks);
   return of->counts.blocks - before >= policy::kRequestsPerLargeMiss;
 }
 
-void ThreadCache::close(PoolIndex first, BlockChain* out) noexcept {
-  if (!is_open(first)) return;
-  flush(first, CachedKind::kSmall, out);
-  flush(first, CachedKind::kRuns, out);
-  Stream* of = streams_[first / kPoolsPerStream].get();
+void ThreadCache::close(StreamIndex stream, BlockChain* out) noexcept {
+  if (!is_open(stream)) return;
+  flush(stream, CachedKind::kSmall, out);
+  flush(stream, CachedKind::kRuns, out);
+  Stream* of = streams_[position(stream)].get();
   of->largest_cached = 0;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
 }
 
-void ThreadCache::drop(PoolIndex first) noexcept {
-  if (!is_open(first)) return;
-  std::unique_ptr<Stream>& of = streams_[first / kPoolsPerStream];
+void ThreadCache::drop(StreamIndex stream) noexcept {
+  if (!is_open(stream)) return;
+  std::unique_ptr<Stream>& of = streams_[position(stream)];
   assert(of->cached_bytes() == 0);
   std::replace(recent_.begin(), recent_.end(), of.get(), static_cast<Stream*>(nullptr));
   of.reset();
 }
 
-void ThreadCache::rename(PoolIndex first, const StreamKey& key) {
-  Stream* of = stream_of(first);
+void ThreadCache::rename(StreamIndex stream, const StreamKey& key) {
+  Stream* of = find_stream(stream);
   if (of == nullptr) return;
   std::replace(recent_.begin(), recent_.end(), of, static_cast<Stream*>(nullptr));
   of->key = key;
   // Blocks of private pools are counted here but never cached.
   of->largest_cached = key.private_pool != 0 ? 0 : kLargeBytes - 1;
-  of->on_miss = first;
+  of->on_miss = stream;
   of->blocks_at_miss = of->counts.blocks;
 }
 
 void ThreadCache::put_spare(Block* block) {
-  Stream* of = streams_[block->pool / kPoolsPerStream].get();
+  Stream* of = streams_[position(stream_of(block->pool))].get();
   of->other_bytes += block->size_bytes();
   block->set(BlockState::kCached);
   push(&of->direct[block->size_bytes() / kGranule - 1], block);
@@ -97,8 +97,8 @@ std::size_t ThreadCache::empty(Bin* bin, std::uint32_t keep, BlockChain* out) no
   return bytes;
 }
 
-void ThreadCache::flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept {
-  Stream* of = stream_of(first);
+void ThreadCache::flush(StreamIndex stream, CachedKind kind, BlockChain* out) noexcept {
+  Stream* of = find_stream(stream);
   if (of == nullptr) return;
   if (kind == CachedKind::kSmall) {
     for (std::size_t i = 0; i < kSmallBins; ++i) {
@@ -124,23 +124,24 @@ void ThreadCache::flush(PoolIndex first, CachedKind kind, BlockChain* out) noexc
   }
 }
 
-void ThreadCache::trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept {
-  const Stream* of = stream_of(first);
+void ThreadCache::trim(StreamIndex stream, std::size_t most_medium_bytes,
+                       BlockChain* out) noexcept {
+  const Stream* of = find_stream(stream);
   if (of == nullptr) return;
-  flush(first, CachedKind::kLarge, out);
-  if (of->medium_bytes > most_medium_bytes) flush(first, CachedKind::kMedium, out);
+  flush(stream, CachedKind::kLarge, out);
+  if (of->medium_bytes > most_medium_bytes) flush(stream, CachedKind::kMedium, out);
 }
 
 void ThreadCache::flush_all(BlockChain* out) noexcept {
   for (const auto& of : streams_) {
     if (of == nullptr) continue;
-    flush(of->first_pool, CachedKind::kSmall, out);
-    flush(of->first_pool, CachedKind::kRuns, out);
+    flush(of->stream, CachedKind::kSmall, out);
+    flush(of->stream, CachedKind::kRuns, out);
   }
 }
 
 void ThreadCache::flush_some(const Block& like, BlockChain* out) noexcept {
-  Stream* of = streams_[like.pool / kPoolsPerStream].get();
+  Stream* of = streams_[position(stream_of(like.pool))].get();
   Bin* bin = &of->direct[like.size_bytes() / kGranule - 1];
   of->other_bytes -= empty(bin, bin->count - std::min(bin->count, policy::kFlushedBlocks), out);
 }

@@ -52,8 +52,8 @@ class alignas(kCacheLinePair) ThreadCache {
 
   // ---- called by the owner, with the lock
 
-  // Value of `*pools` after a miss if the caller must take the slow path.
-  static constexpr PoolIndex kUnknownPools = ~PoolIndex{0};
+  // Value of `*missed` after a miss if the caller must take the slow path.
+  static constexpr StreamIndex kUnknownStream{~std::uint32_t{0}};
 
   // Returns the block that this thread last allocated at `address`, or nullptr if known_ no longer
   // has it. May be called without the lock.
@@ -62,12 +62,12 @@ class alignas(kCacheLinePair) ThreadCache {
     return block != nullptr && block->starts_at(address) ? block : nullptr;
   }
 
-  // Returns a cached block for `size_bytes`, or nullptr on a miss. A miss sets `*pools` to the
-  // stream's first pool, so that the caller need not look the pool up. `*pools` is kUnknownPools if
-  // the caller must take the slow path: if the stream is not among the 16 recently used streams, or
-  // if the stream's cached large blocks have to be flushed first (flush_large()).
+  // Returns a cached block for `size_bytes`, or nullptr on a miss. A miss sets `*missed` to the
+  // stream's index, so that the caller need not look it up. `*missed` is kUnknownStream if the
+  // caller must take the slow path: if the stream is not among the 16 recently used streams, or if
+  // the stream's cached large blocks have to be flushed first (flush_large()).
   Block* allocate(Facade facade, int device, StreamHandle stream, std::size_t size_bytes,
-                  Outcome* outcome, PoolIndex* pools);
+                  Outcome* outcome, StreamIndex* missed);
   // Caches a block that the program frees. The block must be live and have no side state. Returns
   // the block's stream, or nullptr if the cache refuses the block, for example for lack of room.
   const StreamKey* put(Block* block);
@@ -75,47 +75,46 @@ class alignas(kCacheLinePair) ThreadCache {
   // Returns the block's stream, or nullptr if the stream is not open.
   const StreamKey* pass_on(const Block& block);
 
-  // Starts to cache the blocks of a stream's pools. `first` is the index of the stream's first
-  // pool, `counter` the index of the counters for its memory kind and device.
-  void open(const StreamKey& key, PoolIndex first, std::size_t counter);
-  bool is_open(PoolIndex first) const { return stream_of(first) != nullptr; }
+  // Starts to cache the blocks of a stream's pools. `counter` is the index of the counters for its
+  // memory kind and device.
+  void open(const StreamKey& key, StreamIndex stream, std::size_t counter);
+  bool is_open(StreamIndex stream) const { return find_stream(stream) != nullptr; }
   // Sets whether large blocks of these pools are cached from now on.
-  void set_may_cache_large(PoolIndex first, bool keep);
+  void set_may_cache_large(StreamIndex stream, bool keep);
   // Called when a large request misses. Moves the stream's cached large blocks to `*out`, because
   // these blocks may serve the request once they are in their pool. Returns false if large requests
   // miss so often that the stream should cache no large blocks.
-  bool flush_large(PoolIndex first, BlockChain* out) noexcept;
+  bool flush_large(StreamIndex stream, BlockChain* out) noexcept;
   // Moves the stream's large blocks to `*out`, because cached blocks cannot be joined with free
   // neighbours. Also moves the medium blocks if they have more than `most_medium_bytes`.
-  void trim(PoolIndex first, std::size_t most_medium_bytes, BlockChain* out) noexcept;
+  void trim(StreamIndex stream, std::size_t most_medium_bytes, BlockChain* out) noexcept;
   // Moves the cached blocks of these pools to `*out`, and stops caching blocks of these pools.
-  void close(PoolIndex first, BlockChain* out) noexcept;
+  void close(StreamIndex stream, BlockChain* out) noexcept;
   // Drops the stream's bins and counts. No block of the stream may be cached.
-  void drop(PoolIndex first) noexcept;
+  void drop(StreamIndex stream) noexcept;
   // Assigns the pools to another stream, whose requests get the cached blocks after open().
-  void rename(PoolIndex first, const StreamKey& key);
+  void rename(StreamIndex stream, const StreamKey& key);
   // Caches a small object that was just taken from the arena.
   void put_spare(Block* block);
 
   ThreadCounters& counts(std::size_t counter) { return thread_counts_[counter]; }
 
-  // Count a block that bypasses the cache. The stream with the first pool `first` must be open.
+  // Count a block that bypasses the cache. The stream must be open.
   // count_allocated() also remembers the block for known_at(), and returns false if a peak may have
   // been passed.
-  [[gnu::always_inline]] bool count_allocated(PoolIndex first, Block& block, bool from_cache) {
-    return allocated(streams_[first / kPoolsPerStream].get(), block, block.requested_bytes(),
-                     from_cache);
+  [[gnu::always_inline]] bool count_allocated(StreamIndex stream, Block& block, bool from_cache) {
+    return allocated(streams_[position(stream)].get(), block, block.requested_bytes(), from_cache);
   }
-  void count_freed(PoolIndex first, const Block& block) {
-    freed(streams_[first / kPoolsPerStream].get(), block);
+  void count_freed(StreamIndex stream, const Block& block) {
+    freed(streams_[position(stream)].get(), block);
   }
 
   // ---- called by any thread that holds the lock
 
-  // Moves cached blocks of the stream with the first pool `first` to `*out`. `kind` says which:
-  // small objects, medium blocks, large blocks (of at least kLargeBytes), or the last two (kRuns).
+  // Moves cached blocks of the stream to `*out`. `kind` says which: small objects, medium blocks,
+  // large blocks (of at least kLargeBytes), or the last two (kRuns).
   enum class CachedKind : std::uint8_t { kSmall, kMedium, kLarge, kRuns };
-  void flush(PoolIndex first, CachedKind kind, BlockChain* out) noexcept;
+  void flush(StreamIndex stream, CachedKind kind, BlockChain* out) noexcept;
   void flush_all(BlockChain* out) noexcept;
   // Moves up to kFlushedBlocks cached small objects of the same size to `*out`, to make room.
   void flush_some(const Block& like, BlockChain* out) noexcept;
@@ -126,14 +125,14 @@ class alignas(kCacheLinePair) ThreadCache {
   // Sets how much more the thread may allocate before the peak of all live bytes may be passed.
   void allow(std::int64_t room_bytes) { most_live_bytes_ = live_bytes_ + room_bytes; }
 
-  const StreamCounters* stream_counts(PoolIndex first) const {
-    const Stream* of = stream_of(first);
+  const StreamCounters* stream_counts(StreamIndex stream) const {
+    const Stream* of = find_stream(stream);
     return of == nullptr ? nullptr : &of->counts;
   }
   template <class Visit>
   void each_stream_counts(Visit visit) const {
     for (const auto& of : streams_) {
-      if (of != nullptr) visit(of->first_pool, of->counts);
+      if (of != nullptr) visit(of->stream, of->counts);
     }
   }
   std::size_t cached_bytes() const;
@@ -163,10 +162,10 @@ class alignas(kCacheLinePair) ThreadCache {
 
   struct alignas(kCacheLinePair) Stream {
     StreamKey key;
-    PoolIndex first_pool = 0;
+    StreamIndex stream{};
     ThreadCounters* thread_counts = nullptr;
-    // Value of `*pools` after a miss: first_pool, or kUnknownPools while large blocks are cached.
-    PoolIndex on_miss = 0;
+    // Value of `*missed` after a miss: `stream`, or kUnknownStream while large blocks are cached.
+    StreamIndex on_miss{};
     std::size_t medium_bytes = 0;  // of cached medium blocks
     std::size_t other_bytes = 0;   // of all other cached blocks
     // Largest cached size; 0: no block is cached. Cached large blocks cannot be joined with their
@@ -221,9 +220,9 @@ class alignas(kCacheLinePair) ThreadCache {
                 of->key.device == device;
     return same ? of : nullptr;
   }
-  // Returns the stream of a pool, or nullptr if the stream is not open.
-  [[gnu::always_inline]] Stream* stream_of(PoolIndex pool) const {
-    const std::size_t index = pool / kPoolsPerStream;
+  // Returns nullptr if the stream is not open.
+  [[gnu::always_inline]] Stream* find_stream(StreamIndex stream) const {
+    const std::size_t index = position(stream);
     return index < streams_.size() ? streams_[index].get() : nullptr;
   }
   // Moves all but `keep` blocks to `*out`. Returns the bytes moved.
@@ -267,7 +266,7 @@ class alignas(kCacheLinePair) ThreadCache {
   // With 1,000 live blocks, four of five frees find their record here.
   static constexpr unsigned kKnownBits = 12;
   std::array<Block*, std::size_t{1} << kKnownBits> known_{};
-  std::vector<std::unique_ptr<Stream>> streams_;  // by first pool / kPoolsPerStream
+  std::vector<std::unique_ptr<Stream>> streams_;  // by position(StreamIndex)
   FigureStore::ThreadCounts thread_counts_;       // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all counters
   std::int64_t most_live_bytes_ = 0;
@@ -289,10 +288,10 @@ class CacheOwnerGuard {
 [[gnu::always_inline]] inline Block* ThreadCache::allocate(Facade facade, int device,
                                                            StreamHandle stream,
                                                            std::size_t size_bytes, Outcome* outcome,
-                                                           PoolIndex* pools) {
+                                                           StreamIndex* missed) {
   Stream* of = recent(facade, device, stream);
   if (of == nullptr) [[unlikely]] {
-    *pools = kUnknownPools;
+    *missed = kUnknownStream;
     return nullptr;
   }
   Block* block = nullptr;
@@ -316,7 +315,7 @@ class CacheOwnerGuard {
     }
   }
   if (block == nullptr) {
-    *pools = of->on_miss;
+    *missed = of->on_miss;
     return nullptr;
   }
   block->use.resize(size_bytes);
@@ -327,7 +326,7 @@ class CacheOwnerGuard {
 }
 
 [[gnu::always_inline]] inline const StreamKey* ThreadCache::put(Block* block) {
-  Stream* of = stream_of(block->pool);
+  Stream* of = find_stream(stream_of(block->pool));
   std::size_t size_bytes = block->size_bytes();
   if (of == nullptr || of->cached_bytes() + size_bytes > most_bytes_) return nullptr;
   if (size_bytes > of->largest_cached) return nullptr;
@@ -365,7 +364,7 @@ class CacheOwnerGuard {
 }
 
 [[gnu::always_inline]] inline const StreamKey* ThreadCache::pass_on(const Block& block) {
-  Stream* of = stream_of(block.pool);
+  Stream* of = find_stream(stream_of(block.pool));
   if (of == nullptr) return nullptr;
   freed(of, block);
   return &of->key;

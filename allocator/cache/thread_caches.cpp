@@ -190,7 +190,7 @@ ThreadCache* ThreadCaches::add_cache() {
 
 void ThreadCaches::retire(ThreadCache* cache) noexcept {
   BlockChain blocks;
-  std::vector<PoolIndex> streams;
+  std::vector<StreamIndex> streams;
   {
     const RankedGuard lock(mutex_);
     if (abandoned_) return;
@@ -207,11 +207,11 @@ void ThreadCaches::retire(ThreadCache* cache) noexcept {
 // Flushes the cache, moves its counts to those of ended threads, and removes the cache from
 // caches_. If there is no memory to list the cache's streams, only flushes the cache.
 void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
-                            std::vector<PoolIndex>* streams) noexcept {
+                            std::vector<StreamIndex>* streams) noexcept {
   bool has_all = true;
   try {
     cache->each_stream_counts(
-        [&](PoolIndex first, const StreamCounters&) { streams->push_back(first); });
+        [&](StreamIndex stream, const StreamCounters&) { streams->push_back(stream); });
   } catch (const std::bad_alloc&) {
     has_all = false;
   }
@@ -219,8 +219,8 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
   if (!has_all) return;
   for (std::size_t counter = 0; counter < counters_; ++counter)
     ended_[counter].absorb(cache->counts(counter));
-  cache->each_stream_counts([&](PoolIndex first, const StreamCounters& counts) {
-    ended_streams_[first / kPoolsPerStream].absorb(counts);
+  cache->each_stream_counts([&](StreamIndex stream, const StreamCounters& counts) {
+    ended_streams_[position(stream)].absorb(counts);
   });
   std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
 }
@@ -242,38 +242,39 @@ ThreadCaches::StopTheWorld::~StopTheWorld() {
   caches_.taken_.clear();
 }
 
-void ThreadCaches::flush(PoolIndex first, ThreadCache::CachedKind kind, BlockChain* out) noexcept {
-  for (const auto& cache : caches_) cache->flush(first, kind, out);
+void ThreadCaches::flush(StreamIndex stream, ThreadCache::CachedKind kind,
+                         BlockChain* out) noexcept {
+  for (const auto& cache : caches_) cache->flush(stream, kind, out);
 }
 
-void ThreadCaches::close(PoolIndex first, BlockChain* out) noexcept {
-  for (const auto& cache : caches_) cache->close(first, out);
+void ThreadCaches::close(StreamIndex stream, BlockChain* out) noexcept {
+  for (const auto& cache : caches_) cache->close(stream, out);
 }
 
-void ThreadCaches::rename(PoolIndex first, const StreamKey& key) {
-  for (const auto& cache : caches_) cache->rename(first, key);
+void ThreadCaches::rename(StreamIndex stream, const StreamKey& key) {
+  for (const auto& cache : caches_) cache->rename(stream, key);
 }
 
-void ThreadCaches::drop(PoolIndex first) noexcept {
-  const std::size_t index = first / kPoolsPerStream;
+void ThreadCaches::drop(StreamIndex stream) noexcept {
+  const std::size_t index = position(stream);
   StreamCounters counts;
   for (const auto& cache : caches_) {
-    if (const StreamCounters* one = cache->stream_counts(first)) counts.absorb(*one);
-    cache->drop(first);
+    if (const StreamCounters* one = cache->stream_counts(stream)) counts.absorb(*one);
+    cache->drop(stream);
   }
   if (index < ended_streams_.size()) ended_streams_[index].append(counts);
 }
 
-void ThreadCaches::set_may_cache_large(PoolIndex first) {
+void ThreadCaches::set_may_cache_large(StreamIndex stream) {
   const StopTheWorld stopped(*this);
-  for (const auto& cache : caches_) cache->set_may_cache_large(first, true);
+  for (const auto& cache : caches_) cache->set_may_cache_large(stream, true);
 }
 
-void ThreadCaches::stop_caching_large(PoolIndex first, BlockChain* out) {
+void ThreadCaches::stop_caching_large(StreamIndex stream, BlockChain* out) {
   const StopTheWorld stopped(*this);
   for (const auto& cache : caches_) {
-    cache->set_may_cache_large(first, false);
-    cache->flush(first, ThreadCache::CachedKind::kLarge, out);
+    cache->set_may_cache_large(stream, false);
+    cache->flush(stream, ThreadCache::CachedKind::kLarge, out);
   }
 }
 
@@ -331,19 +332,19 @@ std::size_t ThreadCaches::cached_bytes() const {
   return bytes;
 }
 
-void ThreadCaches::make_more_room(PoolIndex first) {
+void ThreadCaches::make_more_room(StreamIndex stream) {
   const RankedGuard lock(mutex_);
-  const std::size_t wanted = first / kPoolsPerStream + 1;
+  const std::size_t wanted = position(stream) + 1;
   if (ended_streams_.size() < wanted) ended_streams_.resize(wanted);
   streams_with_room_.store(ended_streams_.size(), std::memory_order_release);
 }
 
-StreamCounters ThreadCaches::sum_of_stream(PoolIndex first) const {
-  std::size_t index = first / kPoolsPerStream;
+StreamCounters ThreadCaches::sum_of_stream(StreamIndex stream) const {
+  std::size_t index = position(stream);
   StreamCounters sum;
   if (index < ended_streams_.size()) sum = ended_streams_[index];
   for (const auto& cache : caches_) {
-    if (const StreamCounters* one = cache->stream_counts(first)) sum.absorb(*one);
+    if (const StreamCounters* one = cache->stream_counts(stream)) sum.absorb(*one);
   }
   return sum;
 }

@@ -52,20 +52,20 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
     RankedGuard<Ranked<std::mutex, LockRank::kCaches>> lock_;
   };
 
-  // Move the cached blocks of the stream with the first pool `first`, or of all streams, to `*out`.
+  // Move the cached blocks of the stream, or of all streams, to `*out`.
   // close() also stops caching blocks of the stream.
-  void flush(PoolIndex first, ThreadCache::CachedKind kind, BlockChain* out) noexcept
+  void flush(StreamIndex stream, ThreadCache::CachedKind kind, BlockChain* out) noexcept
       UVM_REQUIRES(this);
   void flush_all(BlockChain* out) noexcept UVM_REQUIRES(this);
-  void close(PoolIndex first, BlockChain* out) noexcept UVM_REQUIRES(this);
+  void close(StreamIndex stream, BlockChain* out) noexcept UVM_REQUIRES(this);
   // Assigns pools to another stream, after close() or the end of the old stream's thread.
-  void rename(PoolIndex first, const StreamKey& key) UVM_REQUIRES(this);
+  void rename(StreamIndex stream, const StreamKey& key) UVM_REQUIRES(this);
   // Removes a stream from the caches, and keeps its counts. No block of the stream may be in use.
-  void drop(PoolIndex first) noexcept UVM_REQUIRES(this);
+  void drop(StreamIndex stream) noexcept UVM_REQUIRES(this);
   // Let threads cache large blocks of the stream, or stop this. stop_caching_large() also moves the
   // cached large blocks to `*out`. Both functions stop the world themselves.
-  void set_may_cache_large(PoolIndex first);
-  void stop_caching_large(PoolIndex first, BlockChain* out);
+  void set_may_cache_large(StreamIndex stream);
+  void stop_caching_large(StreamIndex stream, BlockChain* out);
   PeakTracker& book() UVM_REQUIRES(this) { return book_; }
   // Sums the counts of all threads at one index, or at every index; updates the peaks; and divides
   // the headroom below the peaks among the threads. Allocates nothing.
@@ -73,27 +73,26 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   void aggregate() UVM_REQUIRES(this);
   ThreadCounters sum(std::size_t counter) const UVM_REQUIRES(this);
   std::int64_t peak_live_bytes() const UVM_REQUIRES(this) { return peak_live_bytes_; }
-  // Returns the counts of the stream with the first pool `first`. The peak in these counts is the
-  // sum of the threads' peaks.
-  StreamCounters sum_of_stream(PoolIndex first) const UVM_REQUIRES(this);
+  // Returns the counts of the stream. The peak in these counts is the sum of the threads' peaks.
+  StreamCounters sum_of_stream(StreamIndex stream) const UVM_REQUIRES(this);
   std::size_t cached_bytes() const UVM_REQUIRES(this);
   // Bytes of the caches' own tables.
   std::size_t bytes() const UVM_REQUIRES(this);
 
-  // Called before a block of the stream with the first pool `first` is handed out, so that
-  // count_elsewhere() and the end of a thread allocate nothing. Locks the list itself.
-  void make_room(PoolIndex first) {
-    if (!has_room(first)) make_more_room(first);
+  // Called before a block of the stream is handed out, so that count_elsewhere() and the end of a
+  // thread allocate nothing. Locks the list itself.
+  void make_room(StreamIndex stream) {
+    if (!has_room(stream)) make_more_room(stream);
   }
-  bool has_room(PoolIndex first) const {
-    return first / kPoolsPerStream < streams_with_room_.load(std::memory_order_acquire);
+  bool has_room(StreamIndex stream) const {
+    return position(stream) < streams_with_room_.load(std::memory_order_acquire);
   }
   // Counts for a thread without a cache, or with a cache that does not know the stream: calls
   // count(ThreadCounters&, StreamCounters&). Stops the world itself.
   template <class Count>
-  void count_elsewhere(Count count, std::size_t counter, PoolIndex first) noexcept {
+  void count_elsewhere(Count count, std::size_t counter, StreamIndex stream) noexcept {
     const StopTheWorld stopped(*this);
-    count(ended_[counter], ended_streams_[first / kPoolsPerStream]);
+    count(ended_[counter], ended_streams_[position(stream)]);
     aggregate();
   }
 
@@ -114,8 +113,8 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   ThreadCache* local_slow() noexcept;
   ThreadCache* add_cache();
   void retire(ThreadCache* cache) noexcept;
-  void take_out(ThreadCache* cache, BlockChain* blocks, std::vector<PoolIndex>* streams) noexcept;
-  void make_more_room(PoolIndex first);
+  void take_out(ThreadCache* cache, BlockChain* blocks, std::vector<StreamIndex>* streams) noexcept;
+  void make_more_room(StreamIndex stream);
   void find_shares();
   void aggregate_counter(std::size_t counter);
   void aggregate_live();
@@ -135,7 +134,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   mutable Ranked<std::mutex, LockRank::kCaches> mutex_;
   std::vector<std::unique_ptr<ThreadCache>> caches_;
   // Counts of ended threads and of threads without a cache: ended_ by index of the counter,
-  // ended_streams_ by first pool / kPoolsPerStream.
+  // ended_streams_ by position(StreamIndex).
   std::span<ThreadCounters> ended_;
   std::vector<StreamCounters> ended_streams_;
   std::atomic<std::size_t> streams_with_room_ = 0;  // size of ended_streams_

@@ -7,7 +7,7 @@ namespace uvm {
 // Takes a block that is displaced to the stream with these pools. The limit is checked first,
 // because the block's pages count for the request's pool from now on.
 PageBlock* BlockFinder::take_displaced_here(const LockedHeap& heap, const Request& request,
-                                            PoolIndex pools) {
+                                            StreamIndex pools) {
   if (request.requested_bytes < kPageGranularBytes ||
       !limits::check(heap, heap->pools.at(request.pool()).key, 0, request.pages_bytes()).ok()) {
     return nullptr;
@@ -64,7 +64,7 @@ PageBlock* BlockFinder::borrow(const Request& request) {
   const PoolClass other =
       request.pool_class == PoolClass::kPacked ? PoolClass::kPageGranular : PoolClass::kPacked;
   const HeapGuard heap(state_);
-  Pool& lender = heap->pools.at(request.pools + static_cast<PoolIndex>(other));
+  Pool& lender = heap->pools.at(pool_of(request.pools, other));
   const PageRun pages = heap->pools.take_pages(lender, request.pages_bytes());
   if (pages.base == nullptr) return nullptr;
   return transfer(heap, lender, pages, heap->pools.at(request.pool()));
@@ -97,7 +97,7 @@ PageBlock* BlockFinder::take_of_other_stream(const Request& request, Take take) 
 Found BlockFinder::steal(const Request& request) {
   PageBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
     PageBlock* taken = heap->pools.take(pool, request.size_bytes);
-    return taken != nullptr ? taken : take_displaced_here(heap, request, first_of(pool.index));
+    return taken != nullptr ? taken : take_displaced_here(heap, request, stream_of(pool.index));
   });
   if (block == nullptr) return {};
   const HeapGuard heap(state_);
@@ -107,7 +107,7 @@ Found BlockFinder::steal(const Request& request) {
 
 bool BlockFinder::steal_page(const Request& request) {
   PageBlock* block = take_of_other_stream(request, [&](const LockedHeap& heap, Pool& pool) {
-    return first_of(pool.index) == request.pools ? nullptr : heap->pools.take_with_page(pool);
+    return stream_of(pool.index) == request.pools ? nullptr : heap->pools.take_with_page(pool);
   });
   if (block == nullptr) return false;
   const HeapGuard heap(state_);

@@ -45,7 +45,7 @@ class BlockFinder {
 
  private:
   PageBlock* transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages, Pool& pool);
-  PageBlock* take_displaced_here(const LockedHeap& heap, const Request& request, PoolIndex pools);
+  PageBlock* take_displaced_here(const LockedHeap& heap, const Request& request, StreamIndex pools);
   template <class Take>
   PageBlock* take_of_other_stream(const Request& request, Take take);
 

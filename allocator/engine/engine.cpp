@@ -37,7 +37,7 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       live(machine, state, device_sharing, spill_limit),
       device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live, *this),
       private_memory(machine, state, caches, fenced, returner, counts, hints, stream_pools, *this),
-      introspection(machine, state, caches, fenced),
+      introspection(machine, state, caches, fenced, live),
       out_of_memory(machine, state, introspection, spill_limit),
       fork_guard(machine, state, caches, small_arenas) {
   if (!configuration.trace_file.empty()) {
@@ -84,7 +84,7 @@ Engine::~Engine() {
   }
 }
 
-void Engine::end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) {
+void Engine::end_thread(BlockChain blocks, const std::vector<StreamIndex>& streams) {
   returner.give_back(std::move(blocks));
   stream_pools.note_thread_end(streams);
 }

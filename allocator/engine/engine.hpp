@@ -12,6 +12,7 @@
 //   HeapState      pools, spans, records of blocks without an owner, ledger, statistics
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -87,6 +88,12 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
                       StreamHandle stream);
   // Gives back memory that is unlikely to be used soon. Called after every few large requests.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
+  // Calls `attempt` under the state lock until it succeeds. After each refusal, gives back cached
+  // memory and calls pressure callbacks. Throws OutOfMemoryError if no step is left.
+  using Attempt = std::function<Refusal(const LockedHeap& heap)>;
+  void with_room(const Request& request, const Attempt& attempt);
+  // Makes the block that was found for the request live, and sends its hints.
+  void* finish_allocation(const Request& request, Found found);
   // Updates the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
   // is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
@@ -125,7 +132,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
  private:
   void free_block(void* address) noexcept override { free_slow(address, nullptr); }
   void give_back(BlockChain blocks) override { returner.give_back(std::move(blocks)); }
-  void end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) override;
+  void end_thread(BlockChain blocks, const std::vector<StreamIndex>& streams) override;
   void make_room_on_device(const Request& request) override;
   SmallArenas::Segment take_segment(PoolIndex pool, SmallArenas::Growth most) noexcept override {
     return small.take_segment(pool, most);
@@ -137,7 +144,6 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
                                                          const Request& request);
   void* allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                             bool may_be_cached, bool may_cache_large);
-  void* finish_allocation(const Request& request, Found found);
   FreeResult report_misuse(const void* address) const noexcept;
 };
 

@@ -33,7 +33,7 @@ namespace uvm {
   bool within = false;
   {
     const CacheOwnerGuard inside(*cache);
-    within = cache->count_allocated(block->pool, *block, true);
+    within = cache->count_allocated(stream_of(block->pool), *block, true);
   }
   if (!within) counts.settle_peaks(request.facade, request.device);
   if (is_time_to_trim) [[unlikely]]
@@ -47,7 +47,7 @@ namespace uvm {
   const bool may_be_private = facade == Facade::kDevice && state.has_open_private_pools();
   if (ThreadCache* cache = caches.local(); cache != nullptr && !may_be_private) [[likely]] {
     ThreadCache::Outcome outcome{};
-    PoolIndex pools = ThreadCache::kUnknownPools;
+    StreamIndex pools = ThreadCache::kUnknownStream;
     const StreamHandle of = is_stream_ordered(facade) ? stream : nullptr;
     cache->lock.lock_owner();
     Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
@@ -65,7 +65,7 @@ namespace uvm {
         on_cache_limit(facade, device);
       return address;
     }
-    if (pools != ThreadCache::kUnknownPools && size_bytes - 1 < kLargestRequest) {
+    if (pools != ThreadCache::kUnknownStream && size_bytes - 1 < kLargestRequest) {
       const Request request = Request::make(facade, device, size_bytes, of, pools);
       return size_bytes > kSmallBytes ? allocate_from_pool(cache, request)
                                       : allocate_small(request);

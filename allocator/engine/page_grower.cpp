@@ -81,7 +81,7 @@ PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run
     throw;
   }
   heap->book.pages_added(pool, run.base(), size_bytes);
-  if (heap->spans.touched_bytes() <= heap->budget_bytes) heap->reserve.refill();
+  if (heap->used_bytes() <= heap->budget_bytes) heap->reserve.refill();
   if (limits::are_pages_short(heap, key)) heap->pools.conserve_pages();
   return block;
 }
@@ -104,10 +104,11 @@ Found PageGrower::take(const LockedHeap& heap, const Request& request, const Gro
 }
 
 template <class Then>
-bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
+char* PageGrower::add_span(const Request& request, bool reserved, Refusal* refusal, Then then) {
   auto span = std::make_unique<Span>();
   span->facade = request.facade;
   span->device = request.device;
+  span->reserved = reserved;
   const auto begin = std::chrono::steady_clock::now();
   const RuntimeStatus status = machine_.span_memory.take(request.pages_bytes(), span.get());
   const auto taken = std::chrono::steady_clock::now() - begin;
@@ -115,7 +116,7 @@ bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
   if (!status.ok()) {
     TraceRecorder& trace = machine_.trace;
     trace.call_failed(trace.now(), request.device, nullptr, span->size_bytes, status);
-    return false;
+    return nullptr;
   }
   // Sent before other threads see the span, because its pages must be populated under this advice.
   const HintPlan plan = state_.plan_span(span.get());
@@ -145,7 +146,19 @@ bool PageGrower::add_span(const Request& request, Refusal* refusal, Then then) {
     }
     throw;
   }
-  return true;
+  return memory.base;
+}
+
+char* PageGrower::reserve(const Request& request, Refusal* refusal) {
+  return add_span(request, true, refusal, [](const LockedHeap&) {});
+}
+
+Found PageGrower::take_at(const LockedHeap& heap, const Request& request, const char* base,
+                          HintPlan* plan) {
+  Span* span = heap->spans.reserved_span_at(base);
+  if (span == nullptr) return {};
+  const SpanStore::Run run = SpanStore::find_at(span, base, request.size_bytes);
+  return run.span != nullptr ? take(heap, request, {run, request.size_bytes}, plan) : Found{};
 }
 
 Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal) {
@@ -174,7 +187,7 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
   }
   while (found.block == nullptr && refusal->ok()) {
     reclaimer_.release_surplus_spans(request);
-    if (!add_span(request, refusal, take_if_allowed)) break;
+    if (add_span(request, false, refusal, take_if_allowed) == nullptr) break;
   }
   return found;
 }
@@ -196,7 +209,7 @@ PageBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
   const DeviceStream user = is_device ? key.device_stream() : DeviceStream{};
   HintPlan plan;
   PageBlock* page = add_run(heap, run, kPageBytes, pool, &plan);
-  if (run.untouched_bytes != 0 && heap->spans.touched_bytes() > heap->budget_bytes) {
+  if (run.untouched_bytes != 0 && heap->used_bytes() > heap->budget_bytes) {
     heap->reserve.take_page(key.facade, key.device);
   }
   hints_.add_pending(heap, plan, key.device, user);
@@ -226,7 +239,7 @@ bool PageGrower::make_page(const Request& request, SmallArenas::Growth most, Ref
                              limits::beyond_budget_bytes(heap, key, most));
     if (!refusal->ok()) return false;
   }
-  return add_span(request, refusal, [](const LockedHeap&) {});
+  return add_span(request, false, refusal, [](const LockedHeap&) {}) != nullptr;
 }
 
 }  // namespace uvm

@@ -29,6 +29,13 @@ class PageGrower {
   // `any_facade`: may also take pages of spans that were made for other memory kinds.
   Found grow(const Request& request, bool any_facade, Refusal* refusal);
 
+  // Makes a reserved span of exactly the request's size. Returns its base, or nullptr if the driver
+  // refuses it.
+  char* reserve(const Request& request, Refusal* refusal);
+  // Returns a block for the request at exactly that address of a reserved span, or no block if the
+  // pages there are in use. Checks no limit.
+  Found take_at(const LockedHeap& heap, const Request& request, const char* base, HintPlan* plan);
+
   // Called for small objects, under the arenas' locks. Returns a segment of a new page, as a block
   // that is in no index, and adds the page's hints to the pending hints. Returns nullptr if no span
   // has a free page, or if a limit refuses the page.
@@ -50,9 +57,9 @@ class PageGrower {
                      Pool& pool, HintPlan* plan);
   bool is_on_a_device(const LockedHeap& heap, const void* address, std::size_t size_bytes) const;
   // Makes a span for the request, adds it under the state lock, and calls `then` under the same
-  // lock. Returns false if the driver refuses the span.
+  // lock. Returns its base, or nullptr if the driver refuses the span.
   template <class Then>
-  bool add_span(const Request& request, Refusal* refusal, Then then);
+  char* add_span(const Request& request, bool reserved, Refusal* refusal, Then then);
 
   Machine& machine_;
   HeapState& state_;

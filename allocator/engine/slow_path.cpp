@@ -29,7 +29,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   if (size_bytes == 0) return nullptr;
   if (!is_stream_ordered(facade)) stream = nullptr;
   if (size_bytes > kLargestRequest - shape.room_bytes(facade)) {
-    const Request too_large{facade, device, 0, size_bytes, stream, PoolClass::kPacked, 0};
+    const Request too_large{facade, device, 0, size_bytes, stream, PoolClass::kPacked, {}};
     out_of_memory.raise(too_large, Refusal::of_driver({RuntimeError::kOutOfMemory, 0,
                                                        "larger than a block can be", "allocate"}));
   }
@@ -40,7 +40,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
     shape.is_private = scope.pool != 0;
     shape.whole_pages = scope.whole_pages;
   }
-  Request request = Request::make(facade, device, size_bytes, stream, 0, shape);
+  Request request = Request::make(facade, device, size_bytes, stream, {}, shape);
   const StreamPools::Opened opened = stream_pools.open(key, request.pool_class);
   request.pools = opened.pools;
   if (opened.is_new && facade == Facade::kDevice) {
@@ -59,7 +59,7 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
 void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                                   bool may_be_cached, bool may_cache_large) {
   ThreadCache::Outcome outcome{};
-  PoolIndex pools = 0;
+  StreamIndex pools{};
   bool goes_on = true;
   Block* block = nullptr;
   {
@@ -90,16 +90,23 @@ void Engine::on_cache_limit(Facade facade, int device) noexcept {
 }
 
 void Engine::make_room_on_device(const Request& request) {
-  const StreamKey key{Facade::kDevice, request.device};
-  auto refusal = [&] {
+  with_room(request, [&](const LockedHeap& heap) {
+    return limits::check(heap, {Facade::kDevice, request.device}, 0, request.size_bytes);
+  });
+}
+
+void Engine::with_room(const Request& request, const Attempt& attempt) {
+  Refusal refusal;
+  auto succeeds = [&] {
     const HeapGuard heap(state);
-    return limits::check(heap, key, 0, request.size_bytes);
+    refusal = attempt(heap);
+    return refusal.ok();
   };
-  if (refusal().ok()) return;
+  if (succeeds()) return;
   reclaimer.release_cached();
   PressureRounds callbacks = pressure_callbacks.rounds(request);
-  while (!refusal().ok()) {
-    if (!callbacks.next()) out_of_memory.raise(request, refusal());
+  while (!succeeds()) {
+    if (!callbacks.next()) out_of_memory.raise(request, refusal);
     reclaimer.release_cached();
   }
 }

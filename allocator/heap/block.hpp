@@ -36,8 +36,16 @@ struct PageBlock;
 // have neighbouring indices.
 using PoolIndex = std::uint32_t;
 inline constexpr PoolIndex kPoolsPerStream = 2;
-constexpr PoolIndex first_of(PoolIndex pool) {
-  return pool - pool % kPoolsPerStream;
+// The index of a stream in PoolTable. A stream has one for each memory kind and device.
+enum class StreamIndex : std::uint32_t {};
+constexpr StreamIndex stream_of(PoolIndex pool) {
+  return StreamIndex{pool / kPoolsPerStream};
+}
+constexpr StreamIndex& operator++(StreamIndex& stream) {
+  return stream = StreamIndex{static_cast<std::uint32_t>(stream) + 1};
+}
+constexpr std::size_t position(StreamIndex stream) {
+  return static_cast<std::size_t>(stream);
 }
 
 // Work of a stream that must finish before the block is used again.

@@ -27,8 +27,11 @@ class BlockPools {
   BlockPools& operator=(const BlockPools&) = delete;
 
   PoolTable& table() { return table_; }
+  const PoolTable& table() const { return table_; }
   Pool& at(PoolIndex index) { return table_.at(index); }
   const Pool& at(PoolIndex index) const { return table_.at(index); }
+  Pool& at(StreamIndex stream) { return table_.at(stream); }
+  const Pool& at(StreamIndex stream) const { return table_.at(stream); }
   const std::vector<std::unique_ptr<Pool>>& all() const { return table_.all(); }
   PageDirectory& directory() { return runs_.directory(); }
   const PageDirectory& directory() const { return runs_.directory(); }
@@ -65,8 +68,8 @@ class BlockPools {
   void prepare_for_displaced(PoolIndex pool) { at(pool).displaced_here.prepare(); }
   // Takes a displaced free block out of the indexes of its pool and its owning pool.
   void take_displaced(PageBlock* block) { unlink(block); }
-  // Returns the bytes in pages of a stream's pools that are not free. `first` is its first pool.
-  std::size_t bytes_in_use(PoolIndex first) const;
+  // Returns the bytes in pages of the stream's pools that are not free.
+  std::size_t bytes_in_use(StreamIndex stream) const;
 
   // ---- pages
 

@@ -66,7 +66,7 @@ class PageBlockStore {
   static constexpr std::size_t kLists = 64;
 
   std::uint32_t& free_of(PoolIndex owning_pool) {
-    return free_[owning_pool / kPoolsPerStream % kLists];
+    return free_[position(stream_of(owning_pool)) % kLists];
   }
 
   // Makes a group of records, each linked to the next. Returns the number of the first record.

@@ -23,6 +23,10 @@ constexpr PoolClass pool_class_of(Facade facade, std::size_t size_bytes) {
   return is_page_granular(facade, size_bytes) ? PoolClass::kPageGranular : PoolClass::kPacked;
 }
 
+constexpr PoolIndex pool_of(StreamIndex stream, PoolClass pool_class) {
+  return static_cast<PoolIndex>(stream) * kPoolsPerStream + static_cast<PoolIndex>(pool_class);
+}
+
 struct Pool {
   // The order of displaced_away: by size, then the block that was displaced first, because its
   // fences finish first. displaced_away is a std::set, because the index node in a block's record

@@ -68,11 +68,10 @@ std::size_t BlockPools::free_page_bytes() const {
   return bytes;
 }
 
-std::size_t BlockPools::bytes_in_use(PoolIndex first) const {
+std::size_t BlockPools::bytes_in_use(StreamIndex stream) const {
   std::size_t bytes = 0;
-  for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
-    bytes += at(pool).run_bytes - at(pool).own.free_bytes();
-  }
+  for (const auto& pool : table_.pools_of(stream))
+    bytes += pool->run_bytes - pool->own.free_bytes();
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "allocator/heap/pool.hpp"
@@ -22,34 +23,43 @@ class PoolTable {
 
   Pool& at(PoolIndex index) { return *pools_[index]; }
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
+  // Returns the pool that has what belongs to the stream as a whole: stream_is_over, requests,
+  // is_orphaned, last_work.
+  Pool& at(StreamIndex stream) { return at(pool_of(stream, PoolClass{})); }
+  const Pool& at(StreamIndex stream) const { return at(pool_of(stream, PoolClass{})); }
   const std::vector<std::unique_ptr<Pool>>& all() const { return pools_; }
 
-  // Returns the first pool of the stream, which gets spare or new pools if it has none.
-  PoolIndex open(const StreamKey& key);
+  // Returns the stream's index. A new stream gets spare or new pools.
+  StreamIndex open(const StreamKey& key);
+  // Streams are numbered from 0 to this one.
+  StreamIndex streams_end() const { return stream_of(static_cast<PoolIndex>(pools_.size())); }
+  std::span<const std::unique_ptr<Pool>> pools_of(StreamIndex stream) const {
+    return std::span(pools_).subspan(pool_of(stream, PoolClass{}), kPoolsPerStream);
+  }
   bool contains(const StreamKey& key) const { return streams_.contains(key); }
   // Assigns the two pools to another stream, which must have no pools. Allocates nothing.
-  void rename(PoolIndex first, const StreamKey& key);
+  void rename(StreamIndex stream, const StreamKey& key);
   // Separates a stream that no call can name any more from its pools: open() with the same key then
   // makes other pools. The pools keep their blocks. `gone` becomes DeviceStream::thread of their
-  // key. Returns the first pool, or nullopt if the stream has no pools. Allocates nothing.
-  std::optional<PoolIndex> forget(const StreamKey& key, std::uint64_t gone);
+  // key. Returns the stream's index, or nullopt if the stream has no pools. Allocates nothing.
+  std::optional<StreamIndex> forget(const StreamKey& key, std::uint64_t gone);
 
   // Separates the pools from their stream, like forget(), and keeps the pools for the next new
   // stream of the device. The pools must hold no pages, and no thread cache may have counters for
   // them. Allocates nothing.
-  void give_back(PoolIndex first, std::uint64_t gone);
+  void give_back(StreamIndex stream, std::uint64_t gone);
 
   std::size_t bytes() const;
 
  private:
-  PoolIndex make(const StreamKey& key);
-  std::optional<PoolIndex> take_spare(const StreamKey& key);
+  StreamIndex make(const StreamKey& key);
+  std::optional<StreamIndex> take_spare(const StreamKey& key);
 
   const PageBlockStore& blocks_;
   const std::uint64_t large_hits_required_;
   std::vector<std::unique_ptr<Pool>> pools_;
-  std::map<StreamKey, PoolIndex> streams_;
-  std::vector<PoolIndex> spare_;  // given back; has room for the first pools of all streams
+  std::map<StreamKey, StreamIndex> streams_;
+  std::vector<StreamIndex> spare_;  // given back; has room for all streams
 };
 
 }  // namespace uvm

@@ -18,7 +18,7 @@ class ReturnsBlocks {
   virtual void give_back(BlockChain blocks) = 0;
   // Called by an ending thread, without locks, with the blocks of its cache and the first pools of
   // the streams that it used.
-  virtual void end_thread(BlockChain blocks, const std::vector<PoolIndex>& streams) = 0;
+  virtual void end_thread(BlockChain blocks, const std::vector<StreamIndex>& streams) = 0;
 };
 
 }  // namespace uvm

@@ -16,8 +16,10 @@ struct StreamKey {
   std::uint64_t private_pool = 0;  // id of a private pool, device memory only; 0: none
   std::uint64_t thread = 0;        // owner of a per-thread stream (DeviceStream)
   DeviceStream device_stream() const { return {device, stream, thread}; }
-  // Value of `private_pool` for pools without a stream (PoolTable::forget).
+  // Values of `private_pool` that no program uses: for pools without a stream (PoolTable::forget),
+  // and for memory at addresses that its owner chose (ReservedAddresses).
   static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};
+  static constexpr std::uint64_t kReserved = kForgotten - 1;
   // Both are declared: nvcc does not derive the second one from the first.
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
   friend bool operator==(const StreamKey&, const StreamKey&) = default;

@@ -56,7 +56,7 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
     const HeapGuard heap(state_);
     // The driver also counts discarded pages as used, and pages on the device that no block there
     // uses, until it needs their memory.
-    const std::size_t used_bytes = heap->book.reserved_bytes(Facade::kDevice, device);
+    const std::size_t used_bytes = heap->held_bytes(Facade::kDevice, device);
     const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) +
                                     heap->ledger.discarded_bytes_at(Place::device(device));
     std::size_t& foreign_bytes = heap->foreign_bytes[static_cast<std::size_t>(device)];
@@ -67,7 +67,7 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
       figures.free_bytes = std::min(most_bytes, driver.free_bytes + unused_bytes(heap, device));
     }
     allowed_bytes =
-        std::min(left(heap->budget_bytes, heap->spans.touched_bytes()),
+        std::min(left(heap->budget_bytes, heap->used_bytes()),
                  left(machine_.configuration.device_budget_bytes.value_or(SIZE_MAX), used_bytes));
   }
   return obtainable_bytes(figures, integrated, integrated ? available_host_bytes() : 0,
@@ -143,48 +143,58 @@ void Introspection::check_invariants() const {
   heap->pools.check_invariants(heap->spans.spans());
 }
 
+// A live plan moves pages without the ledger.
+std::vector<Place> Introspection::believed_places(const void* address,
+                                                  std::size_t size_bytes) const {
+  std::vector<Place> places;
+  {
+    const HeapGuard heap(state_);
+    places = heap->ledger.places_of(address, size_bytes);
+  }
+  live_.correct_places(address, &places);
+  return places;
+}
+
 std::map<Place, std::size_t> Introspection::residency(const void* address,
                                                       std::size_t size_bytes) const {
   std::map<Place, std::size_t> bytes;
-  const HeapGuard heap(state_);
-  const Block* block = heap->pools.directory().find(address);
-  if (size_bytes == 0 || block == nullptr) return bytes;
-  size_bytes = std::min(size_bytes,
-                        static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
-  std::vector<Place> places{Place::nowhere(), Place::host()};
-  for (int device = 0; device < machine_.device_count(); ++device) {
-    places.push_back(Place::device(device));
+  {
+    const HeapGuard heap(state_);
+    const Block* block = heap->pools.directory().find(address);
+    if (size_bytes == 0 || block == nullptr) return bytes;
+    size_bytes = std::min(
+        size_bytes, static_cast<std::size_t>(block->end() - static_cast<const char*>(address)));
   }
-  for (Place place : places) {
-    if (std::size_t at = heap->ledger.bytes_at(address, size_bytes, place); at != 0)
-      bytes[place] = at;
-  }
+  for (const Place place : believed_places(address, size_bytes)) bytes[place] += kPageBytes;
   return bytes;
 }
 
 DeviceResidency Introspection::device_residency(int device) const {
   machine_.check_device(device);
-  DeviceResidency found;
   std::vector<std::pair<const char*, std::size_t>> spans;
   {
     const HeapGuard heap(state_);
-    found.believed_bytes = heap->ledger.bytes_at(Place::device(device));
     for (const auto& span : heap->spans.spans()) {
       if (span->touched_bytes != 0) spans.emplace_back(span->base, span->size_bytes / kPageBytes);
     }
   }
+  const auto count_here = [device](const std::vector<Place>& places) {
+    return static_cast<std::size_t>(std::ranges::count(places, Place::device(device))) * kPageBytes;
+  };
+  DeviceResidency found;
+  for (const auto& [base, pages] : spans)
+    found.believed_bytes += count_here(believed_places(base, pages * kPageBytes));
   if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child()) return found;
-  std::size_t pages = 0;
-  for (const auto& [base, count] : spans) {
-    std::vector<Place> places(count);
+  std::size_t real_bytes = 0;
+  for (const auto& [base, pages] : spans) {
+    std::vector<Place> places(pages);
     // The driver refuses a span that was freed meanwhile, and every span while the process ends.
     const RuntimeStatus status =
-        machine_.runtime.find_pages(device, base, count * kPageBytes, kPageBytes, places.data());
+        machine_.runtime.find_pages(device, base, pages * kPageBytes, kPageBytes, places.data());
     if (status.error == RuntimeError::kNotUsable) return found;
-    if (status.ok())
-      pages += static_cast<std::size_t>(std::ranges::count(places, Place::device(device)));
+    if (status.ok()) real_bytes += count_here(places);
   }
-  found.real_bytes = pages * kPageBytes;
+  found.real_bytes = real_bytes;
   return found;
 }
 

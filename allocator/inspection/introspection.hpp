@@ -10,6 +10,7 @@
 #include <uvmalloc/inspection.hpp>
 #include <uvmalloc/types.hpp>
 #include "allocator/cache/thread_caches.hpp"
+#include "allocator/placement/live_planner.hpp"
 #include "allocator/state/heap_state.hpp"
 #include "allocator/statistics/segments.hpp"
 #include "allocator/streams/fenced_blocks.hpp"
@@ -18,14 +19,16 @@ namespace uvm {
 
 class Introspection {
  public:
-  Introspection(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced)
-      : machine_(machine), state_(state), caches_(caches), fenced_(fenced) {}
+  Introspection(Machine& machine, HeapState& state, ThreadCaches& caches, FencedBlocks& fenced,
+                const LivePlanner& live)
+      : machine_(machine), state_(state), caches_(caches), fenced_(fenced), live_(live) {}
 
   // Describes the block that holds `address`. Works in a forked child too.
   std::optional<BlockDescription> find(const void* address) const;
   // Returns whether `address` is in a span, used or not.
   bool has_taken(const void* address) const;
-  // Returns how many bytes of the range are at each place, in whole pages, by the ledger's record.
+  // Returns how many bytes of the range are at each place, in whole pages, by the records of hints,
+  // moves and plans.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
   DeviceResidency device_residency(int device) const;
   std::map<Place, std::size_t> exact_residency(const void* address, std::size_t size_bytes) const;
@@ -47,12 +50,15 @@ class Introspection {
   static bool is_used_by_host(const LockedHeap& heap, const Block& block);
 
  private:
+  // Returns the place of each page that the range touches.
+  std::vector<Place> believed_places(const void* address, std::size_t size_bytes) const;
   static std::size_t unused_bytes(const LockedHeap& heap, int device);
 
   Machine& machine_;
   HeapState& state_;
   ThreadCaches& caches_;
   FencedBlocks& fenced_;
+  const LivePlanner& live_;
 };
 
 }  // namespace uvm

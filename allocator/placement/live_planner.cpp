@@ -13,6 +13,7 @@
 #include "hints/live/device_clock.hpp"
 #include "hints/live/live_plan.hpp"
 #include "hints/live/move_lanes.hpp"
+#include "hints/live/policy.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {
@@ -39,24 +40,30 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
         log_([&owner](std::uintptr_t address) { return owner.block_at(address); }),
         learner_(log_),
         lanes_(owner.machine_.runtime, owner.machine_.events, owner.machine_.figure_store.hints(),
-               device),
+               device, owner.machine_.device(device).capabilities.batches,
+               [this](std::uintptr_t page) { return is_in_span_of_next(page); }),
         plan_(log_, learner_, *owner.policy_, *this, chunks()),
         peers_(owner.machine_, owner.state_, device),
         clock_(owner.machine_.runtime, device),
         thrashing_(owner.spill_limit_.most_slowdown()) {
     measure_peers();
+    send_moves();
   }
+  ~DevicePlan() override { put_back_free_pages(); }
+  DevicePlan(const DevicePlan&) = delete;
+  DevicePlan& operator=(const DevicePlan&) = delete;
 
   void allocated(const BlockExtent& block, bool is_used_here, const DeviceStream& stream) {
     const live::RecordId id = log_.allocated(block.address, block.size_bytes);
     if (id == live::kNoRecord || !is_used_here) return;
     lanes_.begin(stream, log_.newest() + 1);
     plan_.block_allocated(id);
+    send_moves();
   }
   void freed(std::uintptr_t address) {
     BlockExtent block = log_.freed(address);
     // The log does not have small blocks, but even a small block may reach into the next page.
-    if (block.size_bytes == 0) block = {address, UseLog::kLeastBlockBytes};
+    if (block.size_bytes == 0) block = {address, policy::kLeastLoggedBytes};
     plan_.block_freed(block);
   }
 
@@ -65,6 +72,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     if (log_.add_kernel(uses, launch) == live::kBeforeLog) {
       lanes_.begin(stream, log_.newest() + 1);
       plan_.before_unlogged_kernel();
+      send_moves();
       return;
     }
     learner_.kernel_added();
@@ -72,6 +80,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     clock_.begin(stream);
     look_around();
     plan_.before_kernel(launch);
+    send_moves();
     judge_step();
   }
   void step_boundary() { learner_.step_boundary(); }
@@ -84,18 +93,28 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   }
   void leave_peers() {
     peers_.each([this](int peer, std::size_t) { plan_.set_peer_room(peer, 0); });
+    send_moves();
+  }
+  // Sends what the plan has decided.
+  void send_moves() {
+    sending_.clear();
+    std::swap(moves_, sending_);
+    lanes_.send(sending_);
+    plan_.set_round(lanes_.sends_batches() ? policy::kRoundPages : 1);
+    put_back_free_pages();
   }
 
   void leave_device(const DeviceStream& stream) {
     lanes_.begin(stream, log_.newest() + 1);
     plan_.leave_device();
+    send_moves();
     lanes_.wait_until_left();
   }
 
   // Returns whether no page has moved for long and all device memory of the program, used or
   // cached, fits again. It must fit, because nobody reports uses of pages on the host after that.
   bool is_over() {
-    if (calm_kernels_ < kCalmKernels) return false;
+    if (calm_kernels_ < policy::kCalmKernels) return false;
     calm_kernels_ = 0;  // the next check follows after another kCalmKernels
     const HeapGuard heap(owner_.state_);
     return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
@@ -103,6 +122,12 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   int device() const { return device_; }
   live::ThrashDetector& thrashing() { return thrashing_; }
   const LiveFigures& figures() const { return plan_.figures(); }
+  void correct_places(std::uintptr_t first, std::vector<Place>* places) const {
+    for (std::size_t i = 0; i < places->size(); ++i) {
+      const Place place = plan_.place_of(first + i, Place::device(device_));
+      if (place != Place::nowhere()) (*places)[i] = place;
+    }
+  }
   void abandon() noexcept {
     lanes_.abandon();
     clock_.abandon();
@@ -110,76 +135,57 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
 
   // ---- MoveSink
   void evict(std::uintptr_t page, live::KernelNumber last_use) override {
-    leave(page, Place::host(), last_use);
+    if (is_ours(page)) moves_.leave(page, Place::host(), last_use);
   }
   void evict_to_peer(std::uintptr_t page, int peer, live::KernelNumber last_use) override {
-    leave(page, Place::device(peer), last_use);
+    if (is_ours(page)) moves_.leave(page, Place::device(peer), last_use);
   }
   void leave_peer(std::uintptr_t page) override {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave_peer(page);
+    if (is_ours(page)) moves_.leave_peer(page);
   }
   void keep_copy(std::uintptr_t page) override {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.keep_copy(page);
+    if (is_ours(page)) moves_.keep_copy(page);
   }
-  void end_copy(std::uintptr_t page) override { lanes_.end_copy(page); }
+  void end_copy(std::uintptr_t page) override { moves_.end_copy(page); }
   void use_in_place(std::uintptr_t page, live::KernelNumber last_use) override {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.use_in_place(page, last_use);
+    if (is_ours(page)) moves_.use_in_place(page, last_use);
   }
-  void end_in_place(std::uintptr_t page) override { lanes_.end_in_place(page); }
+  void end_in_place(std::uintptr_t page) override { moves_.end_in_place(page); }
   void drop(std::uintptr_t page, live::KernelNumber last_use) override {
-    lanes_.drop(page, last_use);
+    moves_.drop(page, last_use);
   }
-  void hold_arrivals() override { lanes_.hold_arrivals(); }
-  void bring(std::uintptr_t page, live::Arrival arrival) override {
+  void hold_arrivals() override { moves_.hold_arrivals(); }
+  void bring(std::uintptr_t page, live::Arrival arrival, live::KernelNumber need) override {
     const bool discards = owner_.machine_.device(device_).capabilities.discard;
-    lanes_.to_device(page, discards ? arrival : live::Arrival::kCopied);
+    moves_.bring(page, discards ? arrival : live::Arrival::kCopied, need);
   }
-  void wait_for(std::uintptr_t page) override { lanes_.wait_for(page); }
+  void end_group() override { moves_.end_group(); }
+  void wait_for(std::uintptr_t page) override { moves_.wait_for(page); }
   bool is_settled(std::uintptr_t page, live::KernelNumber last_use) override {
     return lanes_.is_settled(page, last_use);
   }
 
-  // Takes the page out of its pool during the discard, so that no request gets the page.
+  // Takes the page out of its pool until the discard is sent, so that no request gets the page.
   live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
     using live::Discarded;
     if (!owner_.machine_.device(device_).capabilities.discard) return Discarded::kRefused;
-    PageBlock* block = nullptr;
-    StreamKey key;
-    {
-      const HeapGuard heap(owner_.state_);
-      char* address = start_of_page(page);
-      const Block* there = heap->pools.directory().find(address);
-      if (there == nullptr || there->kind != BlockKind::kPacked) return Discarded::kRefused;
-      key = heap->pools.at(there->pool).key;
-      if (key.facade != Facade::kDevice || key.private_pool != 0) return Discarded::kRefused;
-      block = heap->pools.take_at(address, kPageBytes);
-    }
+    free_pages_.reserve(free_pages_.size() + 1);
+    const HeapGuard heap(owner_.state_);
+    char* address = start_of_page(page);
+    const Block* there = heap->pools.directory().find(address);
+    if (there == nullptr || there->kind != BlockKind::kPacked) return Discarded::kRefused;
+    const StreamKey key = heap->pools.at(there->pool).key;
+    if (key.facade != Facade::kDevice || key.private_pool != 0) return Discarded::kRefused;
+    const DeviceStream user = key.device_stream();
+    if (user.device != device_ || !user.can_be_named()) return Discarded::kRefused;
+    PageBlock* block = heap->pools.take_at(address, kPageBytes);
     if (block == nullptr) return Discarded::kInUse;
-    // Puts the block back even if the discard throws for lack of memory.
-    struct PutBack {
-      ~PutBack() {
-        const HeapGuard heap(state);
-        heap->pools.put(block, heap->pools.at(block->pool));
-      }
-      HeapState& state;
-      PageBlock* block;
-    } put_back{owner_.state_, block};
-    return lanes_.discard(page, key.device_stream(), freed) ? Discarded::kYes : Discarded::kRefused;
+    free_pages_.push_back(block);
+    moves_.discard(page, user, freed);
+    return Discarded::kYes;
   }
 
  private:
-  // The plan may end after this many kernels without a move.
-  static constexpr std::uint64_t kCalmKernels = 8192;
-  // Kernels between two reads of the device's limit and the peers' budgets, and between two reads
-  // of the peers' free memory from the driver.
-  static constexpr std::uint64_t kLookKernels = 64;
-  static constexpr std::uint64_t kMeasureKernels = 1024;
-  // Pages that are compared with the driver's answer every kLookKernels.
-  static constexpr std::size_t kComparedPages = 512;
-  // Of the expected pages, at most one in this many may be missing: it may be on its way.
-  static constexpr std::size_t kRoundParts = 16;
-  static constexpr std::size_t kMostRounds = 64;
-
   // Returns the pages that fit on the device. Read often, because the program may change its limit.
   std::size_t chunks() const {
     const HeapGuard heap(owner_.state_);
@@ -218,7 +224,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
       return {next->base, 0};
     }
     const auto left = static_cast<std::size_t>(touched.end() - begin);
-    const auto end = begin + static_cast<std::ptrdiff_t>(std::min(left, kComparedPages));
+    const auto end = begin + static_cast<std::ptrdiff_t>(std::min(left, policy::kComparedPages));
     Part part;
     part.begin = next->base + (begin - touched.begin()) * static_cast<std::ptrdiff_t>(kPageBytes);
     part.pages = static_cast<std::size_t>(end - begin);
@@ -227,15 +233,20 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     return part;
   }
 
-  // Compares a part of the program's memory with the driver's answer, if the driver gives one.
+  // Compares some pages with the driver's answer, if the driver gives one.
   void compare_pages() {
     if (!owner_.machine_.device(device_).capabilities.finds_pages) return;
-    Part part = next_part();
-    while (part.begin != nullptr && part.pages == 0) part = next_part();
-    if (part.begin == nullptr) {
-      end_round();
-      return;
+    std::size_t compared = 0;
+    for (int call = 0; call < policy::kCompareCalls && compared < policy::kComparedPages; ++call) {
+      Part part = next_part();
+      while (part.begin != nullptr && part.pages == 0) part = next_part();
+      if (part.begin == nullptr) return end_round();
+      compare(part);
+      compared += part.pages;
     }
+  }
+
+  void compare(const Part& part) {
     std::vector<Place> places(part.pages);
     // The span may have been freed meanwhile. Then the driver refuses the range.
     const RuntimeStatus status = owner_.machine_.runtime.find_pages(
@@ -262,9 +273,14 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   void end_round() {
     const std::size_t found = std::exchange(found_pages_, 0);
     const std::size_t expected = std::exchange(expected_pages_, 0);
-    if (found + expected / kRoundParts < expected) {
+    {
+      const HeapGuard heap(owner_.state_);
+      heap->book.figures().believed_bytes = expected * kPageBytes;
+      heap->book.figures().real_bytes = found * kPageBytes;
+    }
+    if (found + expected / policy::kMissingParts < expected) {
       taken_pages_ += expected - found;
-      rounds_to_try_ = std::min(2 * rounds_to_try_, kMostRounds);
+      rounds_to_try_ = std::min(2 * rounds_to_try_, policy::kMostRoundsToTry);
       good_rounds_ = 0;
     } else if (taken_pages_ == 0) {
       rounds_to_try_ = 1;
@@ -274,16 +290,29 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     }
   }
 
-  void leave(std::uintptr_t page, Place place, live::KernelNumber last_use) {
-    if (owner_.state_.is_ours(start_of_page(page))) lanes_.leave(page, place, last_use);
+  bool is_in_span_of_next(std::uintptr_t page) const {
+    const HeapGuard heap(owner_.state_);
+    const PageDirectory& directory = heap->pools.directory();
+    const Block* block = directory.find(start_of_page(page));
+    const Block* next = directory.find(start_of_page(page + 1));
+    return block != nullptr && next != nullptr &&
+           directory.span_of(*block) == directory.span_of(*next);
+  }
+  bool is_ours(std::uintptr_t page) const { return owner_.state_.is_ours(start_of_page(page)); }
+
+  void put_back_free_pages() noexcept {
+    if (free_pages_.empty()) return;
+    const HeapGuard heap(owner_.state_);
+    for (PageBlock* block : free_pages_) heap->pools.put(block, heap->pools.at(block->pool));
+    free_pages_.clear();
   }
 
   void look_around() {
     const std::uint64_t kernels = plan_.figures().kernels + 1;
-    if (kernels % kLookKernels != 0) return;
+    if (kernels % policy::kLookKernels != 0) return;
     compare_pages();
     if (const std::size_t now = chunks(); now != plan_.chunks()) plan_.set_chunks(now);
-    if (kernels % kMeasureKernels == 0) {
+    if (kernels % policy::kMeasureKernels == 0) {
       plan_.end_peer_period();
       measure_peers();
     } else {
@@ -302,6 +331,7 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
     moved_pages_ = moved;
     thrashing_.kernel_added(learner_.step_kernels(), plan_.copied_pages() * kPageBytes,
                             plan_.chunks() * kPageBytes, clock_);
+    if (const auto step = thrashing_.take_step()) plan_.step_took(*step);
   }
 
   LivePlanner& owner_;
@@ -309,6 +339,9 @@ class LivePlanner::DevicePlan final : public live::MoveSink {
   std::size_t taken_pages_ = 0;  // by other programs, as far as lost pages show
   UseLog log_;
   live::StepLearner learner_;
+  live::MoveList moves_;                // that are not sent yet
+  live::MoveList sending_;              // that lanes_ sends, or has sent last
+  std::vector<PageBlock*> free_pages_;  // whose discards are not sent yet
   live::MoveLanes lanes_;
   live::LivePlan plan_;
   PeerRoom peers_;
@@ -366,7 +399,9 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
 
 void LivePlanner::look_at_peers_with_lock() {
   for (auto& plan : plans_) {
-    if (plan != nullptr) plan->look_at_peers();
+    if (plan == nullptr) continue;
+    plan->look_at_peers();
+    plan->send_moves();
   }
 }
 
@@ -432,7 +467,7 @@ BlockExtent LivePlanner::block_at(std::uintptr_t address) const {
 
 void LivePlanner::allocated(const void* address, Facade facade, int device, std::size_t size_bytes,
                             StreamHandle stream) noexcept {
-  if (size_bytes < UseLog::kLeastBlockBytes || state_.is_capturing()) return;
+  if (size_bytes < policy::kLeastLoggedBytes || state_.is_capturing()) return;
   act([&]() UVM_NOT_ANALYSED {
     const BlockExtent block{address_of(address), size_bytes};
     for (std::size_t each = 0; each < plans_.size(); ++each) {
@@ -528,6 +563,15 @@ LiveFigures LivePlanner::figures() const {
     if (plan != nullptr) sum += plan->figures();
   }
   return sum;
+}
+
+void LivePlanner::correct_places(const void* first_page,
+                                 std::vector<Place>* places) const noexcept UVM_NOT_ANALYSED {
+  std::optional<RankedGuard<decltype(mutex_)>> lock;
+  if (!machine_.in_forked_child()) lock.emplace(mutex_);
+  for (const auto& plan : plans_) {
+    if (plan != nullptr) plan->correct_places(address_of(first_page) / kPageBytes, places);
+  }
 }
 
 void LivePlanner::abandon() noexcept UVM_NOT_ANALYSED {

@@ -66,6 +66,9 @@ class LivePlanner {
   // throw again after the program has continued and thrashed again.
   void check_thrashing(int device, std::size_t requested_bytes);
 
+  // Replaces the places of pages that a plan has moved. The pages are adjacent.
+  void correct_places(const void* first_page, std::vector<Place>* places) const noexcept;
+
   // Returns the figures of all plans; in a forked child, the parent's figures at the fork.
   live::LiveFigures figures() const UVM_NOT_ANALYSED;
 

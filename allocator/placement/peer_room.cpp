@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm {
 
 PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
@@ -28,7 +30,8 @@ std::size_t PeerRoom::free_pages(int peer) const {
 std::size_t PeerRoom::pages_on(const Peer& peer) const {
   if (peer.free_pages == 0) return 0;
   const HeapGuard heap(state_);
-  return std::min(peer.free_pages, heap->planner.credit_bytes(peer.device) / kPageBytes) / kParts;
+  return std::min(peer.free_pages, heap->planner.credit_bytes(peer.device) / kPageBytes) /
+         policy::kPeerParts;
 }
 
 }  // namespace uvm

@@ -33,8 +33,6 @@ class PeerRoom {
   }
 
  private:
-  static constexpr std::size_t kParts = 2;  // 1/kParts of free memory is for other devices' pages
-
   struct Peer {
     int device = 0;
     std::size_t free_pages = 0;

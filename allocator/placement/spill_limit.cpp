@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/policy/allocation_policy.hpp"
 #include "allocator/state/limits.hpp"
 
 namespace uvm {
@@ -37,8 +38,8 @@ bool SpillLimit::begin_growth(const LockedHeap& heap, const Request& request) {
   const auto device = static_cast<std::size_t>(request.device);
   const std::size_t room_bytes = heap->planner.soft_budget_bytes(request.device);
   Growth& growth = growths_[device];
-  const auto least_bytes = static_cast<double>(growth.largest_bytes) * kGrowth;
-  if (request.size_bytes >= room_bytes / kDeviceParts &&
+  const auto least_bytes = static_cast<double>(growth.largest_bytes) * policy::kSearchGrowth;
+  if (request.size_bytes >= room_bytes / policy::kSearchDeviceParts &&
       static_cast<double>(request.size_bytes) >= least_bytes) {
     if (growth.largest_bytes != 0) ++growth.times;
     growth.largest_bytes = request.size_bytes;
@@ -54,7 +55,7 @@ void SpillLimit::begin_limit(const LockedHeap& heap, const Request& request) {
 }
 
 double SpillLimit::most_slowdown() const {
-  return setting_ && std::isfinite(*setting_) ? *setting_ : kSlowdown;
+  return setting_ && std::isfinite(*setting_) ? *setting_ : policy::kThrashSlowdown;
 }
 
 bool SpillLimit::ends_thrashing(int device) {
@@ -64,7 +65,7 @@ bool SpillLimit::ends_thrashing(int device) {
   if (sign == SearchSign::kSearches) return true;
   const HeapGuard heap(state_);
   const Growth& growth = growths_[static_cast<std::size_t>(device)];
-  return growth.times >= kLeastGrowths &&
+  return growth.times >= policy::kSearchGrowths &&
          (sign == SearchSign::kCatchesErrors || growth.has_had_error);
 }
 

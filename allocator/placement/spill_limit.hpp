@@ -4,7 +4,7 @@
 //   setting 1x   nothing spills
 //   setting Nx   thrashing that makes a step N times slower ends in an error
 //   search       nothing spills while a function that is known to search runs
-//   signs of a   thrashing ends in an error if the program's requests have grown kLeastGrowths
+//   signs of a   thrashing ends in an error if the program's requests have grown kSearchGrowths
 //   search       times, and the program handles out-of-memory errors or has continued after one
 //
 // Thread-safe. The state lock guards all members that change.
@@ -24,14 +24,6 @@ namespace uvm {
 
 class SpillLimit {
  public:
-  // A program seems to search after the largest request for a device has grown kLeastGrowths times,
-  // each time at least by kGrowth. Requests below 1/kDeviceParts of the device do not count.
-  static constexpr unsigned kLeastGrowths = 4;
-  static constexpr double kGrowth = 1.05;
-  static constexpr std::size_t kDeviceParts = 256;
-  // Without a setting, a step thrashes if it is this many times slower than with enough memory.
-  static constexpr double kSlowdown = 2;
-
   SpillLimit(const Machine& machine, HeapState& state);
   SpillLimit(const SpillLimit&) = delete;
   SpillLimit& operator=(const SpillLimit&) = delete;

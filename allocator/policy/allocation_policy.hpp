@@ -137,6 +137,17 @@ inline constexpr unsigned kSlowCallsPerClockRead = 64;
 // Memory counts as idle if it stayed free for 1/kDecayPeriods of the half-life.
 inline constexpr int kDecayPeriods = 8;
 
+// ---- Programs that search for their largest batch (SpillLimit)
+
+// A program seems to search after its largest request for a device has grown kSearchGrowths times,
+// each time at least by the factor kSearchGrowth. Requests below 1/kSearchDeviceParts of the device
+// do not count.
+inline constexpr unsigned kSearchGrowths = 4;
+inline constexpr double kSearchGrowth = 1.05;
+inline constexpr std::size_t kSearchDeviceParts = 256;
+// Without a setting, a step thrashes if it is this many times slower than with enough memory.
+inline constexpr double kThrashSlowdown = 2;
+
 // ---- Statistics and fork
 
 // When a thread has used up its headroom below a peak, all other threads together get less than

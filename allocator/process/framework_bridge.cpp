@@ -105,6 +105,7 @@ thread_local HostMemory thread_host_memory = HostMemory::kManaged;
 thread_local bool thread_aliases = false;
 std::atomic<bool> framework_installed{false};
 std::atomic<bool> framework_present{false};
+std::atomic<bool> framework_without_plugin{false};
 std::atomic<bool> cpu_tensors_at_once{false};
 
 // The mode that the process has set; if empty, the configured mode is used.
@@ -159,10 +160,16 @@ bool is_framework_installed() noexcept {
   return framework_installed;
 }
 bool has_framework() noexcept {
-  return framework_installed || framework_present;
+  return framework_installed || (framework_present && !framework_without_plugin);
 }
 void note_framework() noexcept {
   framework_present = true;
+}
+bool is_framework_without_plugin() noexcept {
+  return framework_without_plugin;
+}
+void note_framework_without_plugin() noexcept {
+  framework_without_plugin = true;
 }
 void set_framework_installed(bool installed) noexcept {
   framework_installed = installed;

@@ -102,10 +102,14 @@ bool is_framework_enabled();
 bool is_framework_installed() noexcept;
 void set_framework_installed(bool installed) noexcept;
 
-// Whether a framework is in this process, with or without a plugin. If so, UVMALLOC_CUDA=auto
-// leaves the program's CUDA allocation calls to CUDA.
+// Whether a framework is in this process whose plugin is installed, may still be loaded, or is
+// switched off. If so, UVMALLOC_CUDA=auto leaves the program's CUDA allocation calls to CUDA.
 bool has_framework() noexcept;
 void note_framework() noexcept;
+// Whether the framework of this process has no plugin that fits, and its own allocation calls are
+// served instead. One line on stderr has said so.
+bool is_framework_without_plugin() noexcept;
+void note_framework_without_plugin() noexcept;
 
 // Allocations that the framework's own allocators served, although the plugin had replaced them.
 // Only the framework's plugin can count them.

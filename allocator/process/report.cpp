@@ -238,6 +238,12 @@ void add_figures(const Figures& figures, JsonText* out) {
   add_hints("advice", figures.hints[static_cast<std::size_t>(HintKind::kAdvise)], out);
   out->add("fences", totals.fences);
   out->add("recalls", totals.recalls);
+  if (totals.believed_bytes != 0) {
+    out->add_object("compared", [&] {
+      out->add("believed_bytes", totals.believed_bytes);
+      out->add("real_bytes", totals.real_bytes);
+    });
+  }
   out->add("pressure_rounds", totals.pressure_rounds);
   out->add("out_of_memory", totals.out_of_memory);
   out->add_object("driver_calls", [&] {
@@ -288,6 +294,7 @@ void add_capabilities(const DeviceCapabilities& can, JsonText* out) {
   out->add("integrated", can.integrated);
   out->add("memory_is_host_node", can.memory_is_host_node);
   out->add("discard", can.discard);
+  out->add("batches", can.batches);
   out->add("finds_pages", can.finds_pages);
   out->add("coarse_grain", can.coarse_grain);
   out->add("prefetch_blocks", can.prefetch_blocks);

@@ -22,9 +22,7 @@ void LargeBlockCaching::trim(ThreadCache* cache, const Request& request) noexcep
 void LargeBlockCaching::stop(const Request& request) {
   {
     const HeapGuard heap(state_);
-    for (PoolIndex pool = request.pools; pool < request.pools + kPoolsPerStream; ++pool) {
-      heap->pools.at(pool).stop_caching_large();
-    }
+    for (const auto& pool : heap->pools.table().pools_of(request.pools)) pool->stop_caching_large();
   }
   BlockReturner::Later kept(returner_);
   caches_.stop_caching_large(request.pools, &kept.blocks);

@@ -36,13 +36,21 @@ void Reclaimer::release_cached() {
 }
 
 void Reclaimer::release_cached_of(Facade facade) {
-  release_cached_where(
-      [&](const LockedHeap&, const Pool& pool) { return pool.key.facade == facade; });
+  release_cached_where([&](const LockedHeap& heap, const Pool& pool) {
+    return pool.key.facade == facade && heap->may_release(pool);
+  });
 }
 
 void Reclaimer::release_cached_of(int device, std::uint64_t private_pool) {
-  release_cached_where([&](const LockedHeap&, const Pool& pool) {
-    return pool.key.device == device && pool.key.private_pool == private_pool;
+  release_cached_where([&](const LockedHeap& heap, const Pool& pool) {
+    return pool.key.device == device && pool.key.private_pool == private_pool &&
+           heap->may_release(pool);
+  });
+}
+
+void Reclaimer::release_reserved() {
+  release_cached_where([](const LockedHeap&, const Pool& pool) {
+    return pool.key.private_pool == StreamKey::kReserved;
   });
 }
 
@@ -50,14 +58,15 @@ void Reclaimer::release_cached_where(const PoolFilter& wanted) {
   if (machine_.in_forked_child() || state_.is_capturing()) return;
   returner_.flush_all();
   fenced_.drain_all();
-  release_pages_of([&](const LockedHeap& heap,
-                       const Pool& pool) { return wanted(heap, pool) && heap->may_release(pool); },
-                   SIZE_MAX);
+  release_pages_of(wanted, SIZE_MAX);
 }
 
 std::size_t Reclaimer::release_pages(std::size_t most_bytes) {
   return release_pages_of(
-      [](const LockedHeap& heap, const Pool& pool) { return heap->may_release(pool); }, most_bytes);
+      [](const LockedHeap& heap, const Pool& pool) {
+        return heap->may_release(pool) || pool.key.private_pool == StreamKey::kReserved;
+      },
+      most_bytes);
 }
 
 // Returns the pool's free blocks that may hold whole pages. If the pool is not wanted, returns only
@@ -200,7 +209,9 @@ void Reclaimer::release_spans_of(int device) {
                    Departure departure;
                    departure.takes_fenced = true;
                    for (const auto& span : heap->spans.spans()) {
-                     if (is_lost(*span)) departure.spans.insert(span.get());
+                     if (!is_lost(*span)) continue;
+                     span->reserved = false;
+                     departure.spans.insert(span.get());
                    }
                    return departure;
                  });
@@ -338,14 +349,15 @@ void Reclaimer::discard_free_pages_of(Span* span) {
     const bool is_discarded = try_to_discard(run);
     const HeapGuard heap(state_);
     runs.pop_back();
-    if (!is_discarded) {
+    if (is_discarded) {
+      heap->spans.give_back_untouched(run.span, run.base(), run.size_bytes);
+      heap->book.figures().touched_bytes.decrease(run.size_bytes);
+      heap->book.figures().discarded_bytes += run.size_bytes;
+      heap->ledger.discard(run.base(), run.size_bytes);
+    } else {
       heap->spans.give_back(run.span, run.base(), run.size_bytes);
-      continue;
     }
-    heap->spans.give_back_untouched(run.span, run.base(), run.size_bytes);
-    heap->book.figures().touched_bytes.decrease(run.size_bytes);
-    heap->book.figures().discarded_bytes += run.size_bytes;
-    heap->ledger.discard(run.base(), run.size_bytes);
+    if (runs.empty()) heap->spans.end_taking();
   }
 }
 

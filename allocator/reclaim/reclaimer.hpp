@@ -38,6 +38,8 @@ class Reclaimer {
   void release_cached();
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
+  // Gives back the free pages of ReservedAddresses, as release_cached() does.
+  void release_reserved();
   // Called after a reset of the device, which has destroyed its managed memory. Removes all free
   // pages of that memory from all pools, and logs how much of it stays reserved.
   void release_spans_of(int device);
@@ -73,6 +75,7 @@ class Reclaimer {
     int user_device = kNobody;  // this device and the span's device may still use the pages
   };
 
+  // Pools with users are included if the filter wants them.
   void release_cached_where(const PoolFilter& wanted);
   std::size_t release_pages_of(const PoolFilter& wanted, std::size_t most_bytes);
   using Choose = std::function<Departure(const LockedHeap& heap)>;

@@ -48,7 +48,7 @@ SmallArenas::~SmallArenas() {
 }
 
 SmallArenas::Arena& SmallArenas::arena_of(PoolIndex pool) {
-  const std::size_t stream = pool / kPoolsPerStream;
+  const std::size_t stream = position(stream_of(pool));
   if (stream >= arenas_.size()) arenas_.resize(stream + 1);
   if (arenas_[stream] == nullptr) arenas_[stream] = std::make_unique<Arena>(*this, pool);
   return *arenas_[stream];
@@ -81,7 +81,7 @@ SmallArenas::Batch SmallArenas::allocate(PoolIndex pool, std::size_t size_bytes,
 void SmallArenas::free(PoolIndex pool, void* const* blocks, std::size_t count,
                        std::size_t size_bytes) {
   const RankedGuard lock(mutex_);
-  arenas_[pool / kPoolsPerStream]->arena().free(blocks, count, size_bytes);
+  arenas_[position(stream_of(pool))]->arena().free(blocks, count, size_bytes);
 }
 
 void SmallArenas::purge(const std::function<bool(PoolIndex pool)>& wanted) {

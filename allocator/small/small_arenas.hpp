@@ -67,7 +67,7 @@ class SmallArenas {
   SegmentSource& segments_;
   Ranked<std::mutex, LockRank::kArena> mutex_;
   bool closed_ = false;  // set when no thread uses the arenas any more
-  std::vector<std::unique_ptr<Arena>> arenas_ UVM_GUARDED_BY(mutex_);  // by pool / kPoolsPerStream
+  std::vector<std::unique_ptr<Arena>> arenas_ UVM_GUARDED_BY(mutex_);  // by position(StreamIndex)
 };
 
 }  // namespace uvm

@@ -35,6 +35,7 @@ bool SpanMemory::gives_pages_back(const Span& span) const {
 }
 
 std::size_t SpanMemory::wanted_bytes(const Span& span, std::size_t least_bytes) const {
+  if (span.reserved) return least_bytes;
   if (span_bytes_) {
     const std::size_t wanted = round_up(*span_bytes_, kPageBytes);
     return std::max(std::min(wanted, kLargestRequest), least_bytes);
@@ -74,7 +75,7 @@ RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
     status = try_to_take(span);
   }
   if (!status.ok()) return status;
-  most_bytes_ = span->size_bytes < wanted ? 2 * span->size_bytes : SIZE_MAX;
+  if (!span->reserved) most_bytes_ = span->size_bytes < wanted ? 2 * span->size_bytes : SIZE_MAX;
   span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
   if (span->facade == Facade::kDevice &&
       devices_[static_cast<std::size_t>(span->device)].capabilities.coarse_grain) {

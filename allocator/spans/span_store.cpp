@@ -34,7 +34,7 @@ SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes
   std::size_t seen = 0;
   for (const auto& span : spans_) {
     bool same = span->facade == facade && span->device == device;
-    if (!same && !any_facade) continue;
+    if (span->reserved || (!same && !any_facade)) continue;
     for (const auto& [offset, size] : span->free) {
       if (best.span != nullptr && seen >= policy::kComparedRuns) return best;
       ++seen;
@@ -60,12 +60,19 @@ SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size
 void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) const {
   std::size_t seen = 0;
   for (const auto& span : spans_) {
-    if (span->facade != facade || span->device != device) continue;
+    if (span->reserved || span->facade != facade || span->device != device) continue;
     for (const auto& [offset, size_bytes] : span->free) {
       if (seen++ == policy::kComparedRuns) return;
       visit(span.get(), span->base + offset, size_bytes);
     }
   }
+}
+
+Span* SpanStore::reserved_span_at(const void* address) const {
+  const auto found = std::find_if(spans_.begin(), spans_.end(), [&](const auto& span) {
+    return span->reserved && address_of(address) - address_of(span->base) < span->size_bytes;
+  });
+  return found == spans_.end() ? nullptr : found->get();
 }
 
 std::size_t SpanStore::touched_bytes(Facade facade, int device) const {
@@ -172,10 +179,10 @@ void SpanStore::give_back_untouched(Span* span, char* base, std::size_t size_byt
 std::vector<std::unique_ptr<Span>> SpanStore::remove_empty() {
   std::vector<std::unique_ptr<Span>> removed;
   // This comes first, because it may throw std::bad_alloc.
-  removed.reserve(static_cast<std::size_t>(
-      std::count_if(spans_.begin(), spans_.end(), [](const auto& span) { return span->empty(); })));
+  removed.reserve(static_cast<std::size_t>(std::count_if(
+      spans_.begin(), spans_.end(), [](const auto& span) { return span->may_leave(); })));
   auto keep = std::stable_partition(spans_.begin(), spans_.end(),
-                                    [](const auto& span) { return !span->empty(); });
+                                    [](const auto& span) { return !span->may_leave(); });
   std::move(keep, spans_.end(), std::back_inserter(removed));
   spans_.erase(keep, spans_.end());
   for (const auto& span : removed) touched_bytes_ -= span->touched_bytes;

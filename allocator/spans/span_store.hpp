@@ -26,6 +26,7 @@ struct Span {
   Facade facade = Facade::kHost;
   int device = 0;
   bool ordinary = false;                    // memory from the kernel, not the driver
+  bool reserved = false;                    // its owner chooses addresses in it (ReservedAddresses)
   SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // for each page
@@ -39,6 +40,7 @@ struct Span {
   // All pages in use are touched, so the other touched pages are free.
   std::size_t touched_free_bytes() const { return touched_bytes - (size_bytes - free_bytes()); }
   bool empty() const { return free.size() == 1 && free.begin()->second == size_bytes; }
+  bool may_leave() const { return empty() && !reserved; }
 };
 
 class SpanStore {
@@ -55,17 +57,24 @@ class SpanStore {
 
   // Finds the lowest free run of `size_bytes` in spans of this memory kind and device; of several
   // spans, the run with the fewest untouched pages. `any_facade`: in spans of all memory kinds.
+  // Leaves out reserved spans.
   Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
 
   // Returns the run at exactly that address if it is free, else a run without a span.
   static Run find_at(Span* span, const char* base, std::size_t size_bytes);
 
+  // Returns the reserved span that contains the address, or nullptr.
+  Span* reserved_span_at(const void* address) const;
+
   // Visits whole free runs of spans of this facade and device, at most policy::kComparedRuns.
+  // Leaves out reserved spans.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
-  // Takes all free runs of touched pages. Giving these back later allocates nothing.
+  // Takes all free runs of touched pages. Giving these back later allocates nothing. Call
+  // end_taking() once all of them are given back.
   std::vector<Run> take_touched(Span* span);
+  void end_taking() { spare_.clear(); }
 
   // Takes a run that find() has just returned. Its pages count as touched from now on.
   void take(const Run& run, std::size_t size_bytes);
@@ -74,7 +83,8 @@ class SpanStore {
   // As give_back(), for pages that were discarded: they count as untouched.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
-  // Removes and returns the spans without runs in use. If it throws std::bad_alloc, removes none.
+  // Removes and returns the spans without runs in use, except reserved spans. If it throws
+  // std::bad_alloc, removes none.
   std::vector<std::unique_ptr<Span>> remove_empty();
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }

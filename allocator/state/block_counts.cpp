@@ -10,58 +10,58 @@ void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) 
   try {
     if (ThreadCache* cache = caches_.local()) {
       const CacheOwnerGuard inside(*cache);
-      open(cache, key, first_of(pool));
+      open(cache, key, stream_of(pool));
     }
   } catch (const std::bad_alloc&) {
     // The stream is not open in the cache, and memory to open it has run out.
   }
-  count_allocated(key.facade, key.device, first_of(pool), block, true);
+  count_allocated(key.facade, key.device, stream_of(pool), block, true);
 }
 
-void BlockCounts::count_allocated(Facade facade, int device, PoolIndex first, Block& block,
+void BlockCounts::count_allocated(Facade facade, int device, StreamIndex stream, Block& block,
                                   bool from_cache) noexcept {
   // A thread may have got a cache since its request began. Such a cache does not know the stream.
   ThreadCache* const cache = caches_.local();
-  if (cache != nullptr && cache->is_open(first)) {
+  if (cache != nullptr && cache->is_open(stream)) {
     bool within = false;
     {
       const CacheOwnerGuard inside(*cache);
-      within = cache->count_allocated(first, block, from_cache);
+      within = cache->count_allocated(stream, block, from_cache);
     }
     if (!within) settle_peaks(facade, device);
     return;
   }
-  auto count = [&](ThreadCounters& counts, StreamCounters& stream) {
+  auto count = [&](ThreadCounters& counts, StreamCounters& of_stream) {
     counts.allocated(size_class_of(block.size_bytes()), block.size_bytes(), block.requested_bytes(),
                      from_cache);
-    stream.allocated(block.size_bytes());
+    of_stream.allocated(block.size_bytes());
   };
-  caches_.count_elsewhere(count, state_.counter_index(facade, device), first);
+  caches_.count_elsewhere(count, state_.counter_index(facade, device), stream);
 }
 
-void BlockCounts::open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again) {
-  if (!again && cache->is_open(first)) return;
-  cache->open(key, first, state_.counter_index(key.facade, key.device));
+void BlockCounts::open(ThreadCache* cache, const StreamKey& key, StreamIndex stream, bool again) {
+  if (!again && cache->is_open(stream)) return;
+  cache->open(key, stream, state_.counter_index(key.facade, key.device));
 }
 
 void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept {
   if (ThreadCache* cache = caches_.local()) {
     try {
       const CacheOwnerGuard inside(*cache);
-      open(cache, key, first_of(pool));
-      cache->count_freed(first_of(pool), block);
+      open(cache, key, stream_of(pool));
+      cache->count_freed(stream_of(pool), block);
       return;
     } catch (const std::bad_alloc&) {
       // The stream is not open in the cache, and memory to open it has run out.
     }
   }
   caches_.count_elsewhere(
-      [&](ThreadCounters& counts, StreamCounters& stream) {
+      [&](ThreadCounters& counts, StreamCounters& of_stream) {
         counts.freed(size_class_of(block.size_bytes()), block.size_bytes(),
                      block.requested_bytes());
-        stream.freed(block.size_bytes());
+        of_stream.freed(block.size_bytes());
       },
-      state_.counter_index(key.facade, key.device), first_of(pool));
+      state_.counter_index(key.facade, key.device), stream_of(pool));
 }
 
 void BlockCounts::settle_peaks(Facade facade, int device) noexcept {

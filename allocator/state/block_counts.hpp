@@ -15,17 +15,17 @@ class BlockCounts {
 
   void allocated(const Request& request, Block& block, bool from_cache) noexcept;
   // Makes room for the pool's counters, before its blocks are counted. Throws std::bad_alloc.
-  void make_room(PoolIndex pool) { caches_.make_room(first_of(pool)); }
-  bool has_room(PoolIndex pool) const UVM_NOT_ANALYSED { return caches_.has_room(first_of(pool)); }
+  void make_room(PoolIndex pool) { caches_.make_room(stream_of(pool)); }
+  bool has_room(PoolIndex pool) const UVM_NOT_ANALYSED { return caches_.has_room(stream_of(pool)); }
   // Counts a block whose charge moves to `pool`, which did not serve the block. `key` is its key.
   void allocated(const StreamKey& key, PoolIndex pool, Block& block) noexcept;
   // Counts the free of a block that was charged to `pool`. `key` is the pool's key.
   void freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept;
-  void count_allocated(Facade facade, int device, PoolIndex first, Block& block,
+  void count_allocated(Facade facade, int device, StreamIndex stream, Block& block,
                        bool from_cache) noexcept;
   // Opens the stream in the cache if the cache does not know it. Called by the thread that owns the
   // cache, within a CacheOwnerGuard. `again`: makes the stream recent even if it is open.
-  void open(ThreadCache* cache, const StreamKey& key, PoolIndex first, bool again = false);
+  void open(ThreadCache* cache, const StreamKey& key, StreamIndex stream, bool again = false);
   // Updates the peaks from the counters of all threads. Called when a count may have passed a peak.
   void settle_peaks(Facade facade, int device) noexcept;
 

@@ -46,12 +46,12 @@ void BlockReturner::give_back_plain(Block* block) noexcept {
   back.blocks.push(block);
   if (block->kind != BlockKind::kSmall) return;
   ThreadCache* cache = caches_.local();
-  if (cache == nullptr || !cache->is_open(first_of(block->pool))) return;
+  if (cache == nullptr || !cache->is_open(stream_of(block->pool))) return;
   const CacheOwnerGuard inside(*cache);
   cache->flush_some(*block, &back.blocks);
 }
 
-bool BlockReturner::flush(PoolIndex pools, ThreadCache::CachedKind kind, bool* any_large) {
+bool BlockReturner::flush(StreamIndex pools, ThreadCache::CachedKind kind, bool* any_large) {
   Later back(*this);
   {
     ThreadCaches::StopTheWorld stopped(caches_);

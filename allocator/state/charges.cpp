@@ -16,7 +16,7 @@ PoolIndex Charges::pool_at(const LockedHeap& heap, const Block& block, Place pla
   if (place_of_use(own.facade, own.device) == place) return block.pool;
   const StreamKey there = place.is_device() ? StreamKey{Facade::kDevice, place.index, nullptr}
                                             : StreamKey{Facade::kHost, own.device, nullptr};
-  return heap->pools.table().open(there) + static_cast<PoolIndex>(PoolClass::kPageGranular);
+  return uvm::pool_of(heap->pools.table().open(there), PoolClass::kPageGranular);
 }
 
 PoolIndex Charges::pool_of(const LockedHeap& heap, const Block& block) {

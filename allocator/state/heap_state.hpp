@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "allocator/base/biased_mutex.hpp"
@@ -32,6 +33,8 @@ class UVM_CAPABILITY("state lock") HeapState {
     std::size_t budget_bytes;                // of the process; requests beyond it fail
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
     std::vector<std::size_t> spill_limits;   // limits of SpillLimit, by device
+    // By device: bytes that ReservedAddresses has promised for blocks that are not placed yet.
+    std::vector<std::size_t> promised_bytes;
     // By device: the bytes in use outside this allocator; the smallest value of all queries so far.
     std::vector<std::size_t> foreign_bytes;
     ResidencyLedger ledger;
@@ -45,14 +48,24 @@ class UVM_CAPABILITY("state lock") HeapState {
     std::size_t orphaned_streams = 0;  // streams with pools that are Pool::is_orphaned
     std::uint64_t lock_cycles = 0;     // times that the state lock was taken; tests limit them
 
+    // Returns the bytes that count against the budget.
+    std::size_t used_bytes() const {
+      return std::reduce(promised_bytes.begin(), promised_bytes.end(), spans.touched_bytes());
+    }
+    // Returns the bytes that count against the limit of that memory kind and device.
+    std::size_t held_bytes(Facade facade, int device) const {
+      const std::size_t promised =
+          facade == Facade::kDevice ? promised_bytes[static_cast<std::size_t>(device)] : 0;
+      return book.reserved_bytes(facade, device) + promised;
+    }
     // Whether the pool's pages may serve other pools.
     bool may_release(const Pool& pool) const {
       const StreamKey& key = pool.key;
       return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
     }
-    // Returns the page-granular pool of a stream, given its first pool. Displaced blocks join it.
-    Pool& page_granular_pool(PoolIndex first) {
-      return pools.at(first + static_cast<PoolIndex>(PoolClass::kPageGranular));
+    // Displaced blocks of a stream join this pool.
+    Pool& page_granular_pool(StreamIndex stream) {
+      return pools.at(pool_of(stream, PoolClass::kPageGranular));
     }
     // Returns the live block that holds `address`, or nullptr if no live block does.
     Block* live_block(const void* address) const {

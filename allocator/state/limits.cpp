@@ -9,6 +9,7 @@ HeapState::Guarded::Guarded(Machine& machine)
       device_limits(machine.devices.size(),
                     machine.configuration.device_budget_bytes.value_or(SIZE_MAX)),
       spill_limits(machine.devices.size(), SIZE_MAX),
+      promised_bytes(machine.devices.size(), 0),
       foreign_bytes(machine.devices.size(), SIZE_MAX),
       planner(machine.configuration.policy, machine.budget.devices, ledger,
               machine.figure_store.hints()),
@@ -27,14 +28,14 @@ std::size_t limit_of(const LockedHeap& heap, const StreamKey& key) {
 
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes) {
-  const std::size_t wanted_bytes = heap->spans.touched_bytes() + touched_bytes;
+  const std::size_t wanted_bytes = heap->used_bytes() + touched_bytes;
   if (touched_bytes != 0 && wanted_bytes > heap->budget_bytes &&
       wanted_bytes - heap->budget_bytes > beyond_budget_bytes) {
     return Refusal::of_budget();
   }
   const std::size_t limit = limit_of(heap, key);
   if (limit == SIZE_MAX) return {};
-  const std::size_t held = heap->book.reserved_bytes(key.facade, key.device);
+  const std::size_t held = heap->held_bytes(key.facade, key.device);
   if (held <= limit && pool_bytes <= limit - held) return {};
   const auto device = static_cast<std::size_t>(key.device);
   return limit == heap->device_limits[device] ? Refusal::of_device_limit() : Refusal::of_spill();
@@ -51,18 +52,18 @@ bool exceeds(const LockedHeap& heap, const Request& request) {
   if (request.pages_bytes() > heap->budget_bytes) return true;
   const StreamKey key{request.facade, request.device};
   return request.pages_bytes() >
-         std::max(limit_of(heap, key), heap->book.reserved_bytes(key.facade, key.device));
+         std::max(limit_of(heap, key), heap->held_bytes(key.facade, key.device));
 }
 
 bool would_leave_device(const LockedHeap& heap, const Request& request) {
   if (request.facade != Facade::kDevice) return false;
-  return heap->book.reserved_bytes(Facade::kDevice, request.device) + request.pages_bytes() >
+  return heap->held_bytes(Facade::kDevice, request.device) + request.pages_bytes() >
          heap->planner.soft_budget_bytes(request.device);
 }
 
 bool are_pages_short(const LockedHeap& heap, const StreamKey& key) {
-  return heap->spans.touched_bytes() > heap->budget_bytes / policy::kConserveFromParts ||
-         heap->book.reserved_bytes(key.facade, key.device) >
+  return heap->used_bytes() > heap->budget_bytes / policy::kConserveFromParts ||
+         heap->held_bytes(key.facade, key.device) >
              limit_of(heap, key) / policy::kConserveFromParts;
 }
 

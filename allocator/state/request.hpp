@@ -35,7 +35,7 @@ struct Request {
   std::size_t requested_bytes;
   StreamHandle stream;
   PoolClass pool_class;
-  PoolIndex pools;  // the first pool of the stream
+  StreamIndex pools;  // those of the stream
   // For an aligned request: the part to cut out of a block of `Request::size_bytes`.
   struct Aligned {
     std::size_t to_bytes = 0;  // the alignment; 0: the part starts where the block starts
@@ -45,7 +45,7 @@ struct Request {
 
   // The only function that rounds sizes. `bytes` is at most kLargestRequest less room_bytes().
   [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
-                                             StreamHandle stream, PoolIndex pools,
+                                             StreamHandle stream, StreamIndex pools,
                                              const RequestShape& shape = {}) {
     Request made{facade,
                  device,
@@ -72,7 +72,7 @@ struct Request {
     return made;
   }
 
-  PoolIndex pool() const { return pools + static_cast<PoolIndex>(pool_class); }
+  PoolIndex pool() const { return pool_of(pools, pool_class); }
   std::size_t pages_bytes() const { return round_up(size_bytes, kPageBytes); }
   // Returns the stream that will use the block.
   DeviceStream consumer() const {
@@ -96,7 +96,7 @@ struct Found {
 [[gnu::always_inline]] inline void* mark_live(const LockedHeap& heap, const Request& request,
                                               Block* block, PoolIndex owning_pool) {
   // If a pool of the request's stream owns the block, that pool uses it, even if of another class.
-  block->pool = first_of(owning_pool) == request.pools ? owning_pool : request.pool();
+  block->pool = stream_of(owning_pool) == request.pools ? owning_pool : request.pool();
   // The free of a displaced block must return the block's pages to its owning pool.
   block->has_no_side_state = owning_pool == block->pool;
   if (owning_pool != block->pool) heap->transfer_pages(*block, owning_pool, block->pool);

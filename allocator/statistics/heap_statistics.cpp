@@ -222,9 +222,9 @@ void HeapStatistics::add_classes(Facade facade, int device, ThreadCaches& caches
 
 void HeapStatistics::add_streams(const ThreadCaches& caches, const BlockPools& pools,
                                  Statistics* out) {
-  for (PoolIndex first = 0; first < pools.all().size(); first += kPoolsPerStream) {
-    const StreamKey& key = pools.at(first).key;
-    const StreamCounters counts = caches.sum_of_stream(first);
+  for (StreamIndex of{}; of < pools.table().streams_end(); ++of) {
+    const StreamKey& key = pools.at(of).key;
+    const StreamCounters counts = caches.sum_of_stream(of);
     StreamStatistics stream{key.facade,
                             key.device,
                             address_of(key.stream),
@@ -234,8 +234,8 @@ void HeapStatistics::add_streams(const ThreadCaches& caches, const BlockPools& p
                             counts.bytes,
                             0,
                             0};
-    for (PoolIndex pool = first; pool < first + kPoolsPerStream; ++pool) {
-      for (const FreeIndex* index : {&pools.at(pool).own, &pools.at(pool).displaced_here}) {
+    for (const auto& pool : pools.table().pools_of(of)) {
+      for (const FreeIndex* index : {&pool->own, &pool->displaced_here}) {
         stream.free_bytes += index->free_bytes();
         if (const PageBlock* largest = index->largest()) {
           stream.largest_free_bytes =

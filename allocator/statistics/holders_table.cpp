@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/configuration.hpp>
+#include "allocator/heap/stream_key.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {
@@ -85,6 +86,10 @@ std::string private_pool_rows(const Statistics& statistics) {
     return pool.reserved_bytes[kSizeClasses].current;
   };
   return most_rows(std::move(pools), "private pools", held, [&](const PrivatePoolStatistics& pool) {
+    if (pool.id == StreamKey::kReserved) {
+      return fmt::format("  device {}, mapped by the program: {}\n", pool.device,
+                         format_size(held(pool)));
+    }
     return fmt::format("  device {}, private pool {} (of a graph or of the program): {}\n",
                        pool.device, pool.id, format_size(held(pool)));
   });

@@ -50,8 +50,7 @@ PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }
-  const PoolIndex pool =
-      heap->pools.table().open(there) + static_cast<PoolIndex>(PoolClass::kPageGranular);
+  const PoolIndex pool = pool_of(heap->pools.table().open(there), PoolClass::kPageGranular);
   heap->pools.prepare_for_displaced(pool);
   return pool;
 }

@@ -105,7 +105,7 @@ void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlo
   PageBlock* block = nullptr;
   StreamKey key;
   Request request{Facade::kDevice,    device, wanted.size_bytes, wanted.requested_bytes, nullptr,
-                  PoolClass::kPacked, 0};
+                  PoolClass::kPacked, {}};
   {
     const HeapGuard heap(state_);
     const Block* there = heap->pools.directory().find(wanted.address);
@@ -117,7 +117,7 @@ void PrivateMemory::restore_block(int device, std::uint64_t id, const PrivateBlo
       key = pool->key;
       request.stream = key.stream;
       request.pool_class = pool->pool_class;
-      request.pools = first_of(pool->index);
+      request.pools = stream_of(pool->index);
       mark_live(heap, request, block, block->owning_pool);
     }
   }

@@ -10,13 +10,13 @@ bool StreamPools::has_pools_of(const StreamKey& key) const {
   return heap->pools.table().contains(key);
 }
 
-std::vector<PoolIndex> StreamPools::private_pools_of(const LockedHeap& heap,
-                                                     const DeviceStream& stream) {
-  std::vector<PoolIndex> found;
-  for (PoolIndex first = 0; first < heap->pools.all().size(); first += kPoolsPerStream) {
-    const StreamKey& key = heap->pools.at(first).key;
+std::vector<StreamIndex> StreamPools::private_pools_of(const LockedHeap& heap,
+                                                       const DeviceStream& stream) {
+  std::vector<StreamIndex> found;
+  for (StreamIndex pools{}; pools < heap->pools.table().streams_end(); ++pools) {
+    const StreamKey& key = heap->pools.at(pools).key;
     if (key.facade == Facade::kDevice && key.private_pool != 0 && key.device_stream() == stream) {
-      found.push_back(first);
+      found.push_back(pools);
     }
   }
   return found;
@@ -49,7 +49,7 @@ void StreamPools::retire(const DeviceStream& retired) {
   BlockReturner::Later back(returner_);
   DeviceStream stand_in;
   bool is_known = false;
-  std::vector<PoolIndex> in_private_pools;
+  std::vector<StreamIndex> in_private_pools;
   try {
     ThreadCaches::StopTheWorld stopped(caches_);
     const HeapGuard heap(state_);
@@ -83,15 +83,15 @@ void StreamPools::retire(const DeviceStream& retired) {
 // Memory that a private pool cached for a retired stream stays in the pool. If the device can be
 // waited for now, the next stream with the same handle may use the memory. Otherwise the memory
 // stays unused until the private pool is released.
-void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
+void StreamPools::retire_in_private_pools(const std::vector<StreamIndex>& streams,
                                           const DeviceStream& retired,
                                           const DeviceStream& stand_in) {
   const bool is_over =
       !state_.is_capturing() && machine_.stream_work.wait_for_device(stand_in.device);
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
-  for (const PoolIndex first : streams) {
-    Pool& pool = heap->pools.at(first);
+  for (const StreamIndex pools : streams) {
+    Pool& pool = heap->pools.at(pools);
     // While no lock was held, the private pool may have been released and its index reused.
     if (pool.key.private_pool == 0 || pool.key.device_stream() != retired) continue;
     if (is_over) {
@@ -100,30 +100,30 @@ void StreamPools::retire_in_private_pools(const std::vector<PoolIndex>& streams,
     }
     StreamKey key = pool.key;
     key.thread = stand_in.thread;
-    heap->pools.table().rename(first, key);
-    caches_.rename(first, key);
+    heap->pools.table().rename(pools, key);
+    caches_.rename(pools, key);
   }
 }
 
-void StreamPools::note_thread_end(const std::vector<PoolIndex>& streams) noexcept {
+void StreamPools::note_thread_end(const std::vector<StreamIndex>& streams) noexcept {
   const HeapGuard heap(state_);
-  for (PoolIndex first : streams) {
-    const StreamKey& key = heap->pools.at(first).key;
+  for (StreamIndex pools : streams) {
+    const StreamKey& key = heap->pools.at(pools).key;
     const bool is_own = key.thread != 0 && key.thread == this_thread_number();
-    if (is_own && key.private_pool == 0) orphan(heap, first, {});
+    if (is_own && key.private_pool == 0) orphan(heap, pools, {});
   }
 }
 
-void StreamPools::orphan(const LockedHeap& heap, PoolIndex first,
+void StreamPools::orphan(const LockedHeap& heap, StreamIndex pools,
                          std::optional<Fence> last_work) noexcept {
-  Pool& pool = heap->pools.at(first);
+  Pool& pool = heap->pools.at(pools);
   if (!pool.is_orphaned) ++heap->orphaned_streams;
   pool.is_orphaned = true;
   pool.last_work = last_work;
 }
 
 void StreamPools::adopt(const StreamKey& key) {
-  PoolIndex first = 0;
+  StreamIndex index{};
   std::optional<Fence> last_work;
   {
     const HeapGuard heap(state_);
@@ -135,7 +135,7 @@ void StreamPools::adopt(const StreamKey& key) {
     });
     if (found == pools.end()) return;
     Pool& pool = **found;
-    first = pool.index;
+    index = stream_of(pool.index);
     last_work = std::exchange(pool.last_work, std::nullopt);
     pool.is_orphaned = false;
     --heap->orphaned_streams;
@@ -147,24 +147,24 @@ void StreamPools::adopt(const StreamKey& key) {
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
   // While no lock was held, another thread may have opened the stream.
-  if (!is_ordered || heap->pools.table().contains(key)) return orphan(heap, first, last_work);
-  heap->pools.table().rename(first, key);
+  if (!is_ordered || heap->pools.table().contains(key)) return orphan(heap, index, last_work);
+  heap->pools.table().rename(index, key);
   if (last_work) machine_.stream_work.release(*last_work);
-  caches_.rename(first, key);
+  caches_.rename(index, key);
 }
 
-bool StreamPools::is_released(const LockedHeap& heap, PoolIndex first) {
-  const Pool& packed = heap->pools.at(first);
+bool StreamPools::is_released(const LockedHeap& heap, StreamIndex pools) {
+  const Pool& packed = heap->pools.at(pools);
   const bool is_private =
       packed.key.private_pool != 0 && packed.key.private_pool != StreamKey::kForgotten;
   return is_private && heap->may_release(packed) && packed.requests == 0 && packed.is_empty() &&
-         heap->page_granular_pool(first).is_empty();
+         heap->page_granular_pool(pools).is_empty();
 }
 
-// Returns the first released pools from `first` on, or nullopt if no more exist.
-std::optional<PoolIndex> StreamPools::next_released(const LockedHeap& heap, PoolIndex first) {
-  for (; first < heap->pools.all().size(); first += kPoolsPerStream) {
-    if (is_released(heap, first)) return first;
+// Returns the first stream from `pools` on whose pools are released, or nullopt if no more exist.
+std::optional<StreamIndex> StreamPools::next_released(const LockedHeap& heap, StreamIndex pools) {
+  for (; pools < heap->pools.table().streams_end(); ++pools) {
+    if (is_released(heap, pools)) return pools;
   }
   return std::nullopt;
 }
@@ -172,13 +172,13 @@ std::optional<PoolIndex> StreamPools::next_released(const LockedHeap& heap, Pool
 void StreamPools::give_back_released() noexcept {
   {
     const HeapGuard heap(state_);
-    if (!next_released(heap, 0)) return;
+    if (!next_released(heap, {})) return;
   }
   ThreadCaches::StopTheWorld stopped(caches_);
   const HeapGuard heap(state_);
-  for (auto first = next_released(heap, 0); first; first = next_released(heap, *first)) {
-    caches_.drop(*first);
-    give_back(heap, *first);
+  for (auto next = next_released(heap, {}); next; next = next_released(heap, *next)) {
+    caches_.drop(*next);
+    give_back(heap, *next);
   }
   heap->book.limit_ended_pools(
       [&](int device, std::uint64_t id) { return heap->private_pools.users(device, id) == 0; });
@@ -187,16 +187,16 @@ void StreamPools::give_back_released() noexcept {
 // A stream without ordinary pools, because memory was requested on it only for private pools, gets
 // these pools as its ordinary ones. Otherwise calls that apply to all streams of the device would
 // not find the stream.
-void StreamPools::give_back(const LockedHeap& heap, PoolIndex first) noexcept {
-  const Pool& pool = heap->pools.at(first);
+void StreamPools::give_back(const LockedHeap& heap, StreamIndex pools) noexcept {
+  const Pool& pool = heap->pools.at(pools);
   StreamKey ordinary = pool.key;
   ordinary.private_pool = 0;
   const bool has_ended = pool.stream_is_over || ordinary.device_stream().is_gone();
   if (!has_ended && !heap->pools.table().contains(ordinary)) {
-    heap->pools.table().rename(first, ordinary);
+    heap->pools.table().rename(pools, ordinary);
     return;
   }
-  heap->pools.table().give_back(first,
+  heap->pools.table().give_back(pools,
                                 machine_.stream_work.forget(pool.key.device_stream()).thread);
 }
 
@@ -212,7 +212,7 @@ StreamPools::Opened::Opened(StreamPools& owner, const StreamKey& key, PoolClass 
     const HeapGuard heap(state_);
     is_new = !heap->pools.table().contains(key);
     pools = heap->pools.table().open(key);
-    may_cache_large = heap->pools.at(pools + static_cast<PoolIndex>(pool_class)).may_cache_large();
+    may_cache_large = heap->pools.at(pool_of(pools, pool_class)).may_cache_large();
     is_counted_ = key.private_pool != 0;
     if (is_counted_) ++heap->pools.at(pools).requests;
   }

@@ -27,7 +27,7 @@ class StreamPools {
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
 
-    PoolIndex pools = 0;  // the first pool of the stream
+    StreamIndex pools{};  // those of the stream
     bool is_new = false;
     bool may_cache_large = false;  // Pool::may_cache_large() of the pool of that class
 
@@ -49,8 +49,8 @@ class StreamPools {
   // As retire_stream(), for a stream that the calling thread may be unable to name.
   void retire(const DeviceStream& stream);
   // Called on a thread that ends. Orphans its per-thread streams, so that streams of a later thread
-  // adopt their pools. `streams` lists the first pool of each stream that the thread used.
-  void note_thread_end(const std::vector<PoolIndex>& streams) noexcept;
+  // adopt their pools. `streams` lists the streams that the thread used.
+  void note_thread_end(const std::vector<StreamIndex>& streams) noexcept;
   // Gives back each stream's pool that belongs to a released private pool and holds no memory any
   // more. So a program that captures and releases graphs for ever has only as many pools as it
   // needs at one time. If there are such pools, stops all threads that allocate or free.
@@ -62,14 +62,14 @@ class StreamPools {
   // the pools of a thread that has ended. The new stream waits for their earlier work. So a program
   // that keeps making and destroying streams has only as many pools as it has streams at once.
   void adopt(const StreamKey& key);
-  static void orphan(const LockedHeap& heap, PoolIndex first,
+  static void orphan(const LockedHeap& heap, StreamIndex pools,
                      std::optional<Fence> last_work) noexcept;
-  static std::vector<PoolIndex> private_pools_of(const LockedHeap& heap,
-                                                 const DeviceStream& stream);
-  static bool is_released(const LockedHeap& heap, PoolIndex first);
-  static std::optional<PoolIndex> next_released(const LockedHeap& heap, PoolIndex first);
-  void give_back(const LockedHeap& heap, PoolIndex first) noexcept;
-  void retire_in_private_pools(const std::vector<PoolIndex>& streams, const DeviceStream& retired,
+  static std::vector<StreamIndex> private_pools_of(const LockedHeap& heap,
+                                                   const DeviceStream& stream);
+  static bool is_released(const LockedHeap& heap, StreamIndex pools);
+  static std::optional<StreamIndex> next_released(const LockedHeap& heap, StreamIndex pools);
+  void give_back(const LockedHeap& heap, StreamIndex pools) noexcept;
+  void retire_in_private_pools(const std::vector<StreamIndex>& streams, const DeviceStream& retired,
                                const DeviceStream& stand_in);
 
   Machine& machine_;

@@ -44,9 +44,9 @@ bool StreamUses::record_use_of_all(const void* address, int device) {
   Block* block = heap->live_block(address);
   if (block == nullptr) return false;
   // Makes room for all uses first, so that it records none if memory runs out.
-  prepare_uses(heap, block, heap->pools.all().size() / kPoolsPerStream);
-  for (PoolIndex first = 0; first < heap->pools.all().size(); first += kPoolsPerStream) {
-    const Pool& pool = heap->pools.at(first);
+  prepare_uses(heap, block, position(heap->pools.table().streams_end()));
+  for (StreamIndex index{}; index < heap->pools.table().streams_end(); ++index) {
+    const Pool& pool = heap->pools.at(index);
     if (pool.key.facade != Facade::kDevice || pool.key.device != device || pool.stream_is_over) {
       continue;
     }

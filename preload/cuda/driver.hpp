@@ -22,6 +22,15 @@ struct Driver {
     return bytes == 4 || bytes == 8 || bytes == 16;
   }
 
+  static constexpr auto kPinnedMemory = CU_MEM_ALLOCATION_TYPE_PINNED;
+  static constexpr auto kDeviceLocation = CU_MEM_LOCATION_TYPE_DEVICE;
+  static constexpr auto kMayUse = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  static constexpr auto kMayNotUse = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+  static bool can_serve_virtual_memory() noexcept {
+    CUdevice device = 0;
+    return pass_on(NEXT_OF_DRIVER(cuCtxGetDevice), &device) != CUDA_ERROR_NOT_INITIALIZED;
+  }
   static int device() noexcept { return number_of(NEXT_OF_DRIVER(cuCtxGetDevice)); }
   // If the driver lacks cuStreamGetDevice, every stream counts as a stream of the current device.
   static int device_of(CUstream stream) noexcept {

@@ -11,6 +11,7 @@
 #include "preload/memory_uses.hpp"
 #include "preload/observed_calls.hpp"
 #include "preload/served_calls.hpp"
+#include "preload/virtual_calls.hpp"
 
 namespace uvm::preload::cuda {
 namespace {
@@ -42,6 +43,15 @@ void correct(CUpointer_attribute attribute, void* answer,
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       if (is_pinned || hides_management(block)) *static_cast<unsigned char*>(answer) = 0;
       break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      if (block.mapped) *static_cast<int*>(answer) = block.mapped->device;
+      break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      if (block.mapped) *static_cast<CUdeviceptr*>(answer) = block.mapped->mapping.address;
+      break;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      if (block.mapped) *static_cast<std::size_t*>(answer) = block.mapped->mapping.size_bytes;
+      break;
     default:
       break;
   }
@@ -49,7 +59,7 @@ void correct(CUpointer_attribute attribute, void* answer,
 
 auto get_attribute(const auto& call, void* answer, CUpointer_attribute attribute,
                    CUdeviceptr address) {
-  const CUresult result = call.forward(answer, attribute, address);
+  const CUresult result = call.forward(answer, attribute, asked_address(address));
   if (result == CUDA_SUCCESS) {
     if (const auto block = find(pointer_of(address))) correct(attribute, answer, *block);
   }
@@ -58,7 +68,7 @@ auto get_attribute(const auto& call, void* answer, CUpointer_attribute attribute
 
 auto get_attributes(const auto& call, unsigned count, CUpointer_attribute* attributes,
                     void** answers, CUdeviceptr address) {
-  const CUresult result = call.forward(count, attributes, answers, address);
+  const CUresult result = call.forward(count, attributes, answers, asked_address(address));
   if (result == CUDA_SUCCESS) {
     if (const auto block = find(pointer_of(address))) {
       for (unsigned i = 0; i < count; ++i) correct(attributes[i], answers[i], *block);

@@ -10,6 +10,11 @@ extern "C" {
 #if CUDART_VERSION < 13010
 cudaError_t cudaExecutionCtxDestroy(struct cudaExecutionContext_st* context);
 #endif
+#if CUDA_VERSION < 13010
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+                               size_t offset, CUmemGenericAllocationHandle handle,
+                               size_t handle_offset, size_t bytes, unsigned long long flags);
+#endif
 #if CUDA_VERSION < 13030
 CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                                        void (*callback)(), void* data);

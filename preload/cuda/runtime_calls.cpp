@@ -38,6 +38,7 @@ void correct(const void* address, PointerAnswer* answer) {
   constexpr int kDevice = 2;        // cudaMemoryTypeDevice
   constexpr int kManaged = 3;       // cudaMemoryTypeManaged
   const auto served = find(address);
+  if (served && served->mapped) answer->device = served->mapped->device;
   const bool is_pinned = served && served->kind == Kind::kPinned;
   if (is_pinned || RegisteredMemory::instance().contains(address)) {
     *answer = {kHost, answer->device, address, address};
@@ -58,7 +59,7 @@ void correct(const void* address, PointerAnswer* answer) {
 }
 
 auto get_attributes(const auto& call, cudaPointerAttributes* out, const void* address) {
-  const cudaError_t result = call.forward(out, address);
+  const cudaError_t result = call.forward(out, asked_address(address));
   if (result == cudaSuccess)
     beside(call.name(), [&] { correct(address, reinterpret_cast<PointerAnswer*>(out)); });
   return result;

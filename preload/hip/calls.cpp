@@ -3,6 +3,7 @@
 #include "preload/hip/runtime.hpp"
 #include "preload/observed_calls.hpp"
 #include "preload/served_calls.hpp"
+#include "preload/virtual_calls.hpp"
 #include "runtime/hip/vendor.hpp"
 
 namespace uvm::preload::hip {
@@ -17,7 +18,7 @@ hipMemoryType device_type() noexcept {
 }
 
 auto get_attributes(const auto& call, hipPointerAttribute_t* out, const void* address) {
-  const hipError_t result = call.forward(out, address);
+  const hipError_t result = call.forward(out, asked_address(address));
   const auto block = result == hipSuccess ? find(address) : std::nullopt;
   if (block && hides_management(*block)) {
     out->type = device_type();
@@ -28,7 +29,7 @@ auto get_attributes(const auto& call, hipPointerAttribute_t* out, const void* ad
 
 auto get_attribute(const auto& call, void* answer, hipPointer_attribute attribute,
                    hipDeviceptr_t address) {
-  const hipError_t result = call.forward(answer, attribute, address);
+  const hipError_t result = call.forward(answer, attribute, asked_address(address));
   const auto block = result == hipSuccess && answer != nullptr ? find(address) : std::nullopt;
   if (!block) return result;
   if (attribute == HIP_POINTER_ATTRIBUTE_IS_MANAGED && hides_management(*block)) {

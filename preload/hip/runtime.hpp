@@ -30,6 +30,17 @@ struct Runtime {
   static constexpr unsigned kWriteCombined = hipHostMallocWriteCombined;
   static constexpr bool accepts_elements(unsigned) { return true; }
 
+  static constexpr auto kPinnedMemory = hipMemAllocationTypePinned;
+  static constexpr auto kDeviceLocation = hipMemLocationTypeDevice;
+  static constexpr auto kMayUse = hipMemAccessFlagsProtReadWrite;
+  static constexpr auto kMayNotUse = hipMemAccessFlagsProtNone;
+
+  // The structures of these calls had other members before HIP 6.
+  static bool can_serve_virtual_memory() noexcept {
+    int version = 0;
+    return pass_on(NEXT_OF_RUNTIME(hipDriverGetVersion), &version) == hipSuccess &&
+           version >= 60000000;
+  }
   static int device() noexcept { return number_of(NEXT_OF_RUNTIME(hipGetDevice)); }
   static int device_of(hipStream_t stream) noexcept {
     return device_of_stream(NEXT_OF_RUNTIME(hipStreamGetDevice), stream, device);

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cuda_runtime.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 #include <vector>
@@ -61,6 +62,27 @@ CUmemLocation location_of(Place place) {
   location.id = place.is_device() ? place.index : 0;
   return location;
 }
+
+// The ranges of a batch in the form of the driver's calls, with a place for each run of ranges that
+// go to the same one.
+struct BatchArguments {
+  explicit BatchArguments(std::span<const RangeMove> moves) : count(moves.size()) {
+    for (std::size_t i = 0; i < count; ++i) {
+      addresses[i] = device_pointer(moves[i].address);
+      sizes[i] = moves[i].size_bytes;
+      if (i != 0 && moves[i].destination == moves[i - 1].destination) continue;
+      locations[place_count] = location_of(moves[i].destination);
+      first_of_place[place_count++] = i;
+    }
+  }
+
+  std::size_t count;
+  std::size_t place_count = 0;
+  std::array<CUdeviceptr, DeviceRuntime::kMostBatchMoves> addresses{};
+  std::array<std::size_t, DeviceRuntime::kMostBatchMoves> sizes{};
+  std::array<CUmemLocation, DeviceRuntime::kMostBatchMoves> locations{};
+  std::array<std::size_t, DeviceRuntime::kMostBatchMoves> first_of_place{};
+};
 #endif
 
 CUdevice device_number_of(Place place) {
@@ -104,6 +126,7 @@ class CudaRuntime final : public DeviceRuntime {
     can.migrates_on_fault = attribute(kMigratesOnFault, device) != 0;
     can.memory_is_host_node = memory_is_host_node(api_->device_get_attribute, device);
     can.discard = api_->discard_batch != nullptr && can.migrates_on_fault;
+    can.batches = can.discard && can.concurrent_managed_access && has_batches();
     can.finds_pages = api_->find_pages != nullptr && can.concurrent_managed_access;
     can.prefetch_blocks = kPrefetchBlocks;
     can.coarse_grain = kCoarseGrainAdvice != 0 && can.migrates_on_fault && !can.integrated;
@@ -247,6 +270,27 @@ class CudaRuntime final : public DeviceRuntime {
     });
   }
 
+#if UVMALLOC_CUDA_BY_LOCATION
+  RuntimeStatus prefetch_batch(int device, std::span<const RangeMove> moves,
+                               StreamHandle stream) const override {
+    return move_batch(device, api_->prefetch_batch, "cuMemPrefetchBatchAsync", moves, stream);
+  }
+
+  RuntimeStatus discard_batch(int device, std::span<const RangeMove> moves,
+                              StreamHandle stream) const override {
+    return call_batch(device, "cuMemDiscardBatchAsync", moves, [&](BatchArguments& batch) {
+      return api_->discard_batch(batch.addresses.data(), batch.sizes.data(), batch.count, 0,
+                                 stream_of(stream));
+    });
+  }
+
+  RuntimeStatus discard_and_prefetch_batch(int device, std::span<const RangeMove> moves,
+                                           StreamHandle stream) const override {
+    return move_batch(device, api_->discard_and_prefetch_batch, "cuMemDiscardAndPrefetchBatchAsync",
+                      moves, stream);
+  }
+#endif
+
   RuntimeStatus find_pages(int device, const void* address, std::size_t size_bytes,
                            std::size_t page_bytes, Place* out) const override {
     if (api_->find_pages == nullptr)
@@ -348,6 +392,37 @@ class CudaRuntime final : public DeviceRuntime {
   bool valid(int device) const {
     return device >= 0 && device < device_count();
   }
+
+#if UVMALLOC_CUDA_BY_LOCATION
+  bool has_batches() const {
+    return api_->prefetch_batch != nullptr && api_->discard_batch != nullptr &&
+           api_->discard_and_prefetch_batch != nullptr;
+  }
+
+  template <class Body>
+  RuntimeStatus call_batch(int device, std::string_view call, std::span<const RangeMove> moves,
+                           Body body) const {
+    if (!has_batches()) return status(CUDA_ERROR_NOT_SUPPORTED, call);
+    if (moves.empty() || moves.size() > kMostBatchMoves)
+      return status(CUDA_ERROR_INVALID_VALUE, call);
+    return beside_captures(device, call, [&] {
+      BatchArguments batch(moves);
+      return body(batch);
+    });
+  }
+
+  RuntimeStatus move_batch(int device, MoveBatch* move, std::string_view call,
+                           std::span<const RangeMove> moves, StreamHandle stream) const {
+    return call_batch(device, call, moves, [&](BatchArguments& batch) {
+      return move(batch.addresses.data(), batch.sizes.data(), batch.count, batch.locations.data(),
+                  batch.first_of_place.data(), batch.place_count, 0, stream_of(stream));
+    });
+  }
+#else
+  bool has_batches() const {
+    return false;
+  }
+#endif
 
   static RuntimeStatus bad_device(std::string_view call) {
     return {RuntimeError::kNoDevice, CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", call};

@@ -70,6 +70,8 @@ std::string bind_all(void* library, DriverApi* api) {
 #if UVMALLOC_CUDA_BY_LOCATION
   bind.optional(api->advise_by_location, "cuMemAdvise_v2");
   bind.optional(api->prefetch_by_location, "cuMemPrefetchAsync_v2");
+  bind.optional(api->prefetch_batch, "cuMemPrefetchBatchAsync");
+  bind.optional(api->discard_and_prefetch_batch, "cuMemDiscardAndPrefetchBatchAsync");
 #endif
   bind.optional(api->advise_by_device, "cuMemAdvise");
   bind.optional(api->prefetch_by_device, "cuMemPrefetchAsync");

@@ -12,6 +12,12 @@
 
 namespace uvm::cuda {
 
+#if UVMALLOC_CUDA_BY_LOCATION
+// cuMemPrefetchBatchAsync and cuMemDiscardAndPrefetchBatchAsync.
+using MoveBatch = CUresult(CUdeviceptr*, size_t*, size_t, CUmemLocation*, size_t*, size_t,
+                           unsigned long long, CUstream);
+#endif
+
 struct DriverApi {
   CUresult (*init)(unsigned) = nullptr;
   GetErrorName* get_error_name = nullptr;
@@ -52,6 +58,9 @@ struct DriverApi {
   CUresult (*advise_by_location)(HintAddress, size_t, CUmem_advise, CUmemLocation) = nullptr;
   CUresult (*prefetch_by_location)(HintAddress, size_t, CUmemLocation, unsigned,
                                    CUstream) = nullptr;
+  // Optional: CUDA 13.0 and later.
+  MoveBatch* prefetch_batch = nullptr;
+  MoveBatch* discard_and_prefetch_batch = nullptr;
   bool can_advise() const {
     return advise_by_location != nullptr || advise_by_device != nullptr;
   }
