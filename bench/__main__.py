@@ -4,10 +4,11 @@ Programs of PyTorch (build/bench/pytorch.json), its allocator alone (build/bench
 below it (build/bench/engine.json); CUDA programs without it (build/any_program.json); plans,
 credits and tensors on devices, with --pipelines alone (build/bench/pipelines.json); the simulated
 machine beside published figures of real ones, with --machine alone (build/bench/machine.json);
-training steps with too little memory, with --oversubscription alone
-(build/bench/oversubscription.json). docs/benchmarks.md describes the methods. A missed target is
-printed as missed and is no failure. The exit code is 1 if an allocator hands out too little memory,
-or the same memory twice, in a replay.
+programs with too little memory, with --oversubscription alone
+(build/bench/oversubscription.json, and running programs in build/bench/live.json); calls of today's
+CUDA, and what hints cost, with --ground alone (build/bench/ground.json). docs/benchmarks.md
+describes the methods. A missed target is printed as missed and is no failure. The exit code is 1 if
+an allocator hands out too little memory, or the same memory twice, in a replay.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.allocators.engines import NAMES
 from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.any_program import compare as any_program
 from bench.any_program import figures as any_program_figures
+from bench.ground import compare as ground
 from bench.machine import compare as machine
 from bench.oversubscription import compare as oversubscription
 from bench.pipelines import compare as pipelines
@@ -40,7 +42,7 @@ _ANY_PROGRAM = {
 }
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine", "any-program")
-_ALONE = ("pipelines", "machine", "oversubscription")  # run only by their own option
+_ALONE = ("pipelines", "machine", "oversubscription", "ground")  # run only by their own option
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -96,6 +98,9 @@ def _arguments() -> argparse.Namespace:
         "--oversubscription", dest="part", action="store_const", const="oversubscription",
         help="--part oversubscription",
     )  # fmt: skip
+    part.add_argument(
+        "--ground", dest="part", action="store_const", const="ground", help="--part ground"
+    )
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -113,7 +118,9 @@ def _arguments() -> argparse.Namespace:
         help="a checkout with a release build, whose training step --machine times too",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, default=_OUTPUT, metavar="FOLDER")
-    parser.add_argument("--rmm", metavar="FOLDER", help="a source tree of RMM 25.10 to build")
+    parser.add_argument(
+        "--rmm", metavar="FOLDER", help="a source tree of RMM 26.08 or later to build"
+    )
     parser.add_argument(
         "--umpire", metavar="FOLDER", help="a source tree of Umpire 2024.07 to build"
     )
@@ -131,6 +138,8 @@ def main() -> int:
     if "oversubscription" in parts:
         file = arguments.output / "oversubscription.json"
         oversubscription.compare(libraries, file, console)
+    if "ground" in parts:
+        ground.compare(arguments.output / "ground.json", console)
     if "torch" in parts and torch_pairs.library(libraries).is_file():
         pairs_file = arguments.output / "pairs.json"
         torch_pairs.compare(libraries, level.rounds, pairs_file, console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 from uvmalloc.libraries import find_libraries
 
@@ -34,12 +35,18 @@ def load_simulator() -> ctypes.CDLL:
     """Loads the machine of this process, under `uvmalloc sim`."""
     simulator = ctypes.CDLL(str(find_libraries().stand_ins / "libuvmsim.so"))
     simulator.uvmsim_now_ns.restype = ctypes.c_uint64
+    simulator.uvmsim_call_count.restype = ctypes.c_uint64
     return simulator
 
 
 def read_machine(simulator: ctypes.CDLL) -> dict[str, int]:
     """Returns the virtual time as `now_ns`, and all counters."""
     return {"now_ns": int(simulator.uvmsim_now_ns()), **read_counters(simulator)}
+
+
+def count_calls(simulator: ctypes.CDLL, names: Sequence[str]) -> int:
+    """Returns how often the driver's entry points of these names were called, together."""
+    return sum(int(simulator.uvmsim_call_count(name.encode())) for name in names)
 
 
 def read_managed_bytes(simulator: ctypes.CDLL, device: int = 0) -> int:

@@ -66,6 +66,28 @@ install_from_pypi() {
   fi
 }
 
+# programs_environment LIST [ARGUMENT...]: prints the folder of an environment with the packages of the list, and makes
+# it if it is missing. The arguments go to the installer. The environment is in the cache that checkouts share.
+programs_environment() {
+  local list="$1" key programs
+  shift
+  key="$(cat "$list" <("$venv/bin/python" --version) | sha256sum | cut -c1-12)"
+  programs="$cache/venv-$key"
+  (
+    flock 9
+    if [[ ! -e "$programs/complete" ]]; then
+      say "building an environment for programs in $programs (once per version of its requirements)"
+      rm -rf "$programs"
+      "$venv/bin/python" -m venv "$programs"
+      install_from_pypi "$programs/bin/python" "$@" -r "$list" >&2 ||
+        die "neither uv nor pip could install what $list asks for"
+      touch "$programs/complete"
+    fi
+    touch "$programs/last-used"
+  ) 9>"$cache/lock"
+  printf '%s\n' "$programs"
+}
+
 # Without this setting, ccache does not cache files with precompiled headers.
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 
@@ -201,8 +223,8 @@ build_programs() {
 side_by_side=(-n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist worksteal)
 
 # Tests in tests/pytorch that depend on torch's version: those in every run, and all of them.
-version_tests=(allocator_calls differential every_move matrix memory_tools moves ways_in wheel)
-all_version_tests=("${version_tests[@]}" fork memory plan_fuzz switch)
+version_tests=(allocator_calls differential doors memory_tools moves newest_calls ways_in)
+all_version_tests=("${version_tests[@]}" every_move fork matrix memory plan_fuzz switch wheel without_plugin)
 
 # test_torch_version MINOR FOLDER MARKS NAME...: runs the tests selected by MARKS (empty: all) with that torch. Writes
 # results to FOLDER/pytest-torch-MINOR.xml. The environment and the plugin must exist.

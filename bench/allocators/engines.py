@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from uvmalloc._cli.environment import Machine, on_simulated_device, without_uvmalloc
@@ -17,7 +18,11 @@ from bench.environment import clean_environment
 OURS = "uvmalloc"
 TORCH = "pytorch"
 JEMALLOC = "jemalloc"
-DRIVEN = (OURS, TORCH, "cub", "rmm", "umpire")
+_NEWEST_MINOR = "2.15"
+NEWEST_TORCH = f"{TORCH}-{_NEWEST_MINOR}"
+_EXPANDABLE = "-expandable"  # the end of the name of a torch with expandable segments
+TORCHES = tuple(name + end for name in (TORCH, NEWEST_TORCH) for end in ("", _EXPANDABLE))
+DRIVEN = (OURS, *TORCHES, "cub", "rmm", "umpire")
 # jemalloc is a reference for pairs of small blocks, not an allocator of device memory.
 NAMES = (*DRIVEN, JEMALLOC)
 
@@ -28,12 +33,15 @@ CAPACITY_BYTES = 256 << 30
 _WHY_ABSENT = {
     OURS: "not built: scripts/build",
     JEMALLOC: "not built: scripts/build",
-    TORCH: "this build has no torch",
+    **dict.fromkeys(
+        TORCHES, f"not built for this torch: scripts/setup, scripts/setup {_NEWEST_MINOR}"
+    ),
     "cub": "no CCCL headers were found when this build was configured",
     "rmm": "no source tree given: scripts/bench --rmm PATH",
     "umpire": "no source tree given: scripts/bench --umpire PATH",
 }
 _TORCH_SERVER = Path(__file__).resolve().parent / "torch_server.py"
+_NEWEST_PYTHON = Path(__file__).resolve().parents[2] / f"build/venv-{_NEWEST_MINOR}/bin/python"
 
 
 @dataclass(frozen=True)
@@ -50,14 +58,20 @@ def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, s
     environment = engine_environment(libraries)
     found: dict[str, Program] = {}
     for allocator in NAMES:
-        if allocator == TORCH:
-            file = libraries.folder / "libuvmalloc_bench_engine_torch.so"
-            command = (sys.executable, str(_TORCH_SERVER), str(file))
+        own = dict(environment)
+        if allocator in TORCHES:  # a module for each torch, loaded by its Python
+            newest = allocator.startswith(NEWEST_TORCH)
+            python = _NEWEST_PYTHON if newest else Path(sys.executable)
+            minor = _NEWEST_MINOR if newest else metadata.version("torch").rpartition(".")[0]
+            file = libraries.folder / f"libuvmalloc_bench_engine_torch_{minor.replace('.', '_')}.so"
+            command = (str(python), str(_TORCH_SERVER), str(file))
+            if allocator.endswith(_EXPANDABLE):
+                own["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         else:
             file = libraries.folder.parent / "bin" / f"bench_engine_{allocator}"
             command = (str(file),)
-        if file.is_file():
-            found[allocator] = Program(allocator, command, environment)
+        if file.is_file() and Path(command[0]).is_file():
+            found[allocator] = Program(allocator, command, own)
     return found, {name: _WHY_ABSENT[name] for name in NAMES if name not in found}
 
 

@@ -23,13 +23,13 @@ from uvmalloc._trace.reader import read_trace
 from uvmalloc.libraries import Libraries
 
 from bench.environment import clean_environment
-from bench.oversubscription import in_place, live, peers, to_use
+from bench.oversubscription import in_place, live, offload, peers, to_use
 from bench.oversubscription.bound import Bound, step_of
+from bench.oversubscription.programs import FULL_SIZE
 from bench.oversubscription.timed_bound import Link, TimedBound
 from bench.verdict import Target, number, verdict_table
 
 _ROOT = Path(__file__).resolve().parents[2]
-WORKLOADS = ("gpt", "cnn", "recommender", "generation")
 _INFERENCE = ("generation",)
 MACHINES = ("h100-pcie5", "rtx4090-pcie4")
 TIMES = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -312,13 +312,16 @@ _BOUNDS = (
     ("inference_d2h_bytes", 0, True), ("unlearnable_ratio", 1.02, True),
     ("speedup_over_offload", 1.2, False), ("two_programs", 1.1, True), ("to_use_ratio", 1, True),
     ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
+    ("auto_over_lru_worst", 1, True), ("steady_faults_live", 0, True),
     ("peer_speedup", 1.2, False), ("in_place_speedup", 1.2, False),
     ("in_place_optimizer_speedup", 1.2, False),
 )  # fmt: skip
 
 
 def compare(libraries: Libraries, output: Path, console: Console) -> None:
-    """Writes `output` (JSON), and the traces into the folder `oversubscription` beside it."""
+    """Writes `output` (JSON). The traces are in the folder `oversubscription` beside it, and the
+    figures of running programs in live.json.
+    """
     libraries.require_stand_ins()
     program = libraries.folder.parent / "bin" / "uvmalloc_plan"
     traces = output.with_suffix("")
@@ -326,7 +329,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
     points: list[Point] = []
     by_hand: list[ByHand] = []
     two_programs: list[TwoPrograms] = []
-    for workload in WORKLOADS:
+    for workload in FULL_SIZE:
         trace = traces / f"{workload}.trace"
         record(workload, trace)
         bound = Bound(step_of(read_trace(trace), ""))
@@ -337,9 +340,15 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
             if workload not in _INFERENCE:
                 two_programs.append(_two_programs(program, workload, machine, trace))
     moved = to_use.measure()
-    running = live.compare(console)
+    running = live.measure(console, output=output.with_name("live.json"))
     beside = peers.measure()
     keys = keys_of(points, by_hand)
+    offloaded = offload.measure()
+    keys["speedup_over_offload"] = min(
+        value
+        for value in (keys["speedup_over_offload"], offloaded.pop("speedup_over_offload"))
+        if value
+    )
     keys["two_programs"] = max(each.ratio for each in two_programs)
     result = {
         **keys,
@@ -354,6 +363,7 @@ def compare(libraries: Libraries, output: Path, console: Console) -> None:
         ],
         **running,
         **beside,
+        **offloaded,
         **in_place.measure(),
     }
     output.write_text(json.dumps(result, indent=2) + "\n")

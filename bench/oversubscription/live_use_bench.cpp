@@ -26,7 +26,8 @@ class NoMoves final : public MoveSink {
   void end_copy(std::uintptr_t) override {}
   void drop(std::uintptr_t, KernelNumber) override {}
   void hold_arrivals() override {}
-  void bring(std::uintptr_t, Arrival) override {}
+  void bring(std::uintptr_t, Arrival, KernelNumber) override {}
+  void end_group() override {}
   void wait_for(std::uintptr_t) override {}
   bool is_settled(std::uintptr_t, KernelNumber) override { return true; }
 };

@@ -1,6 +1,6 @@
 """Measures evictions to another device over a link that is faster than the host's.
 
-The workloads of steps_here.py run as in live.py, on a machine with NVLink: once with one device,
+Some programs run as in live.py, on a machine with NVLink: once with one device,
 and once with two, of which they use only the first. The second device has as much memory, all free.
 
 `python -m bench.oversubscription.peers` prints only these figures.
@@ -35,12 +35,10 @@ def measure() -> dict[str, Any]:
     """Returns the part of oversubscription.json about other devices."""
     found = {}
     for workload in WORKLOADS:
-        steps = live.POLICIES[_POLICY]
-        enough = live.run(workload, _POLICY, steps, 0, live.ENOUGH_MIB, MACHINE)
+        enough = live.run(workload, _POLICY, 0, live.ENOUGH_MIB, MACHINE)
         capacity_mib = live.capacity_for(enough.managed_bytes, TIMES)
         alone, beside = (
-            live.run(workload, _POLICY, steps, TIMES, capacity_mib, MACHINE, devices)
-            for devices in (1, 2)
+            live.run(workload, _POLICY, TIMES, capacity_mib, MACHINE, devices) for devices in (1, 2)
         )
         found[workload] = {
             "speedup": speedup(alone, beside),

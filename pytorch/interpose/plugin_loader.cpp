@@ -25,6 +25,12 @@
 namespace uvm::interpose {
 namespace {
 
+constexpr const char* kServesCallsInstead =
+    "uvmalloc serves torch's CUDA allocation calls instead, so CUDA tensors may need more memory "
+    "than the device has; CPU tensors stay in ordinary memory, and each move to or from a device "
+    "copies. For shared moves install a torch that has a plugin (uvmalloc doctor names them); "
+    "UVMALLOC_CUDA=0 stops the serving";
+
 // Returns an empty string, or one line that says why torch keeps its own allocators.
 std::string load_plugin(const TorchInProcess& torch) {
   // The plugin is compiled with CUDA's headers, whose structures differ between major versions.
@@ -88,9 +94,15 @@ void load_torch_plugin_if_due() {
   note_framework();
   if (done.exchange(true) || !preload::earlier_copy().empty()) return;
   if (!process_configuration().configuration.enabled) return;
+  // Before load_plugin(), which may add this library to the global scope.
+  const bool can_serve_calls = preload::is_first_for_calls();
   const std::string why_not = load_plugin(torch);
   if (why_not.empty()) return;
-  log(LogLevel::kError, "{}: torch keeps its own allocators", why_not);
+  const bool serves_calls =
+      can_serve_calls && process_configuration().configuration.serve_cuda != ServeCuda::kNo;
+  if (serves_calls) note_framework_without_plugin();
+  log(LogLevel::kError, "{}: {}", why_not,
+      serves_calls ? kServesCallsInstead : "torch keeps its own allocators");
   note_inactive(why_not);
 }
 

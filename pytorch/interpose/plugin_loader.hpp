@@ -7,7 +7,8 @@ namespace uvm::interpose {
 
 // Cheap and safe to call often, also from static initialisers of other libraries. Does nothing if
 // PYTORCH_ENABLE_UNIFIED_MEMORY has not switched uvmalloc on, or if this is a second copy of this
-// library. If there is no plugin for this torch, logs one line and changes nothing in torch.
+// library. If there is no plugin for this torch, logs one line and changes nothing in torch; its
+// CUDA allocation calls are then served, unless UVMALLOC_CUDA is off or they bypass this library.
 void load_torch_plugin_if_due();
 
 // The same for a program that calls uvmalloc to switch it on, perhaps long after it began to use

@@ -20,3 +20,10 @@ void add_python_names();
 extern "C" __attribute__((visibility("default"))) bool uvmalloc_take_keyword(void* descriptor,
                                                                              void* keyword,
                                                                              void* handler);
+
+// Called by torch_names.py. `function` is a method of tensors written in C that takes no arguments,
+// or a function written in C whose first argument is a tensor. It returns an address in the
+// tensor's memory without taking the memory for writing. From now on, its calls are reported to the
+// plugin (TorchHooks::set_exporting). Returns false if this Python lays out functions in an unknown
+// way, or if there is no room for a further function.
+extern "C" __attribute__((visibility("default"))) bool uvmalloc_watch_address(void* function);

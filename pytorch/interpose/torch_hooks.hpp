@@ -10,6 +10,9 @@ namespace uvm::interpose {
 struct TorchHooks {
   // Called when code outside torch (numpy, DLPack) gets the memory of `tensor`, an at::Tensor.
   void (*tensor_exported)(const void* tensor) = nullptr;
+  // Called before and after a function that returns the address of `tensor`, a c10::TensorImpl,
+  // without taking its memory for writing. Returns the tensor of the call around it, or nullptr.
+  const void* (*set_exporting)(const void* tensor) = nullptr;
   // Called at the first write to a shared storage, a c10::StorageImpl. Either calls
   // `materialize(storage)`, which is torch's own function, or does the work of that function.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;

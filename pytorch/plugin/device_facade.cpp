@@ -25,6 +25,7 @@ namespace uvm::torch_plugin {
 CachingManagedAllocator& find_allocator() {
   const Activation& activation = activate_process_allocator();
   TORCH_CHECK(activation.allocator != nullptr, "uvmalloc is not active: ", activation.reason);
+  count_native_allocations_at_exit();
   known_allocator.store(activation.allocator, std::memory_order_release);
   return *activation.allocator;
 }
@@ -158,6 +159,12 @@ c10::DataPtr DeviceFacade::allocate(size_t size_bytes) {
   const c10::DeviceIndex device = c10::cuda::current_device();
   void* address = allocate_on(device, size_bytes, current_stream(device));
   return {address, address, &delete_device, c10::Device(c10::kCUDA, device)};
+}
+
+c10::DataPtr DeviceFacade::allocateWithAddress(size_t size_bytes, void* address) {
+  c10::DataPtr data = allocate(size_bytes);
+  TORCH_CHECK(data.get() == address, "Could not allocate CUDA storage at exact address ", address);
+  return data;
 }
 
 c10::DeleterFnPtr DeviceFacade::raw_deleter() const {

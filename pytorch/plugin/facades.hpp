@@ -157,6 +157,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
   // These functions are virtual only in later versions of torch, so they lack `override`.
+  // Throws if the block that a request for `size_bytes` gets is not at `address`.
+  c10::DataPtr allocateWithAddress(size_t size_bytes, void* address);
   bool supportsUserMetadata() { return true; }
   void annotateMemory(const void* address, const std::string& note);
   MemoryHistory::Context getContextForPointer(const void* address) {
@@ -249,6 +251,10 @@ inline CachingManagedAllocator& allocator() {
 
 // Returns the handle of this thread's current stream on the device.
 cudaStream_t current_stream(c10::DeviceIndex device);
+
+// Takes the counts of torch's own allocators before torch destroys them. Call it after `import
+// torch`, at the first use of the process's allocator.
+void count_native_allocations_at_exit();
 
 // Installs the three allocators in torch. A second call changes nothing. Memory that torch has
 // already allocated stays with torch's own allocators.

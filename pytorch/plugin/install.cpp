@@ -3,6 +3,9 @@
 // CPU tensors, or that fork before they use CUDA, behave as without uvmalloc.
 #include <pthread.h>
 
+#include <cstdlib>
+#include <optional>
+
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -40,7 +43,7 @@ at::HostAllocator* registered_pinned() {
   }
 }
 
-NativeAllocations native_allocations() {
+NativeAllocations count_native_allocations() {
   NativeAllocations made;
   if (auto* pinned = native_pinned()) {
     made.pinned = static_cast<std::uint64_t>(pinned->get_stats().num_host_alloc);
@@ -55,6 +58,14 @@ NativeAllocations native_allocations() {
   return made;
 }
 
+// The counts before torch destroys its allocators. The report is written after that if uvmalloc was
+// active before torch was loaded, because handlers at exit run in reverse order.
+std::optional<NativeAllocations> last_native_allocations;
+
+NativeAllocations native_allocations() {
+  return last_native_allocations ? *last_native_allocations : count_native_allocations();
+}
+
 // Makes torch read its settings while its own allocator is still installed. At the first reading,
 // torch compares the settings' backend with the installed allocator, and ours would not match.
 void read_allocator_settings() {
@@ -66,6 +77,14 @@ void read_allocator_settings() {
 }
 
 }  // namespace
+
+void count_native_allocations_at_exit() {
+  [[maybe_unused]] static const int kRegistered = std::atexit([] {
+    // A forked child writes no report.
+    if (process_allocator()->inspection().in_forked_child()) return;
+    last_native_allocations = count_native_allocations();
+  });
+}
 
 void install() {
   if (process_allocator() != nullptr) refuse_cuda_in_children();
@@ -83,6 +102,10 @@ void install() {
   c10::SetAllocator(c10::kCUDA, installed_facades.device, kPriority);
   native::allocator.store(installed_facades.device);
   set_native_allocations(native_allocations);
+  // For a torch that is never used: its allocators end before this handler runs, or after it.
+  std::atexit([] {
+    if (!last_native_allocations) last_native_allocations.emplace();
+  });
   pthread_atfork([] { EarlyBlocks::instance().lock(); }, [] { EarlyBlocks::instance().unlock(); },
                  [] {
                    EarlyBlocks::instance().unlock();

@@ -153,7 +153,7 @@ void UseThatEnds::restore() const {
   if (has_ended_) FrameworkBridge(allocator()).note_place_again(address_, place_);
 }
 
-void note_exported(const void* address) {
+void note_exported(const void* address, const c10::StorageImpl* keeper) {
   CachingManagedAllocator& ours = allocator();
   std::vector<c10::Storage> sharers;
   {
@@ -161,8 +161,11 @@ void note_exported(const void* address) {
     if (!FrameworkBridge(ours).mark_exported(address)) return;
     sharers = sharers_of(ours.find(address)->base);
   }
-  // The pointer was taken when one storage, the first in the list, had the block alone. Separate
-  // the storages that have begun to share since before it, so that it keeps the address.
+  // Separate the storage that keeps the address last. Without a keeper, the pointer was taken when
+  // one storage, the first in the list, had the block alone.
+  std::ranges::stable_partition(sharers, [&](const c10::Storage& storage) {
+    return storage.unsafeGetStorageImpl() == keeper;
+  });
   for (; !sharers.empty(); sharers.pop_back()) separate(sharers.back());
 }
 

@@ -74,10 +74,12 @@ class UseThatEnds {
   bool has_ended_ = false;
 };
 
-// Call it when a raw pointer into a managed block leaves torch. When the pointer was taken, its
-// storage had the block alone. From now on the block is not shared copy-on-write, and storages that
-// have begun to share it since get bytes of their own. Throws the same errors as an allocation.
-void note_exported(const void* address);
+// Call it when a raw pointer into a managed block leaves torch. From now on the block is not shared
+// copy-on-write: `keeper` keeps it, and the other storages over it get bytes of their own. If the
+// keeper is a small part of the block, it gets bytes of its own too. If `keeper` is nullptr, the
+// storage of the pointer had the block alone when the pointer was taken, and storages that have
+// begun to share the block since get bytes of their own. Throws the same errors as an allocation.
+void note_exported(const void* address, const c10::StorageImpl* keeper = nullptr);
 
 // Gives every storage that is shared copy-on-write bytes of its own, at an address that no longer
 // changes. If storages share a block, those on devices copy it; the copies are complete on return.

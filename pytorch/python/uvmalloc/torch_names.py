@@ -256,6 +256,7 @@ def _follow_enabled_torch(module: ModuleType) -> None:
 def follow_torch() -> None:
     """Makes the changes in Python that only a torch with unified memory needs."""
     take_manage_argument()
+    _watch_addresses()
     watch_queues()
 
 
@@ -291,6 +292,19 @@ def take_manage_argument() -> None:
         take.argtypes = [ctypes.py_object] * 3
         take.restype = ctypes.c_bool
         take(sys.modules["torch._tensor"].Tensor.to, "manage", to_managed)
+
+
+def _watch_addresses() -> None:
+    """Reports the tensors of functions that return an address without saying so in another way."""
+    watch = getattr(ctypes.PyDLL(None), "uvmalloc_watch_address", None)
+    if watch is None:
+        return
+    watch.argtypes = [ctypes.py_object]
+    watch.restype = ctypes.c_bool
+    torch_c = sys.modules["torch._C"]
+    for owner, name in ((torch_c.TensorBase, "const_data_ptr"), (torch_c, "_data_address")):
+        if hasattr(owner, name):
+            watch(getattr(owner, name))
 
 
 def _require_bool(function: str, value: object) -> None:

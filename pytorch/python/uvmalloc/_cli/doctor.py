@@ -19,6 +19,8 @@ from uvmalloc.sizes import format_size
 
 Diagnosis = dict[str, Any]
 
+_WITHOUT_PLUGIN = "without it `uvmalloc run` serves only torch's CUDA allocation calls"
+
 
 def diagnose() -> Diagnosis:
     """Returns the library's report on this machine, plus facts, "problems" and "usable".
@@ -80,17 +82,19 @@ def _torch_problems(torch: Diagnosis, libraries: Libraries) -> list[str]:
     version, cuda = torch["version"], torch["cuda"]
     if cuda is None or cuda.split(".")[0] != str(CUDA_MAJOR):
         built = f"for CUDA {cuda}" if cuda else "without CUDA"
+        also = f"; {_WITHOUT_PLUGIN}" if cuda else ""
         return [
             f"torch {version} is built {built}, and uvmalloc needs a torch for CUDA {CUDA_MAJOR}: "
-            "install that wheel"
+            f"install that wheel{also}"
         ]
     if torch["plugin"]:
         return []
     served = libraries.served_torch()
     missing = f"no plugin for torch {version} in {libraries.folder}"
     if ".".join(version.split(".")[:2]) not in served:
-        return [f"{missing}: install one of the versions {', '.join(served)}"]
-    return [f"{missing}: run {libraries.checkout}/scripts/build --torch-of {sys.executable}"]
+        return [f"{missing}: install one of the versions {', '.join(served)}; {_WITHOUT_PLUGIN}"]
+    command = f"{libraries.checkout}/scripts/build --torch-of {sys.executable}"
+    return [f"{missing}: run {command}; {_WITHOUT_PLUGIN}"]
 
 
 def _describe_torch(libraries: Libraries | None) -> Diagnosis:

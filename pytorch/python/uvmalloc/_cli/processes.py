@@ -23,7 +23,7 @@ from uvmalloc.errors import CommandError
 
 SIM_REPORT_NAME = "sim.%p.json"
 _STATIC_RUNTIME = (
-    "it holds CUDA's static runtime, which cannot use the simulated device (link it with the "
+    "it contains CUDA's static runtime, which accepts only NVIDIA's driver (link it with the "
     "shared one: nvcc -cudart shared)"
 )
 _COUNTERS_HEADER_BYTES = 4096  # sim/engine/report.hpp
@@ -213,7 +213,7 @@ def _add_counters(folder: Path, found: Found, reason: str) -> None:
 
 
 def _holds_static_runtime(counters: Report) -> bool:
-    """Only the static runtime requests the driver's undocumented tables."""
+    """Only a static runtime requests its private table from the driver (sim/cuda/driver)."""
     return "cuGetExportTable" in counters.get("unimplemented", {})
 
 

@@ -198,7 +198,13 @@ def picture(now: Moments, before: Mapping[int, Moment]) -> RenderableType:
 
 def _process_picture(pid: int, now: Moment, before: Moment | None) -> list[RenderableType]:
     title = Text(f"{pid}  {one_line(str(now.report.get('program', '')), 120)}", style="bold")
-    return [title, memory_table(now), Text(""), rate_table(now, before), Text("")]
+    parts: list[RenderableType] = [title, memory_table(now), Text(""), rate_table(now, before)]
+    if compared := now.report.get("compared"):
+        believed, real = (
+            format_size(compared.get(key, 0)) for key in ("believed_bytes", "real_bytes")
+        )
+        parts.append(Text(f"on devices: believed {believed} / real {real}"))
+    return [*parts, Text("")]
 
 
 def _line(text: str) -> str:

@@ -1,0 +1,1 @@
+"""GPU wheels that run unmodified on the simulated device, with uvmalloc and without it."""
