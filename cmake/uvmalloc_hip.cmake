@@ -63,5 +63,6 @@ function(uvmalloc_hipify)
     DEPENDS "${PROJECT_SOURCE_DIR}/hipify/translate.py" ${tables} ${sources}
     COMMENT "Translating to HIP: ${arg_INTO}"
     VERBATIM)
+  add_custom_target(uvmalloc_translated_${arg_BELOW} DEPENDS ${outputs}) # for scripts/tidy, which compiles nothing
   set(${arg_OUTPUT} ${outputs} PARENT_SCOPE)
 endfunction()

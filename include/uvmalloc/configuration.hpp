@@ -37,8 +37,8 @@ enum class CpuTensors : unsigned char {
   kManaged,  // at once, which may initialise the driver
 };
 
-// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: only if the
-// process has no PyTorch, with or without a plugin.
+// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: unless a
+// PyTorch of the process has a plugin that serves it, or is to stay as it is.
 enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 
 // The memory type that cudaPointerGetAttributes reports for pointers of a served cudaMalloc.
@@ -66,6 +66,7 @@ struct Configuration {
   std::optional<std::size_t> reserve_bytes;          // UVMALLOC_RESERVE; unset: from the machine
   std::size_t host_threshold_bytes = 1u << 20;       // UVMALLOC_HOST_THRESHOLD
   ServeCuda serve_cuda = ServeCuda::kNo;             // UVMALLOC_CUDA
+  bool virtual_memory = true;                        // UVMALLOC_VIRTUAL_MEMORY
   PointerType pointer_type = PointerType::kManaged;  // UVMALLOC_POINTER_TYPE
   bool share = false;                                // UVMALLOC_SHARE
   // The folder of the files through which programs agree on turns; empty: turn_folder().

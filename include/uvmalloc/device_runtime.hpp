@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -85,6 +86,7 @@ struct DeviceCapabilities {
   bool integrated = false;           // the device shares the host's memory
   bool memory_is_host_node = false;  // its memory is a NUMA node, counted as the host's
   bool discard = false;
+  bool batches = false;          // one call moves many ranges (CUDA 13.0 and later)
   bool finds_pages = false;      // find_pages() works (CUDA 13.4 and later)
   bool coarse_grain = false;     // allow_coarse_grain() has an effect
   bool prefetch_blocks = false;  // a prefetch waits for its copy on the calling thread
@@ -106,6 +108,14 @@ std::string why_not_usable(int device, const DeviceDescription& description);
 struct MemoryFigures {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
+};
+
+// A managed range, and where its pages go.
+struct RangeMove {
+  void* address = nullptr;
+  std::size_t size_bytes = 0;
+  Place destination = Place::nowhere();  // of a discard: unused
+  friend bool operator==(const RangeMove&, const RangeMove&) = default;
 };
 
 enum class PointerKind : std::uint8_t { kUnknown, kHost, kDevice, kManaged };
@@ -172,6 +182,27 @@ class DeviceRuntime {
   // Stream-ordered: the contents become undefined. kNotSupported if capabilities.discard is false.
   virtual RuntimeStatus discard(int device, void* address, std::size_t size_bytes,
                                 StreamHandle stream) const = 0;
+  // The same for many ranges, by one call: 1 to kMostBatchMoves ranges, which do not overlap. The
+  // driver handles them in any order; later work of the stream waits for all of them. `stream` is
+  // not a default stream. kNotSupported if capabilities.batches is false. A driver may refuse
+  // batches nevertheless, for example because another device of the machine has no concurrent
+  // access. After a failure each range may or may not have been handled.
+  static constexpr std::size_t kMostBatchMoves = 64;
+  virtual RuntimeStatus prefetch_batch(int /*device*/, std::span<const RangeMove> /*moves*/,
+                                       StreamHandle /*stream*/) const {
+    return {RuntimeError::kNotSupported, 0, "the runtime has no batches", "prefetch_batch"};
+  }
+  virtual RuntimeStatus discard_batch(int /*device*/, std::span<const RangeMove> /*moves*/,
+                                      StreamHandle /*stream*/) const {
+    return {RuntimeError::kNotSupported, 0, "the runtime has no batches", "discard_batch"};
+  }
+  // A discard of the ranges, and then their prefetch.
+  virtual RuntimeStatus discard_and_prefetch_batch(int /*device*/,
+                                                   std::span<const RangeMove> /*moves*/,
+                                                   StreamHandle /*stream*/) const {
+    return {RuntimeError::kNotSupported, 0, "the runtime has no batches",
+            "discard_and_prefetch_batch"};
+  }
   // Gets where the driver has the memory of a managed range now: a place for each `page_bytes`
   // bytes, nowhere() if nobody has touched them. Each place is that of one page of the host in
   // them. Moves that streams have not executed yet are not seen. kNotSupported if

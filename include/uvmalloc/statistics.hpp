@@ -177,6 +177,10 @@ struct Totals {
   std::uint64_t recalls = 0;          // blocks taken back from a place that they had moved to
   std::uint64_t pressure_rounds = 0;  // times that all cached memory was given back for a request
   std::uint64_t out_of_memory = 0;
+  // The last time that the live planner compared all pages with the driver's answer: the bytes that
+  // it believed on their device, and those of them that were there. 0: it never did.
+  std::uint64_t believed_bytes = 0;
+  std::uint64_t real_bytes = 0;
 };
 
 struct Statistics : Totals {

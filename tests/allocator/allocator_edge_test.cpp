@@ -8,12 +8,14 @@
 #include <chrono>
 #include <cstdio>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "allocator/reclaim/decay.hpp"
 #include "allocator/trace/trace_reader.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
+#include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
 namespace {
@@ -160,13 +162,15 @@ TEST_F(EdgeTest, BlocksWhoseFencesAnotherThreadLooksAtAreNotMissedUnderPressure)
   machine->busy = {stream(2)};
   allocator->record_use(block, 0, stream(2));
   allocator->free(block);
-  std::future<char*> other;
+  char* found = nullptr;
+  std::optional<testing::WaitingThread> other;
   machine->before_query = [&] {
-    other = std::async(std::launch::async, [&] { return device(6 * kMiB, stream(1)); });
-    other.wait_for(std::chrono::milliseconds(200));
+    other.emplace([&] { EXPECT_NO_THROW(found = device(6 * kMiB, stream(1))); });
+    EXPECT_TRUE(other->waits()) << "for the first thread's query";
   };
   device(2 * kMiB, stream(3));
-  EXPECT_EQ(other.get(), block);
+  other->join();
+  EXPECT_EQ(found, block);
 }
 
 TEST_F(EdgeTest, AForkedChildCanReadTheFiguresWhateverOtherThreadsDid) {
@@ -618,22 +622,6 @@ TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
             (std::vector<std::string>{"prefetch on the lane", "discard: FAKE_FAILURE (99)",
                                       "discard on the lane"}));
   std::remove(file.c_str());
-}
-
-TEST_F(EdgeTest, AMoveBetweenDevicesWaitsForWhoHadTheBlockLast) {
-  start(small_configuration(), 2);
-  char* block = host(4 * kMiB);
-  auto move = [&](Place source, int device, StreamHandle on) {
-    machine->waits.clear();
-    ASSERT_NE(allocator->move(block, {source, Place::device(device), device, on, true}), nullptr);
-  };
-  move(Place::host(), 0, stream(1));
-  move(Place::device(0), 1, stream(2));
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
-                                                      "stream 2 waits for stream lane"}));
-  move(Place::device(1), 0, stream(3));
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 2",
-                                                      "stream 3 waits for stream lane"}));
 }
 
 TEST_F(EdgeTest, APartThatMovesElsewhereLeavesTheBlockWithTheStreamThatHasTheRest) {

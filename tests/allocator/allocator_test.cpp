@@ -362,26 +362,6 @@ TEST_F(AllocatorTest, SpansAreAdvisedOnceAndFreshDeviceBlocksArePrefetchedByThei
   EXPECT_EQ(count_hints(HintKind::kAdvise), 1u);
 }
 
-TEST_F(AllocatorTest, AMoveKeepsTheAddressAddsARecordAndPrefetchesOnTheLane) {
-  char* block = host(4 * kMiB);
-  block[0] = 42;
-  machine->hints.clear();
-  machine->waits.clear();
-  to_device(block, stream(1));
-  EXPECT_EQ(block[0], 42);
-  EXPECT_EQ(machine->hints,
-            (std::vector<Hint>{{HintKind::kPrefetch, {}, Place::device(0), block, 4 * kMiB},
-                               {HintKind::kAdvise, Advice::kSetPreferredLocation, Place::device(0),
-                                block, 4 * kMiB}}));
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream 1 waits for stream lane"}));
-  auto found = allocator->find(block + 12345);
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->references, 2u);
-  EXPECT_EQ(found->location, Place::device(0));
-  EXPECT_EQ(found->base, block);
-  EXPECT_EQ(allocator->statistics().moves.host_to_device, 1u);
-}
-
 TEST_F(AllocatorTest, AMoveOfAPartPrefetchesThatPartAndLeavesTheRestWhereItIs) {
   char* block = host(8 * kMiB);
   machine->hints.clear();
@@ -420,36 +400,12 @@ TEST_F(AllocatorTest, AdviceGoesToTheWholePagesOfABlock) {
   EXPECT_FALSE(allocator->advise(&foreign, {.preferred = Place::host()}));
 }
 
-TEST_F(AllocatorTest, AMoveToTheHostWaitsForTheProducerAndAllRecordedStreams) {
-  char* block = device(4 * kMiB, stream(1));
-  allocator->record_use(block, 0, stream(2));
-  machine->waits.clear();
-  to_host(block, stream(3));
-  EXPECT_EQ(machine->waits,
-            (std::vector<std::string>{"host waits for stream 2", "host waits for stream 3",
-                                      "host waits for stream 1"}));
-}
-
 TEST_F(AllocatorTest, TwoMovesOfOneHostTensorAreBothFromTheHost) {
   char* block = host(4 * kMiB);
   to_device(block, stream(1));
   to_device(block, stream(1));
   EXPECT_EQ(allocator->statistics().moves.host_to_device, 2u);
   EXPECT_EQ(allocator->statistics().moves.device_to_device, 0u);
-}
-
-TEST_F(AllocatorTest, AMoveToTheHostWaitsForEachStreamOnce) {
-  char* block = device(4 * kMiB, stream(1));
-  machine->waits.clear();
-  to_host(block, stream(1));
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"host waits for stream 1"}));
-}
-
-TEST_F(AllocatorTest, ANonBlockingMoveToTheHostWaitsOnTheLaneOnly) {
-  char* block = device(4 * kMiB, stream(1));
-  machine->waits.clear();
-  to_host(block, stream(1), false);
-  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
 }
 
 TEST_F(AllocatorTest, AMovedBlockIsFreedOnceAndServesTheDeviceWhereItsPagesAre) {
@@ -821,14 +777,6 @@ TEST_F(AllocatorTest, MovesThatNobodyReleasesShareOneRecordPerPlace) {
   EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
 }
 
-TEST_F(AllocatorTest, SmallBlocksMoveByLabelOnly) {
-  char* block = host(4096);
-  machine->hints.clear();
-  to_device(block, stream(1));
-  EXPECT_TRUE(machine->hints.empty());
-  EXPECT_FALSE(allocator->find(block)->movable);
-}
-
 TEST_F(AllocatorTest, MovesOfUnknownAddressesAreRefused) {
   int foreign = 0;
   EXPECT_EQ(allocator->move(&foreign, {Place::host(), Place::device(0), 0, nullptr, true}),
@@ -888,14 +836,6 @@ TEST_F(AllocatorTest, PinnedIsThePinnedFacadesUntilSomebodySaysOtherwiseOfABlock
   allocator->free(pinned);
   EXPECT_EQ(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), pinned);
   EXPECT_TRUE(allocator->find(pinned)->pinned);
-}
-
-TEST_F(AllocatorTest, ADevicesBlockIsUsedByTheHostOnceItHasMovedThere) {
-  char* block = device(4 * kMiB);
-  EXPECT_FALSE(allocator->find(block)->used_by_host);
-  to_host(block);
-  to_device(block);
-  EXPECT_TRUE(allocator->find(block)->used_by_host);
 }
 
 TEST_F(AllocatorTest, AFailingHintIsNoErrorOfTheProgram) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <uvmalloc/use_range.hpp>
+#include "allocator/engine/engine.hpp"
 #include "hints/sharing/shared_turns.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
@@ -39,7 +40,8 @@ class DeviceSharingTest : public AllocatorTest {
     munmap(kernels_of_other, 4096);
   }
 
-  void start(Policy policy = Policy::kAuto) {
+  // Without its thread the allocator looks at the other programs only when the test calls look().
+  void start(Policy policy = Policy::kAuto, bool with_thread = false) {
     allocator.reset();
     machine = std::make_shared<FakeMachine>();
     machine->total_bytes = 64 * kMiB;
@@ -50,12 +52,20 @@ class DeviceSharingTest : public AllocatorTest {
     configuration.span_bytes = 256 * kMiB;
     allocator = std::make_unique<CachingManagedAllocator>(std::make_unique<FakeRuntime>(machine),
                                                           configuration);
+    if (!with_thread) allocator->engine().device_sharing.stop();
+  }
+  void look() { allocator->engine().device_sharing.look(); }
+  sharing::SharingFigures figures() const {
+    return allocator->inspection().sharing_figures().at(0);
   }
 
-  // Starts the other program, which launches kernels until stop_other().
+  // Starts the other program, which launches kernels until stop_other(). Returns after the first.
   void start_other(std::size_t held_bytes) {
     other = fork();
-    if (other != 0) return;
+    if (other != 0) {
+      await_kernels_of_other(1);
+      return;
+    }
     std::string why;
     const auto turns = SharedTurns::join(folder, "fake-0", TurnRules::for_device(60 * kMiB), &why);
     if (turns == nullptr) _exit(1);
@@ -63,7 +73,6 @@ class DeviceSharingTest : public AllocatorTest {
     while (true) {
       turns->before_kernel([] {});
       ++*kernels_of_other;
-      std::this_thread::sleep_for(1ms);
     }
   }
   void stop_other() {
@@ -72,13 +81,19 @@ class DeviceSharingTest : public AllocatorTest {
     waitpid(other, nullptr, 0);
     other = -1;
   }
+  // Waits for another program or thread.
   template <class Condition>
   static bool soon(Condition condition) {
-    for (int i = 0; i < 1000; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(10ms);
+    const auto last = std::chrono::steady_clock::now() + 20s;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > last) return false;
+      std::this_thread::yield();
     }
-    return false;
+    return true;
+  }
+  void await_kernels_of_other(int more) {
+    const int before = *kernels_of_other;
+    ASSERT_TRUE(soon([&] { return *kernels_of_other >= before + more; }));
   }
   void kernel(char* block) {
     EXPECT_TRUE(allocator->kernel_uses().note(block, 2 * kMiB, stream(1), live::kReads));
@@ -90,24 +105,23 @@ class DeviceSharingTest : public AllocatorTest {
   pid_t other = -1;
 };
 
+TEST_F(DeviceSharingTest, AThreadTellsTheOtherProgramsHowMuchMemoryIsHeld) {
+  start(Policy::kAuto, true);
+  device(2 * kMiB, stream(1));
+  EXPECT_TRUE(soon([&] { return figures().held_bytes == 2 * kMiB; }));
+}
+
 TEST_F(DeviceSharingTest, AProgramAloneAndTwoThatFitPlanNothing) {
   start();
   device(2 * kMiB, stream(1));
-  ASSERT_TRUE(
-      soon([&] { return allocator->inspection().sharing_figures().at(0).held_bytes == 2 * kMiB; }));
+  look();
+  EXPECT_EQ(figures().held_bytes, 2 * kMiB);
   start_other(20 * kMiB);
-  ASSERT_TRUE(
-      soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 22 * kMiB; }));
-  // The watching thread publishes held bytes before it decides about turns, so the second published
-  // change proves that the first decision was made.
-  for (const std::size_t held_bytes : {24 * kMiB, 26 * kMiB}) {
-    device(2 * kMiB, stream(1));
-    ASSERT_TRUE(soon(
-        [&] { return allocator->inspection().sharing_figures()[0].held_bytes == held_bytes; }));
-  }
+  look();
+  EXPECT_EQ(figures().held_bytes, 22 * kMiB);
   EXPECT_FALSE(allocator->kernel_uses().wanted());
-  EXPECT_EQ(allocator->inspection().sharing_figures()[0].programs, 2u);
-  EXPECT_EQ(allocator->inspection().sharing_figures()[0].turns, 0u);
+  EXPECT_EQ(figures().programs, 2u);
+  EXPECT_EQ(figures().turns, 0u);
 }
 
 TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
@@ -115,31 +129,31 @@ TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackBeforeTurnsBegin) {
   char* block = device(40 * kMiB, stream(1));
   device(2 * kMiB, stream(1));
   allocator->free(block);
-  ASSERT_TRUE(
-      soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 42 * kMiB; }));
+  look();
+  EXPECT_EQ(figures().held_bytes, 42 * kMiB);
   start_other(40 * kMiB);
-  ASSERT_TRUE(
-      soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == 42 * kMiB; }));
+  look();
+  EXPECT_EQ(figures().held_bytes, 42 * kMiB);
   EXPECT_FALSE(allocator->kernel_uses().wanted());
-  EXPECT_EQ(allocator->inspection().sharing_figures()[0].waited_ns, 0u);
+  EXPECT_EQ(figures().waited_ns, 0u);
 }
 
 TEST_F(DeviceSharingTest, CachedMemoryIsGivenBackEachTimeTheDeviceIsCrowdedAndOneLineSaysSo) {
   start();
   ::testing::internal::CaptureStderr();
   device(40 * kMiB, stream(1));
-  const auto held_soon = [&](std::size_t bytes) {
-    return soon([&] { return allocator->inspection().sharing_figures()[0].held_bytes == bytes; });
-  };
   for (int crowd = 0; crowd < 2; ++crowd) {
     char* cached = device(10 * kMiB, stream(1));
     allocator->free(cached);
-    EXPECT_TRUE(held_soon(50 * kMiB));
+    look();
+    EXPECT_EQ(figures().held_bytes, 50 * kMiB);
     start_other(40 * kMiB);
-    EXPECT_TRUE(held_soon(80 * kMiB)) << crowd;
-    EXPECT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
+    look();
+    EXPECT_EQ(figures().held_bytes, 80 * kMiB) << crowd;
+    EXPECT_TRUE(allocator->kernel_uses().wanted());
     stop_other();
-    EXPECT_TRUE(soon([&] { return allocator->inspection().sharing_figures()[0].programs == 1; }));
+    look();
+    EXPECT_EQ(figures().programs, 1u);
   }
   const std::string said = ::testing::internal::GetCapturedStderr();
   const std::size_t line = said.find("they take turns");
@@ -151,9 +165,9 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   start();
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
+  look();
+  ASSERT_TRUE(allocator->kernel_uses().wanted());
   kernel(block);  // runs after the other program's turn
-  EXPECT_GT(*kernels_of_other, 0);
   const int before = *kernels_of_other;
   const std::uint64_t evicted = allocator->inspection().live_figures().evicted_pages;
   ASSERT_TRUE(soon([&] {
@@ -161,55 +175,57 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
     return *kernels_of_other > before + 10;
   }));
   EXPECT_GT(allocator->inspection().live_figures().evicted_pages, evicted);
-  EXPECT_GT(allocator->inspection().sharing_figures()[0].waited_ns, 0u);
-  EXPECT_GT(allocator->inspection().sharing_figures()[0].turns, 0u);
+  EXPECT_GT(figures().waited_ns, 0u);
+  EXPECT_GT(figures().turns, 0u);
 }
 
 TEST_F(DeviceSharingTest, AProgramThatIsKilledInItsTurnDelaysNobody) {
   start();
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
-  ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; }));
+  look();
+  ASSERT_TRUE(allocator->kernel_uses().wanted());
+  await_kernels_of_other(2);  // the second one began after look(), in a turn
   stop_other();
   kernel(block);
-  EXPECT_EQ(allocator->inspection().sharing_figures()[0].programs, 1u);
+  EXPECT_EQ(figures().programs, 1u);
 }
 
 TEST_F(DeviceSharingTest, AFreeNeverWaitsForATurn) {
   start();
   char* block = device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return allocator->kernel_uses().wanted(); }));
-  ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; }));
-  const std::uint64_t waited = allocator->inspection().sharing_figures()[0].waited_ns;
+  look();
+  ASSERT_TRUE(allocator->kernel_uses().wanted());
+  await_kernels_of_other(2);  // the second one began after look(), in a turn
+  const std::uint64_t waited = figures().waited_ns;
   EXPECT_TRUE(allocator->record_use(block, 0, stream(2)));
   allocator->free(block);
-  EXPECT_EQ(allocator->inspection().sharing_figures()[0].waited_ns, waited);
+  EXPECT_EQ(figures().waited_ns, waited);
 }
 
 TEST_F(DeviceSharingTest, AForkedChildCanDestroyTheAllocator) {
-  start();
-  ASSERT_TRUE(soon([&] { return allocator->inspection().sharing_figures().at(0).programs == 1u; }));
+  start(Policy::kAuto, true);
+  ASSERT_EQ(figures().programs, 1u);
   const pid_t child = fork();
   if (child == 0) {
+    alarm(20);
     allocator.reset();
     _exit(0);
   }
   int status = -1;
-  EXPECT_TRUE(soon([&] { return waitpid(child, &status, WNOHANG) == child; })) << "it hangs";
-  if (status == -1) kill(child, SIGKILL);
-  EXPECT_EQ(status, 0);
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << "it hangs, if it ended by SIGALRM";
 }
 
 TEST_F(DeviceSharingTest, WithoutAPlanThereAreNoTurns) {
   start(Policy::kDriver);
-  EXPECT_EQ(allocator->inspection().sharing_figures().at(0).programs, 0u);
+  EXPECT_EQ(figures().programs, 0u);
   device(40 * kMiB, stream(1));
   start_other(40 * kMiB);
-  ASSERT_TRUE(soon([&] { return *kernels_of_other > 10; })) << "the other alone has joined";
+  look();
   EXPECT_FALSE(allocator->kernel_uses().wanted());
-  EXPECT_EQ(allocator->inspection().sharing_figures().at(0).programs, 0u);
+  EXPECT_EQ(figures().programs, 0u);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/use_range.hpp>
 
+#include "allocator/engine/reserved_addresses.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/failing_memory.hpp"
@@ -98,6 +99,17 @@ struct World {
     if (block != nullptr) live.push_back(block);
     return block;
   }
+  ReservedAddresses addresses() { return ReservedAddresses(allocator->engine()); }
+  void reserve() { reserved = addresses().reserve(0, 64 * kMiB); }
+  void promise() {
+    addresses().promise(0, 4 * kMiB);
+    promised_bytes += 4 * kMiB;
+  }
+  void place() {
+    addresses().place(0, reserved + 8 * kMiB, 4 * kMiB);
+    promised_bytes -= 4 * kMiB;
+    keep(reserved + 8 * kMiB);
+  }
   void free(void* block) {
     std::erase(live, block);
     EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
@@ -113,6 +125,8 @@ struct World {
     }
     machine->busy.clear();
     machine->capturing.clear();
+    if (promised_bytes != 0) addresses().withdraw(0, promised_bytes);
+    if (reserved != nullptr) addresses().release(reserved);
     allocator->release_cached();
     allocator->inspection().check_invariants();
     const Statistics now = allocator->statistics();
@@ -140,6 +154,8 @@ struct World {
   void* used = nullptr;  // by streams 2 and 3
   void* in_private = nullptr;
   void* other_private = nullptr;
+  char* reserved = nullptr;  // addresses
+  std::size_t promised_bytes = 0;
 };
 
 struct Call {
@@ -257,6 +273,24 @@ std::vector<Call> calls() {
   all.push_back(call("allocate_aligned for the device", [](World& world) {
     world.keep(world.allocator->allocate_aligned(Facade::kDevice, 0, 100000, 65536, stream(1)));
   }));
+  all.push_back(call("reserve addresses", [](World& world) { world.reserve(); }));
+  all.push_back(call("promise memory", [](World& world) { world.promise(); }));
+  all.push_back({"place memory at an address",
+                 [](World& world) {
+                   world.reserve();
+                   world.promise();
+                 },
+                 [](World& world) { world.place(); }});
+  all.push_back({"remove memory from an address",
+                 [](World& world) {
+                   world.reserve();
+                   world.promise();
+                   world.place();
+                 },
+                 [](World& world) {
+                   std::erase(world.live, world.reserved + 8 * kMiB);
+                   world.addresses().remove(world.reserved + 8 * kMiB);
+                 }});
   all.push_back(free_of("free a small object", &World::small));
   all.push_back(free_of("free a shared block", &World::shared));
   all.push_back(free_of("free a large block", &World::large));

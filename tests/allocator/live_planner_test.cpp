@@ -39,6 +39,7 @@ class LivePlannerTest : public AllocatorTest {
     allocator.reset();
     machine = std::make_shared<FakeMachine>(devices);
     machine->total_bytes = 64 * kMiB;
+    machine->capabilities.batches = has_batches;
     Configuration configuration = without_thread_caches();
     configuration.policy = policy;
     configuration.thrashing = settings.thrashing;
@@ -49,7 +50,22 @@ class LivePlannerTest : public AllocatorTest {
   }
   void SetUp() override { start_small(Policy::kAuto); }
   int devices = 1;
+  bool has_batches = false;
 
+  std::uint64_t reserved_bytes() const {
+    const auto figures = allocator->statistics();
+    const auto device_memory = static_cast<std::size_t>(Facade::kDevice);
+    return figures.classes[device_memory][0][kSizeClasses].reserved_bytes.current;
+  }
+  std::uint64_t calls_for_hints() const {
+    const auto calls = allocator->inspection().runtime_calls();
+    std::uint64_t sum = 0;
+    for (const char* call : {"advise", "prefetch", "discard", "prefetch_batch", "discard_batch",
+                             "discard_and_prefetch_batch"}) {
+      if (const auto found = calls.find(call); found != calls.end()) sum += found->second;
+    }
+    return sum;
+  }
   void allocate_pages(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) blocks.push_back(device(2 * kMiB, stream(1)));
   }
@@ -128,6 +144,56 @@ TEST_F(LivePlannerTest, ARepeatedStepIsServedAheadByAutoAndPlanned) {
     EXPECT_EQ(now.brought_pages - before.brought_pages, 20u);
     EXPECT_EQ(now.evicted_pages - before.evicted_pages, 20u);
     EXPECT_EQ(count_hints(HintKind::kPrefetch), 40u);
+  }
+}
+
+TEST_F(LivePlannerTest, BatchesMoveTheSamePagesByFewerCalls) {
+  has_batches = true;
+  start_small(Policy::kAuto);
+  allocate_pages(kPages + 10);
+  for (int i = 0; i < 3; ++i) step(blocks.size());
+  const live::LiveFigures before = allocator->inspection().live_figures();
+  const std::uint64_t calls = calls_for_hints();
+  step(blocks.size());
+  const live::LiveFigures now = allocator->inspection().live_figures();
+  EXPECT_EQ(now.missing_pages, before.missing_pages);
+  EXPECT_EQ(now.brought_pages - before.brought_pages, 20u);
+  EXPECT_EQ(now.evicted_pages - before.evicted_pages, 20u);
+  EXPECT_EQ(calls_for_hints() - calls, 24u) << "40 without batches";
+}
+
+TEST_F(LivePlannerTest, ADriverThatRefusesBatchesGetsOneCallForEachPage) {
+  has_batches = true;
+  start_small(Policy::kAuto);
+  machine->failures["batches"] = 1;
+  allocate_pages(kPages + 10);
+  for (int i = 0; i < 3; ++i) step(blocks.size());
+  const std::uint64_t calls = calls_for_hints();
+  machine->hints.clear();
+  step(blocks.size());
+  EXPECT_EQ(calls_for_hints() - calls, 40u);
+  EXPECT_EQ(count_hints(HintKind::kPrefetch), 40u);
+  EXPECT_EQ(machine->failures["batches"], 0) << "a batch was tried";
+}
+
+TEST_F(LivePlannerTest, AFreedPageIsBackInItsPoolOnceItsDiscardIsSent) {
+  has_batches = true;
+  start_small(Policy::kAuto);
+  for (const char* refused : {"", "discard_batch", "discard"}) {
+    machine->failures[refused] = 1;
+    allocate_pages(kPages + 10);
+    for (int i = 0; i < 2; ++i) step(blocks.size());
+    while (!blocks.empty()) {
+      allocator->free(blocks.back());
+      blocks.pop_back();
+    }
+    const std::uint64_t reserved = reserved_bytes();
+    allocate_pages(kPages + 10);
+    EXPECT_EQ(reserved_bytes(), reserved) << refused;
+    while (!blocks.empty()) {
+      allocator->free(blocks.back());
+      blocks.pop_back();
+    }
   }
 }
 

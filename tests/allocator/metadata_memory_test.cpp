@@ -480,8 +480,7 @@ TEST(MetadataMemory, ABlockThatCannotBeMadeTakesNoRecord) {
   span.base = reinterpret_cast<char*>(64 * kPageBytes);
   span.size_bytes = 4096 * kPageBytes;
   BlockPools pools(0);
-  Pool& pool = pools.at(pools.table().open({Facade::kHost, 0}) + 1);
-  ASSERT_EQ(pool.pool_class, PoolClass::kPageGranular);
+  Pool& pool = pools.at(pool_of(pools.table().open({Facade::kHost, 0}), PoolClass::kPageGranular));
   std::size_t pages = 0;
   auto add = [&] {
     pools.add_pages({&span, span.base + pages * kPageBytes, kPageBytes, {}}, pool);

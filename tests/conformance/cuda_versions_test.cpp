@@ -20,6 +20,7 @@ TEST(CudaRuntime, DevicesHaveDiscardFromTheDriverForCuda13On) {
   DeviceDescription description;
   ASSERT_TRUE(runtime->describe(0, &description).ok());
   EXPECT_EQ(description.capabilities.discard, version >= 13000);
+  EXPECT_EQ(description.capabilities.batches, version >= 13000);
 }
 
 }  // namespace

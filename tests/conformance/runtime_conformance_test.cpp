@@ -83,6 +83,38 @@ TEST_P(RuntimeConformance, DiscardedMemoryCanBeWrittenAgainWhereDiscardIsOffered
   runtime->free_managed(0, memory);
 }
 
+TEST_P(RuntimeConformance, ABatchMovesAllItsRangesWhereBatchesAreOffered) {
+  DeviceDescription description;
+  ASSERT_TRUE(runtime->describe(0, &description).ok());
+  char* memory = managed(8 * kMiB);
+  std::memset(memory, 5, 8 * kMiB);
+  StreamHandle stream = nullptr;
+  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  const std::vector<RangeMove> moves{{memory, 2 * kMiB, Place::device(0)},
+                                     {memory + 4 * kMiB, 2 * kMiB, Place::device(0)},
+                                     {memory + 2 * kMiB, 2 * kMiB, Place::host()}};
+  const std::vector<RangeMove> dropped{{memory + 6 * kMiB, 2 * kMiB, Place::device(0)}};
+  const RuntimeStatus statuses[] = {runtime->prefetch_batch(0, moves, stream),
+                                    runtime->discard_and_prefetch_batch(0, dropped, stream),
+                                    runtime->discard_batch(0, dropped, stream)};
+  for (const RuntimeStatus& status : statuses) {
+    if (description.capabilities.batches) {
+      EXPECT_TRUE(status.ok()) << status.text();
+    } else {
+      EXPECT_EQ(status.error, RuntimeError::kNotSupported) << status.text();
+    }
+  }
+  EXPECT_TRUE(runtime->synchronize_stream(0, stream).ok());
+  for (std::size_t at = 0; at < 6 * kMiB; at += kMiB) EXPECT_EQ(memory[at], 5);
+  if (description.capabilities.batches) {
+    const std::vector<RangeMove> too_many(DeviceRuntime::kMostBatchMoves + 1, moves[0]);
+    EXPECT_EQ(runtime->prefetch_batch(0, too_many, stream).error, RuntimeError::kInvalidValue);
+    EXPECT_EQ(runtime->prefetch_batch(0, {}, stream).error, RuntimeError::kInvalidValue);
+  }
+  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
+  runtime->free_managed(0, memory);
+}
+
 TEST_P(RuntimeConformance, OrdinaryMemoryTakesHintsAndCopiesWhereDevicesReachIt) {
   DeviceDescription description;
   ASSERT_TRUE(runtime->describe(0, &description).ok());

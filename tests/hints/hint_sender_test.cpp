@@ -155,7 +155,7 @@ TEST_F(HintSenderPiecesTest, PagesWithoutContentsAndSmallCopiesAreOnePrefetch) {
   fresh.is_copied = false;
   sender.send({fresh}, 0);
   Hint small = copy;
-  small.size_bytes = HintSender::kLeastSplitBytes - kPageBytes;
+  small.size_bytes = policy::kLeastSplitBytes - kPageBytes;
   sender.send({small}, 0);
   EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 2u);
   EXPECT_EQ(machine->streams, 1);
@@ -232,7 +232,7 @@ TEST_F(HintSenderTest, AdviceAboutMemoryThatIsGoneAfterTheCaptureIsNoFailure) {
 
 TEST_F(HintSenderTest, MoreAdviceThanCanWaitFails) {
   machine->failures["advice_in_capture"] = 1000000;
-  for (std::size_t sent = 0; sent < AdviceQueue::kMostEntries; ++sent)
+  for (std::size_t sent = 0; sent < policy::kMostWaitingAdvice; ++sent)
     ASSERT_TRUE(sender.send({advise}, 0)[0].ok());
   EXPECT_EQ(sender.send({advise}, 0)[0].error, RuntimeError::kCapture);
   EXPECT_EQ(counters.of(HintKind::kAdvise).failed, 1u);
@@ -279,7 +279,7 @@ TEST_F(BlockingPrefetchTest, AFailureIsCountedOnceItIsKnown) {
 TEST_F(BlockingPrefetchTest, MoreThanCanWaitFail) {
   std::promise<void> may_end;
   machine->before_prefetch = [ended = may_end.get_future().share()] { ended.wait(); };
-  for (std::size_t sent = 0; sent < PrefetchThread::kMostRequests; ++sent)
+  for (std::size_t sent = 0; sent < policy::kMostWaitingPrefetches; ++sent)
     ASSERT_TRUE(blocking.send({prefetch}, 0)[0].ok());
   EXPECT_EQ(blocking.send({prefetch}, 0)[0].native_name, "too many wait");
   EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 1u);

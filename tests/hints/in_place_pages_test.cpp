@@ -119,6 +119,40 @@ TEST(InPlacePagesTest, AKernelThatNeedsMoreThanThereIsUsesTheRestInPlace) {
   EXPECT_GE(program.sink.in_place.size(), 8u);
 }
 
+TEST(InPlacePagesTest, AKernelThatNeedsMoreThanThereIsUsesTheRestInPlaceWithoutAKnownStep) {
+  for (const std::uint8_t once : {live::kOnce, std::uint8_t{0}}) {
+    LiveProgram program(12);
+    std::vector<std::size_t> state(20);
+    std::iota(state.begin(), state.end(), 0);
+    for (const std::size_t page : state) program.kernel({page});
+    ASSERT_FALSE(program.learner.predicts());
+    const live::LiveFigures before = program.plan.figures();
+    program.kernel(state, LiveProgram::kBoth | once);
+    const bool stay = once != 0;
+    EXPECT_EQ(program.sink.in_place.size(), stay ? 8u : 0u) << "those that had left";
+    EXPECT_EQ(program.plan.figures().missing_pages - before.missing_pages, stay ? 0u : 8u);
+    program.kernel({0});
+    EXPECT_FALSE(program.sink.in_place.contains(LiveProgram::at(0) / testing::kPage))
+        << "the next kernel may touch its bytes more than once";
+  }
+}
+
+TEST(InPlacePagesTest, ABlockLargerThanTheDeviceIsLeftToTheDriver) {
+  LiveProgram program(4);
+  program.allocate(0, 8);
+  for (int i = 0; i < 3; ++i)
+    program.kernel_of({{LiveProgram::at(0), testing::kPage, live::kReads | live::kOnce}});
+  EXPECT_TRUE(program.sink.in_place.empty());
+  EXPECT_TRUE(program.sink.brought.empty()) << "the kernel may use little of the block";
+}
+
+TEST(InPlacePagesTest, NewPagesOfAKernelThatNeedsMoreThanThereIsComeToTheDevice) {
+  LiveProgram program(4);
+  program.kernel({0, 1, 2, 3, 4, 5}, LiveProgram::kBoth | live::kOnce);
+  EXPECT_TRUE(program.sink.in_place.empty()) << "a page that is nowhere needs no copy";
+  EXPECT_EQ(program.sink.brought.size(), 4u);
+}
+
 TEST(InPlacePagesTest, PagesOfTheSameKernelAreNotThoseThatWouldLeave) {
   LiveProgram program(12);
   const auto step = [&program] {

@@ -28,9 +28,9 @@ TEST(KernelEventsTest, AfterAKernelIsTheEventBeforeTheNextOneOnItsStream) {
 
 TEST(KernelEventsTest, OfAForgottenKernelTheOldestEventIsTaken) {
   KernelEvents events;
-  for (std::uintptr_t kernel = 1; kernel <= KernelEvents::kMost; ++kernel)
+  for (std::uintptr_t kernel = 1; kernel <= policy::kMostKernelEvents; ++kernel)
     EXPECT_EQ(events.add(kernel, kFirst, event(kernel)), nullptr);
-  const KernelNumber next = KernelEvents::kMost + 1;
+  const KernelNumber next = policy::kMostKernelEvents + 1;
   EXPECT_EQ(events.add(next, kFirst, event(next)), event(1)) << "to be used again";
   EXPECT_EQ(events.after(0), event(2));
   EXPECT_EQ(events.after(1), event(2));

@@ -50,12 +50,14 @@ class RecordingSink final : public live::MoveSink {
     arriving.erase(page);
   }
   void hold_arrivals() override { ++holds; }
-  void bring(std::uintptr_t page, live::Arrival arrival) override {
+  void bring(std::uintptr_t page, live::Arrival arrival, live::KernelNumber need) override {
     brought.push_back(page);
+    needs[page] = need;
     arrivals[page] = arrival;
     arriving.insert(page);
     on_peer.erase(page);
   }
+  void end_group() override { groups.push_back(calls()); }
   void wait_for(std::uintptr_t page) override {
     if (arriving.erase(page) != 0) waited.push_back(page);
   }
@@ -77,6 +79,7 @@ class RecordingSink final : public live::MoveSink {
   std::map<std::uintptr_t, live::KernelNumber> last_uses;  // as of the last eviction
   std::map<std::uintptr_t, live::KernelNumber> freed_at;   // as of the last discard
   std::map<std::uintptr_t, live::Arrival> arrivals;        // as of the last arrival
+  std::map<std::uintptr_t, live::KernelNumber> needs;      // likewise
   std::vector<std::uintptr_t> evicted;
   std::vector<std::uintptr_t> discarded;
   std::vector<std::uintptr_t> brought;
@@ -88,6 +91,7 @@ class RecordingSink final : public live::MoveSink {
   std::set<std::uintptr_t> copied;
   std::set<std::uintptr_t> in_place;
   std::size_t holds = 0;
+  std::vector<std::size_t> groups;  // calls() at the end of each
   std::set<std::uintptr_t> holds_small_blocks;
   bool discards = true;
 };
@@ -96,7 +100,7 @@ class RecordingSink final : public live::MoveSink {
 struct LiveProgram {
   static constexpr std::uint8_t kBoth = live::kReads | live::kWrites;
 
-  explicit LiveProgram(std::size_t chunks, Policy wanted = Policy::kAuto)
+  explicit LiveProgram(std::size_t chunks, Policy wanted = Policy::kPlanned)
       : policy(live::make_live_policy(wanted)), plan(log, learner, *policy, sink, chunks) {}
 
   static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }

@@ -1,5 +1,9 @@
 #include "hints/live/move_lanes.hpp"
 
+#include <set>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_runtime.hpp"
@@ -11,12 +15,58 @@ using testing::FakeMachine;
 using testing::FakeRuntime;
 using testing::stream;
 
+// Lanes with functions that send one move each.
+struct TestLanes : MoveLanes {
+  using MoveLanes::MoveLanes;
+
+  template <class Plan>
+  void send_planned(Plan plan) {
+    MoveList moves;
+    plan(moves);
+    send(moves);
+  }
+  void leave(std::uintptr_t page, Place place, KernelNumber last_use) {
+    send_planned([&](MoveList& moves) { moves.leave(page, place, last_use); });
+  }
+  void leave_peer(std::uintptr_t page) {
+    send_planned([&](MoveList& moves) { moves.leave_peer(page); });
+  }
+  void discard(std::uintptr_t page, const DeviceStream& user, KernelNumber freed) {
+    send_planned([&](MoveList& moves) { moves.discard(page, user, freed); });
+  }
+  void keep_copy(std::uintptr_t page) {
+    send_planned([&](MoveList& moves) { moves.keep_copy(page); });
+  }
+  void end_copy(std::uintptr_t page) {
+    send_planned([&](MoveList& moves) { moves.end_copy(page); });
+  }
+  void drop(std::uintptr_t page, KernelNumber last_use) {
+    send_planned([&](MoveList& moves) { moves.drop(page, last_use); });
+  }
+  void use_in_place(std::uintptr_t page, KernelNumber last_use) {
+    send_planned([&](MoveList& moves) { moves.use_in_place(page, last_use); });
+  }
+  void end_in_place(std::uintptr_t page) {
+    send_planned([&](MoveList& moves) { moves.end_in_place(page); });
+  }
+  void to_device(std::uintptr_t page, Arrival arrival) {
+    send_planned([&](MoveList& moves) { moves.bring(page, arrival, 1); });
+  }
+  void wait_for(std::uintptr_t page) {
+    send_planned([&](MoveList& moves) { moves.wait_for(page); });
+  }
+};
+
 struct MoveLanesTest : ::testing::Test {
   std::shared_ptr<FakeMachine> machine = std::make_shared<FakeMachine>();
   FakeRuntime runtime{machine};
   EventPool events{runtime, 1};
   HintCounters counters;
-  MoveLanes lanes{runtime, events, counters, 0};
+  std::set<std::uintptr_t> last_pages;  // of allocations
+  const MoveLanes::MayJoin may_join = [this](std::uintptr_t page) {
+    return !last_pages.contains(page);
+  };
+  TestLanes lanes{runtime, events, counters, 0, /*batches=*/false, may_join};
 
   std::size_t waits_of(const std::string& who) const {
     return static_cast<std::size_t>(std::ranges::count_if(
@@ -71,31 +121,39 @@ TEST_F(MoveLanesTest, WithoutStreamsOrEventsNothingIsSent) {
 
 TEST_F(MoveLanesTest, ADiscardIsBetweenTheWorkOfItsStreamSoFarAndLater) {
   lanes.begin({0, stream(1)}, 1);
-  EXPECT_TRUE(lanes.discard(7, {0, stream(2)}, 0));
+  lanes.discard(7, {0, stream(2)}, 0);
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 2",
                                                       "stream 2 waits for stream lane"}));
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
 }
 
-TEST_F(MoveLanesTest, NothingIsDiscardedForAStreamThatCannotBeOrdered) {
+TEST_F(MoveLanesTest, APageThatCannotBeDiscardedGoesToTheHost) {
   machine->capturing = {stream(2)};
   lanes.begin({0, stream(1)}, 1);
-  EXPECT_FALSE(lanes.discard(7, {0, stream(2)}, 0));
+  lanes.discard(7, {0, stream(2)}, 0);
+  ASSERT_EQ(machine->hints.size(), 1u) << "its stream is being captured";
   machine->failures["discard"] = 1;
-  EXPECT_FALSE(lanes.discard(7, {0, stream(1)}, 0));
+  lanes.discard(8, {0, stream(1)}, 0);
+  ASSERT_EQ(machine->hints.size(), 2u);
+  EXPECT_EQ(machine->hints[1].place, Place::host());
+  EXPECT_EQ(machine->hints[1].address, reinterpret_cast<void*>(8 * kPageBytes));
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 0u);
   EXPECT_EQ(counters.of(HintKind::kDiscard).failed, 1u);
 }
 
-TEST_F(MoveLanesTest, ArrivalsThatAreHeldWaitForTheStreamUntilTheNextKernel) {
+TEST_F(MoveLanesTest, ArrivalsThatAreHeldWaitForTheStreamUntilTheNextList) {
+  MoveList moves;
   lanes.begin({0, stream(1)}, 1);
-  lanes.hold_arrivals();
-  lanes.to_device(7, Arrival::kCopied);
+  moves.hold_arrivals();
+  moves.bring(7, Arrival::kCopied, 1);
+  lanes.send(moves);
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
   lanes.begin({0, stream(1)}, 1);
   machine->waits.clear();
-  for (std::uintptr_t page = 8; page < 8 + MoveLanes::kLanesEachWay; ++page)
-    lanes.to_device(page, Arrival::kCopied);
+  moves.clear();
+  for (std::uintptr_t page = 8; page < 8 + policy::kLanesEachWay; ++page)
+    moves.bring(page, Arrival::kCopied, 1);
+  lanes.send(moves);
   EXPECT_TRUE(machine->waits.empty());
 }
 
@@ -133,7 +191,7 @@ TEST_F(MoveLanesTest, WhoeverWaitsUntilAllHaveLeftWaitsForPagesWithCopiesToo) {
 TEST_F(MoveLanesTest, AdviceForCopiesEndsWithThem) {
   const auto last = [&] { return machine->hints.back(); };
   {
-    MoveLanes own(runtime, events, counters, 0);
+    TestLanes own(runtime, events, counters, 0, false, may_join);
     own.begin({0, stream(1)}, 1);
     own.keep_copy(7);
     own.keep_copy(8);
@@ -172,7 +230,7 @@ TEST_F(MoveLanesTest, APageThatIsReadInPlaceIsAdvisedSoUntilThatEndsOrTheLanesDo
                              advice(Advice::kSetPreferredLocation, Place::device(0), page)};
   };
   {
-    MoveLanes own(runtime, events, counters, 0);
+    TestLanes own(runtime, events, counters, 0, false, may_join);
     own.begin({0, stream(1)}, 1);
     own.use_in_place(7, 1);
     EXPECT_EQ(machine->hints,
@@ -191,19 +249,19 @@ TEST_F(MoveLanesTest, APageThatIsReadInPlaceIsAdvisedSoUntilThatEndsOrTheLanesDo
 TEST_F(MoveLanesTest, ADiscardWaitsForTheEventAfterTheFreeWhereThatIsKnown) {
   for (KernelNumber kernel = 1; kernel <= 3; ++kernel) lanes.begin_kernel({0, stream(1)}, kernel);
   const std::size_t recorded = machine->records;
-  EXPECT_TRUE(lanes.discard(7, {0, stream(1)}, 1));
+  lanes.discard(7, {0, stream(1)}, 1);
   EXPECT_EQ(machine->records, recorded + 2) << "for the chunk and for the stream, none before it";
-  EXPECT_TRUE(lanes.discard(8, {0, stream(1)}, 0));
+  lanes.discard(8, {0, stream(1)}, 0);
   EXPECT_EQ(machine->records, recorded + 5);
 }
 
 TEST_F(MoveLanesTest, PagesThatMoveWithoutACopyHaveLanesOfTheirOwn) {
   lanes.begin({0, stream(1)}, 1);
-  for (std::uintptr_t page = 0; page < MoveLanes::kLanesEachWay; ++page)
+  for (std::uintptr_t page = 0; page < policy::kLanesEachWay; ++page)
     lanes.to_device(page, Arrival::kCopied);
-  EXPECT_EQ(machine->streams, static_cast<int>(MoveLanes::kLanesEachWay));
+  EXPECT_EQ(machine->streams, static_cast<int>(policy::kLanesEachWay));
   lanes.to_device(20, Arrival::kNew);
-  EXPECT_EQ(machine->streams, static_cast<int>(MoveLanes::kLanesEachWay) + 1);
+  EXPECT_EQ(machine->streams, static_cast<int>(policy::kLanesEachWay) + 1);
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 0u);
   lanes.to_device(21, Arrival::kDropped);
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
@@ -216,12 +274,12 @@ TEST_F(MoveLanesTest, EventsAreUsedAgain) {
     lanes.to_device(1000 + round, Arrival::kCopied);
     lanes.wait_for(1000 + round);
   }
-  EXPECT_LE(machine->events.size(), MoveLanes::kMostEvictions + KernelEvents::kMost + 8);
+  EXPECT_LE(machine->events.size(), policy::kMostEvictions + policy::kMostKernelEvents + 8);
 }
 
 TEST_F(MoveLanesTest, AForkedChildDestroysNothingOfItsParent) {
   {
-    MoveLanes inherited(runtime, events, counters, 0);
+    TestLanes inherited(runtime, events, counters, 0, false, may_join);
     inherited.begin({0, stream(1)}, 1);
     inherited.leave(7, Place::host(), 1);
     ASSERT_EQ(machine->streams, 1);
@@ -230,6 +288,245 @@ TEST_F(MoveLanesTest, AForkedChildDestroysNothingOfItsParent) {
   EXPECT_EQ(machine->streams, 1);
   // In this test, the parent's events belong to this process.
   while (!machine->events.empty()) (void)runtime.destroy_event(0, *machine->events.begin());
+}
+
+// Lanes of a device that takes batches.
+struct MoveBatchTest : MoveLanesTest {
+  MoveBatchTest() { machine->capabilities.batches = true; }
+
+  TestLanes batching{runtime, events, counters, 0, /*batches=*/true, may_join};
+  MoveList moves;
+
+  static Hint to(Place place, std::uintptr_t page, std::size_t pages = 1) {
+    return {HintKind::kPrefetch, {}, place, start_of_page(page), pages * kPageBytes};
+  }
+  static Hint discard_of(std::uintptr_t page, std::size_t pages = 1) {
+    return {HintKind::kDiscard, {}, Place::nowhere(), start_of_page(page), pages * kPageBytes};
+  }
+  void send() {
+    batching.send(moves);
+    moves.clear();
+  }
+};
+
+TEST_F(MoveBatchTest, PagesLeaveByOneCallAndComeByOneWithNeighboursInOneRange) {
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {4u, 20u, 3u}) {
+    moves.leave(page, Place::host(), 1);
+    moves.bring(100 + 2 * page, Arrival::kCopied, 1);
+    moves.wait_for(100 + 2 * page);
+  }
+  send();
+  EXPECT_EQ(machine->batches,
+            (std::vector<std::vector<Hint>>{{to(Place::host(), 3, 2), to(Place::host(), 20)},
+                                            {to(Place::device(0), 106), to(Place::device(0), 108),
+                                             to(Place::device(0), 140)}}));
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
+                                                      "stream lane waits for stream lane",
+                                                      "stream 1 waits for stream lane"}))
+      << "one wait for all pages each";
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 6u) << "hints are counted by page";
+}
+
+TEST_F(MoveBatchTest, APageAloneTakesAnOrdinaryCallAndNeighboursOneRange) {
+  batching.begin({0, stream(1)}, 1);
+  moves.leave(5, Place::host(), 1);
+  send();
+  EXPECT_TRUE(machine->batches.empty());
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 5)}));
+  for (std::uintptr_t page = 7; page < 10; ++page) moves.leave(page, Place::host(), 1);
+  send();
+  EXPECT_EQ(machine->batches, (std::vector<std::vector<Hint>>{{to(Place::host(), 7, 3)}}));
+}
+
+TEST_F(MoveBatchTest, NoRangeOfACallReachesIntoTheNextAllocation) {
+  batching.begin({0, stream(1)}, 1);
+  last_pages = {8};
+  for (std::uintptr_t page = 7; page < 11; ++page) moves.leave(page, Place::host(), 1);
+  send();
+  EXPECT_EQ(machine->batches,
+            (std::vector<std::vector<Hint>>{{to(Place::host(), 7, 2), to(Place::host(), 9, 2)}}));
+  machine->hints.clear();
+  for (std::uintptr_t page = 7; page < 11; ++page) moves.keep_copy(page);
+  send();
+  std::vector<std::pair<void*, std::size_t>> advised;
+  for (const Hint& hint : machine->hints) advised.emplace_back(hint.address, hint.size_bytes);
+  using Ranges = std::vector<std::pair<void*, std::size_t>>;
+  EXPECT_EQ(advised, (Ranges{{start_of_page(7), 2 * kPageBytes},
+                             {start_of_page(7), 2 * kPageBytes},
+                             {start_of_page(9), 2 * kPageBytes},
+                             {start_of_page(9), 2 * kPageBytes}}));
+}
+
+TEST_F(MoveBatchTest, NeighboursThatGoToDifferentPlacesAreTwoRangesOfOneCall) {
+  batching.begin({0, stream(1)}, 1);
+  moves.leave(7, Place::host(), 1);
+  moves.leave(8, Place::device(1), 1);
+  send();
+  EXPECT_EQ(machine->batches,
+            (std::vector<std::vector<Hint>>{{to(Place::host(), 7), to(Place::device(1), 8)}}));
+}
+
+TEST_F(MoveBatchTest, APageForTheNextKernelNeverComesWithOneOfALaterKernel) {
+  batching.begin_kernel({0, stream(1)}, 10);
+  const auto bring = [&](std::uintptr_t page, KernelNumber need) {
+    moves.bring(page, Arrival::kCopied, need);
+  };
+  bring(1, 10);
+  bring(3, 10);
+  bring(7, 26);
+  bring(9, 34);
+  send();
+  EXPECT_EQ(machine->batches,
+            (std::vector<std::vector<Hint>>{{to(Place::device(0), 1), to(Place::device(0), 3)},
+                                            {to(Place::device(0), 7), to(Place::device(0), 9)}}));
+  machine->batches.clear();
+  bring(11, 10);
+  bring(13, 11);
+  send();
+  bring(15, 26);
+  bring(17, 35);
+  send();
+  EXPECT_TRUE(machine->batches.empty());
+}
+
+TEST_F(MoveBatchTest, APageThatComesAndLeavesAgainDoesSoInThatOrder) {
+  batching.begin({0, stream(1)}, 1);
+  moves.bring(7, Arrival::kCopied, 1);
+  moves.leave(7, Place::host(), 1);
+  moves.bring(7, Arrival::kCopied, 1);
+  send();
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::device(0), 7), to(Place::host(), 7),
+                                               to(Place::device(0), 7)}));
+}
+
+TEST_F(MoveBatchTest, PagesThatAreCopiedComeInRoundsAndOthersTogether) {
+  batching.begin({0, stream(1)}, 1);
+  const std::size_t pages = 2 * policy::kRoundPages;
+  for (std::uintptr_t page = 0; page < pages; ++page) moves.bring(2 * page, Arrival::kNew, 1);
+  send();
+  ASSERT_EQ(machine->batches.size(), 1u);
+  EXPECT_EQ(machine->batches[0].size(), pages);
+  machine->batches.clear();
+  for (std::uintptr_t page = 100; page < 100 + pages; ++page)
+    moves.bring(2 * page, Arrival::kCopied, 1);
+  send();
+  ASSERT_EQ(machine->batches.size(), 2u);
+  EXPECT_EQ(machine->batches[0].size(), policy::kRoundPages);
+}
+
+TEST_F(MoveBatchTest, APageWaitsForNoMoveOfTheNextGroup) {
+  batching.begin({0, stream(1)}, 1);
+  moves.leave(3, Place::host(), 1);
+  moves.bring(5, Arrival::kCopied, 1);
+  moves.end_group();
+  moves.leave(7, Place::host(), 1);
+  moves.bring(9, Arrival::kCopied, 20);
+  send();
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3), to(Place::device(0), 5),
+                                               to(Place::host(), 7), to(Place::device(0), 9)}));
+}
+
+TEST_F(MoveBatchTest, MoreMovesThanABatchHoldsTakeSeveral) {
+  batching.begin({0, stream(1)}, 1);
+  const std::size_t pages = DeviceRuntime::kMostBatchMoves + 2;
+  for (std::uintptr_t page = 0; page < pages; ++page) moves.leave(2 * page, Place::host(), 1);
+  send();
+  ASSERT_EQ(machine->batches.size(), 2u);
+  EXPECT_EQ(machine->batches[0].size(), DeviceRuntime::kMostBatchMoves);
+  EXPECT_EQ(machine->batches[1].size(), 2u);
+}
+
+TEST_F(MoveBatchTest, PagesOfOneStreamAreDiscardedByOneCallAndNewOnesComeByOne) {
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {3u, 5u}) {
+    moves.discard(page, {0, stream(1)}, 0);
+    moves.bring(100 + page, Arrival::kDropped, 1);
+  }
+  moves.discard(7, {0, stream(2)}, 0);
+  send();
+  EXPECT_EQ(machine->batches, (std::vector<std::vector<Hint>>{
+                                  {discard_of(3), discard_of(5)},
+                                  {to(Place::device(0), 103), to(Place::device(0), 105)}}));
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 5u);
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).sent, 2u);
+}
+
+TEST_F(MoveBatchTest, PagesOfARefusedBatchMoveOneByOneAndTheNextOnesInABatchAgain) {
+  machine->failures["prefetch_batch"] = 1;
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {3u, 5u}) moves.leave(page, Place::host(), 1);
+  send();
+  EXPECT_TRUE(machine->batches.empty());
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3), to(Place::host(), 5)}));
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 0u);
+  for (const std::uintptr_t page : {7u, 9u}) moves.leave(page, Place::host(), 1);
+  send();
+  EXPECT_EQ(machine->batches.size(), 1u);
+}
+
+TEST_F(MoveBatchTest, OfARefusedBatchOnlyThePageIsLostThatTheDriverRefusesAlone) {
+  machine->failures["prefetch_batch"] = 1;
+  machine->failures["prefetch"] = 1;
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {3u, 5u}) moves.bring(page, Arrival::kCopied, 1);
+  moves.wait_for(3);
+  send();
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::device(0), 5)}));
+  EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 1u);
+  EXPECT_EQ(waits_of("stream 1 waits"), 0u) << "nobody waits for page 3";
+  batching.wait_for(5);
+  EXPECT_EQ(waits_of("stream 1 waits"), 1u);
+}
+
+TEST_F(MoveBatchTest, ADriverThatTakesNoBatchesIsNotAskedAgain) {
+  machine->failures["batches"] = 1;
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {3u, 5u}) moves.leave(page, Place::host(), 1);
+  send();
+  EXPECT_FALSE(batching.sends_batches());
+  for (const std::uintptr_t page : {7u, 9u}) moves.leave(page, Place::host(), 1);
+  send();
+  EXPECT_TRUE(machine->batches.empty());
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3), to(Place::host(), 5),
+                                               to(Place::host(), 7), to(Place::host(), 9)}));
+}
+
+TEST_F(MoveBatchTest, DiscardsThatARefusedBatchHeldAreSentOneByOne) {
+  machine->failures["discard_batch"] = 1;
+  machine->failures["discard"] = 1;
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {3u, 5u}) moves.discard(page, {0, stream(1)}, 0);
+  send();
+  EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
+  EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3)})) << "its chunk is needed";
+}
+
+TEST_F(MoveBatchTest, APageWaitsForTheLastKernelOfEachStreamThatUsedThePagesThatLeave) {
+  batching.begin_kernel({0, stream(1)}, 1);
+  batching.begin_kernel({0, stream(2)}, 2);
+  batching.begin_kernel({0, stream(1)}, 3);
+  batching.begin_kernel({0, stream(2)}, 4);
+  batching.begin_kernel({0, stream(1)}, 5);
+  moves.leave(10, Place::host(), 1);
+  moves.leave(12, Place::host(), 2);
+  moves.leave(14, Place::host(), 3);
+  send();
+  EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
+                                                      "stream lane waits for stream 2"}));
+}
+
+TEST_F(MoveBatchTest, AdviceForNeighboursIsOneCall) {
+  batching.begin({0, stream(1)}, 1);
+  for (const std::uintptr_t page : {8u, 7u}) {
+    moves.keep_copy(page);
+    moves.bring(page, Arrival::kCopied, 1);
+  }
+  send();
+  ASSERT_EQ(machine->hints.size(), 3u);
+  EXPECT_EQ(machine->hints[1], (Hint{HintKind::kAdvise, Advice::kSetReadMostly, Place::host(),
+                                     start_of_page(7), 2 * kPageBytes}));
+  EXPECT_EQ(machine->hints[2], to(Place::device(0), 7, 2));
 }
 
 }  // namespace

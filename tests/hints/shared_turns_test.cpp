@@ -22,10 +22,8 @@
 namespace uvm::sharing {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr TurnRules kRules{.device_bytes = 100, .turn_ns = 20'000'000, .idle_ns = 10'000'000};
-// No program counts as idle, however slow the machine is.
+// No program counts as idle.
 constexpr TurnRules kPatientRules{
     .device_bytes = 100, .turn_ns = 5'000'000, .idle_ns = 600'000'000'000};
 
@@ -37,8 +35,9 @@ constexpr TurnRules kSuspiciousRules{.device_bytes = 100,
 constexpr TurnRules kLongTurns{
     .device_bytes = 100, .turn_ns = 600'000'000'000, .idle_ns = 10'000'000};
 
-// Memory that forked programs share, all zeros.
+// Memory that forked programs share.
 struct Shared {
+  std::atomic<std::uint64_t> now_ns{1};
   std::atomic<int> inside{0};
   std::atomic<int> overlaps{0};
   std::atomic<int> kernels{0};
@@ -46,19 +45,49 @@ struct Shared {
   std::atomic<int> ready{0};
 };
 
+// The programs' common time. It passes only during waits of one kind, or during none. kStops also
+// stops the program when it waits for its turn.
+class FakeClock final : public SharingClock {
+ public:
+  enum Passes : std::uint8_t { kNever, kForTurns, kForLocks, kStops };
+
+  FakeClock(Shared* shared, Passes passes) : shared_(shared), passes_(passes) {}
+
+  std::uint64_t now_ns() const override { return shared_->now_ns; }
+  void sleep(std::chrono::nanoseconds time) const override { wait(time, kForLocks); }
+  void wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                       std::chrono::nanoseconds most) const override {
+    if (passes_ == kStops) raise(SIGSTOP);
+    if (word == seen) wait(most, kForTurns);
+  }
+
+ private:
+  void wait(std::chrono::nanoseconds time, Passes during) const {
+    if (passes_ == during) shared_->now_ns += static_cast<std::uint64_t>(time.count());
+    std::this_thread::yield();
+  }
+
+  Shared* const shared_;
+  const Passes passes_;
+};
+
 class SharedTurnsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  static Shared* mapped() {
     void* memory =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(memory, MAP_FAILED);
-    shared = new (memory) Shared;
+    EXPECT_NE(memory, MAP_FAILED);
+    return new (memory) Shared;
   }
   void TearDown() override { munmap(shared, sizeof(Shared)); }
 
   std::unique_ptr<SharedTurns> join(std::uint64_t bytes, const TurnRules& rules = kRules) {
+    return join(bytes, rules, clock);
+  }
+  std::unique_ptr<SharedTurns> join(std::uint64_t bytes, const TurnRules& rules,
+                                    const SharingClock& with) {
     std::string why;
-    auto turns = SharedTurns::join(folder, "card", rules, &why);
+    auto turns = SharedTurns::join(folder, "card", rules, &why, with);
     EXPECT_NE(turns, nullptr) << why;
     if (turns != nullptr) turns->set_held_bytes(bytes);
     return turns;
@@ -83,24 +112,18 @@ class SharedTurnsTest : public ::testing::Test {
   std::string table_file(const std::string& device = "card") const {
     return folder + "/uvmalloc-turns-2-" + std::to_string(geteuid()) + "-" + device;
   }
-  // Call this in a process that has not joined.
-  bool is_table_locked() const {
-    const int descriptor = open(table_file().c_str(), O_RDWR | O_CLOEXEC);
-    struct flock lock {};
-    lock.l_type = F_WRLCK;
-    lock.l_start = kMostPrograms;
-    lock.l_len = 1;
-    EXPECT_EQ(fcntl(descriptor, F_GETLK, &lock), 0);
-    close(descriptor);
-    return lock.l_type != F_UNLCK;
-  }
   static void wait_for(const std::atomic<int>& count, int least) {
-    while (count < least) std::this_thread::sleep_for(1ms);
+    while (count < least) std::this_thread::yield();
   }
   static int result_of(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);
     return status;
+  }
+  static void wait_until_stopped(pid_t child) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+    ASSERT_TRUE(WIFSTOPPED(status));
   }
   void kernel(SharedTurns& turns) {
     turns.before_kernel([this] { ++shared->leaves; });
@@ -109,27 +132,30 @@ class SharedTurnsTest : public ::testing::Test {
 
   const testing::TemporaryFolder temporary;
   const std::string& folder = temporary.path();
-  Shared* shared = nullptr;
+  Shared* const shared = mapped();
+  const FakeClock clock{shared, FakeClock::kForTurns};
 };
 
 TEST_F(SharedTurnsTest, AProgramThatIsKilledTakesItsTurnAndItsBytesWithIt) {
   const pid_t holder = start([this] {
     const auto turns = join(80);
+    ++shared->ready;
+    wait_for(shared->ready, 2);
     kernel(*turns);
     ++shared->ready;
-    while (true) {
-      kernel(*turns);
-      std::this_thread::sleep_for(1ms);
-    }
+    pause();
   });
   wait_for(shared->ready, 1);
   const auto turns = join(80);
+  ++shared->ready;
+  wait_for(shared->ready, 3);
   EXPECT_TRUE(turns->is_crowded());
   EXPECT_EQ(turns->figures().programs, 2u);
   kill(holder, SIGKILL);
   result_of(holder);
   kernel(*turns);
   EXPECT_EQ(turns->figures().programs, 1u);
+  EXPECT_EQ(turns->figures().waited_ns, 0u);
   EXPECT_FALSE(turns->is_crowded());
 }
 
@@ -150,56 +176,46 @@ TEST_F(SharedTurnsTest, TurnsOfProgramsThatAreGoneAreNotThoseOfTheNext) {
   EXPECT_EQ(turns->figures().waited_ns, 0u);
 }
 
-TEST_F(SharedTurnsTest, AStoppedHolderLosesItsTurn) {
+TEST_F(SharedTurnsTest, AStoppedHolderLosesItsTurnAfterItsIdleTime) {
   const pid_t holder = start([this] {
     const auto turns = join(80);
-    while (true) {
-      kernel(*turns);
-      ++shared->ready;
-    }
-  });
-  wait_for(shared->ready, 100);
-  const auto turns = join(80);
-  kernel(*turns);
-  kill(holder, SIGSTOP);
-  for (int i = 0; i < 10; ++i) {
+    ++shared->ready;
+    wait_for(shared->ready, 2);
     kernel(*turns);
-    std::this_thread::sleep_for(3ms);
-  }
+    raise(SIGSTOP);
+  });
+  wait_for(shared->ready, 1);
+  const auto turns = join(80);
+  ++shared->ready;
+  wait_until_stopped(holder);
+  kernel(*turns);
+  EXPECT_EQ(turns->figures().waited_ns, 2 * kRules.idle_ns) << "one nap more than the idle time";
+  shared->now_ns += kRules.turn_ns;
+  kernel(*turns);
+  EXPECT_EQ(turns->figures().turns, 1u) << "nobody else waits for a turn";
   EXPECT_EQ(turns->figures().programs, 2u);
   kill(holder, SIGKILL);
   result_of(holder);
 }
 
 TEST_F(SharedTurnsTest, AStoppedWaiterDelaysTheNextByItsIdleTime) {
-  const auto launch_for_ever = [this](const TurnRules& rules) {
-    const auto turns = join(80, rules);
-    while (true) {
-      kernel(*turns);
-      ++shared->ready;
-    }
+  const auto launch_for_ever = [this](const TurnRules& rules, const SharingClock& with) {
+    const auto turns = join(80, rules, with);
+    ++shared->ready;
+    while (true) kernel(*turns);
   };
-  const pid_t holder = start([&] { launch_for_ever(kLongTurns); });
+  const pid_t holder = start([&] { launch_for_ever(kLongTurns, clock); });
   wait_for(shared->ready, 1);
-  const pid_t waiter = start([&] { launch_for_ever(kPatientRules); });
-  // Another process looks at the table: this process would drop its locks if it closed the file.
-  const pid_t look = start([this] {
-    const TurnTable& words = table();
-    while (words.programs[1].waits_since_ns == 0) std::this_thread::sleep_for(1ms);
-  });
-  EXPECT_EQ(result_of(look), 0);
-  do {  // stops the waiter when it does not hold the lock
-    kill(waiter, SIGCONT);
-    std::this_thread::sleep_for(1ms);
-    kill(waiter, SIGSTOP);
-    waitpid(waiter, nullptr, WUNTRACED);
-  } while (is_table_locked());
+  const pid_t waiter =
+      start([&] { launch_for_ever(kPatientRules, FakeClock(shared, FakeClock::kStops)); });
+  wait_until_stopped(waiter);
   const auto turns = join(80, kLongTurns);
   kill(holder, SIGKILL);
   result_of(holder);
   kernel(*turns);
   EXPECT_EQ(turns->figures().programs, 2u);
   EXPECT_EQ(turns->figures().turns, 1u);
+  EXPECT_EQ(turns->figures().waited_ns, 2 * kLongTurns.idle_ns) << "one nap more";
   kill(waiter, SIGKILL);
   result_of(waiter);
 }
@@ -209,8 +225,7 @@ TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
   const pid_t liar = start([this] {
     const auto turns = join(80);
     TurnTable& words = table();
-    ++shared->ready;
-    while (true) {
+    for (;; ++shared->ready) {
       words.holder = 1;
       words.turn_began_ns = words.last_kernel_ns = ~std::uint64_t{0};
       words.programs[0].waits_since_ns = 1;
@@ -219,7 +234,8 @@ TEST_F(SharedTurnsTest, AProgramThatWritesFalseWordsDelaysOthersButNotForEver) {
   wait_for(shared->ready, 1);
   const auto turns = join(80, kSuspiciousRules);
   kernel(*turns);
-  EXPECT_GT(turns->figures().waited_ns, kSuspiciousRules.longest_wait_ns(2));
+  EXPECT_EQ(turns->figures().waited_ns,
+            kSuspiciousRules.longest_wait_ns(2) + kSuspiciousRules.idle_ns);
   kernel(*turns);
   kernel(*turns);
   EXPECT_TRUE(turns->is_crowded());
@@ -240,7 +256,8 @@ TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithout
     ++shared->ready;
     while (true) kernel(*turns);
   });
-  const auto turns = join(80, kLongTurns);
+  const FakeClock passes_for_locks(shared, FakeClock::kForLocks);
+  const auto turns = join(80, kLongTurns, passes_for_locks);
   ++shared->ready;
   wait_for(shared->ready, 2);
   const int before = shared->leaves;
@@ -252,23 +269,26 @@ TEST_F(SharedTurnsTest, AfterOneWaitForALockThatNobodyGivesBackKernelsRunWithout
 
 TEST_F(SharedTurnsTest, ProgramsRunInTurnAndEachMovesItsMemoryAwayBefore) {
   constexpr int kPrograms = 3;
+  constexpr int kChanges = 60;
   std::vector<pid_t> children;
   for (int i = 0; i < kPrograms; ++i) {
     children.push_back(start([this] {
-      const auto turns = join(80, kPatientRules);
+      const FakeClock stands_still(shared, FakeClock::kNever);
+      const auto turns = join(80, kPatientRules, stands_still);
       ++shared->ready;
       wait_for(shared->ready, kPrograms);
-      for (int kernels = 0; kernels < 200; ++kernels) {
+      for (int kernels = 0; kernels < 1'000'000 && shared->leaves < kChanges; ++kernels) {
         turns->before_kernel([this] { ++shared->leaves; });
         if (++shared->inside > 1) ++shared->overlaps;
-        std::this_thread::sleep_for(500us);
+        shared->now_ns += kPatientRules.turn_ns / 10;
+        std::this_thread::yield();
         --shared->inside;
       }
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(result_of(child), 0);
   EXPECT_EQ(shared->overlaps, 0);
-  EXPECT_GE(shared->leaves, 2 * kPrograms);
+  EXPECT_GE(shared->leaves, kChanges);
 }
 
 TEST_F(SharedTurnsTest, ThreadsOfAProgramShareItsTurn) {
@@ -277,7 +297,7 @@ TEST_F(SharedTurnsTest, ThreadsOfAProgramShareItsTurn) {
     ++shared->ready;
     for (int i = 0; i < 500; ++i) {
       kernel(*turns);
-      std::this_thread::sleep_for(100us);
+      shared->now_ns += 100'000;
     }
   });
   wait_for(shared->ready, 1);
@@ -293,11 +313,24 @@ TEST_F(SharedTurnsTest, ThreadsOfAProgramShareItsTurn) {
   EXPECT_EQ(shared->kernels, 900);
 }
 
+TEST_F(SharedTurnsTest, AProgramJoinsWhileAnotherLeaves) {
+  const auto joins = [this] {
+    for (int i = 0; i < 1000; ++i) {
+      std::string why;
+      if (SharedTurns::join(folder, "card", kRules, &why, clock) == nullptr) _exit(1);
+    }
+  };
+  const pid_t other = start(joins);
+  const pid_t another = start(joins);
+  EXPECT_EQ(result_of(other), 0);
+  EXPECT_EQ(result_of(another), 0);
+}
+
 TEST_F(SharedTurnsTest, ProgramsThatAreKilledAtAnyPointNeverStopTheOthers) {
   std::mt19937 random(1);
   const auto endless = [this] {
     std::string why;
-    const auto turns = SharedTurns::join(folder, "card", kRules, &why);
+    const auto turns = SharedTurns::join(folder, "card", kRules, &why, clock);
     if (turns == nullptr) _exit(1);
     turns->set_held_bytes(80);
     while (true) kernel(*turns);
@@ -305,7 +338,7 @@ TEST_F(SharedTurnsTest, ProgramsThatAreKilledAtAnyPointNeverStopTheOthers) {
   std::vector<pid_t> children;
   for (int i = 0; i < 4; ++i) children.push_back(start(endless));
   for (int round = 0; round < 200; ++round) {
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+    wait_for(shared->kernels, shared->kernels + static_cast<int>(random() % 8));
     pid_t& victim = children[random() % children.size()];
     kill(victim, SIGKILL);
     result_of(victim);

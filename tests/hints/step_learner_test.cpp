@@ -90,6 +90,55 @@ TEST_F(StepLearnerTest, AStepMayReplaceAllOfItsBlocks) {
   EXPECT_EQ(learner.next_use(log.blocks_in_page(place[4] + 16)[0], log.newest()), log.newest() + 5);
 }
 
+TEST_F(StepLearnerTest, APartThatRepeatsWithinAStepIsNotTheStep) {
+  // Three micro-batches, then an optimizer.
+  for (std::size_t page = 0; page < 100; ++page) allocate(page);
+  const auto step = [this] {
+    for (int part = 0; part < 3; ++part)
+      for (std::size_t page = 0; page < 40; ++page) kernel({page});
+    for (std::size_t page = 50; page < 100; ++page) kernel({page});
+  };
+  for (int i = 0; i < 6; ++i) step();
+  const std::uint64_t lost = learner.times_lost();
+  for (int i = 0; i < 10; ++i) {
+    step();
+    EXPECT_EQ(learner.step_kernels(), 3 * 40u + 50u);
+  }
+  EXPECT_EQ(learner.times_lost(), lost);
+  EXPECT_LE(lost, 3u);
+  EXPECT_EQ(coming(3 * 40 + 1), std::vector<std::uintptr_t>{at(50)});
+}
+
+TEST_F(StepLearnerTest, TwoNetworksThatTrainInTurnAreOneStep) {
+  for (std::size_t page = 0; page < 100; ++page) allocate(page);
+  const auto train = [this](std::size_t first, std::size_t kernels) {
+    for (int pass = 0; pass < 2; ++pass)
+      for (std::size_t page = first; page < first + kernels; ++page) kernel({page});
+  };
+  const auto turn = [&] {
+    for (int i = 0; i < 2; ++i) train(0, 40);
+    for (int i = 0; i < 2; ++i) train(50, 40);
+  };
+  for (int i = 0; i < 8; ++i) turn();
+  const std::uint64_t lost = learner.times_lost();
+  for (int i = 0; i < 8; ++i) turn();
+  EXPECT_EQ(learner.step_kernels(), 320u);
+  EXPECT_EQ(learner.times_lost(), lost);
+}
+
+TEST_F(StepLearnerTest, AStepOfWhichManyKernelsDifferEachTimeIsLost) {
+  for (std::size_t page = 0; page < 36; ++page) allocate(page);
+  for (std::size_t page = 40; page < 140; ++page) allocate(page);
+  for (int step = 0; step < 4; ++step)
+    for (std::size_t page = 0; page < 36; ++page) kernel({page});
+  ASSERT_TRUE(learner.predicts());
+  std::size_t other = 40;
+  for (int step = 0; step < 4; ++step)
+    for (std::size_t page = 0; page < 36; ++page) kernel({page % 3 == 0 ? other++ : page});
+  EXPECT_FALSE(learner.predicts());
+  EXPECT_EQ(learner.times_lost(), 1u);
+}
+
 TEST_F(StepLearnerTest, AChainOfTemporaryBlocksIsNoStep) {
   for (std::size_t page = 0; page < 60; ++page) {
     allocate(page + 1);
@@ -179,12 +228,12 @@ TEST_F(StepLearnerTest, ABoundaryNeedsNoHashOfTheKernels) {
 TEST_F(StepLearnerTest, AStepLongerThanTheLogIsNotLearned) {
   for (std::size_t page = 0; page < 64; ++page) allocate(page, kPage / 2 + page * 512);
   std::uint64_t state = 1;
-  for (std::size_t i = 0; i < UseLog::kMostKernels + 1000; ++i) {
+  for (std::size_t i = 0; i < policy::kMostLoggedKernels + 1000; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     kernel({state >> 58});
   }
   EXPECT_FALSE(learner.predicts());
-  EXPECT_LE(log.newest(), UseLog::kMostKernels + 1000);
+  EXPECT_LE(log.newest(), policy::kMostLoggedKernels + 1000);
   EXPECT_FALSE(log.has_kernel(1));
 }
 
@@ -200,7 +249,7 @@ TEST_F(StepLearnerTest, AnAddressThatIsAllocatedAgainIsAnotherBlock) {
 }
 
 TEST_F(StepLearnerTest, SmallBlocksAndUnknownOnesAreLeftOut) {
-  EXPECT_EQ(allocate(3, UseLog::kLeastBlockBytes - 1), kNoRecord);
+  EXPECT_EQ(allocate(3, policy::kLeastLoggedBytes - 1), kNoRecord);
   const UseRange uses[] = {{.address = at(3), .size_bytes = 1},
                            {.address = at(9), .size_bytes = 1}};
   EXPECT_EQ(log.add_kernel(uses), kBeforeLog);

@@ -116,8 +116,7 @@ TEST_F(ThrashDetectorTest, WithoutAKnownStepItIsJudgedWhenHalfOfTheDeviceHasMove
 }
 
 TEST_F(ThrashDetectorTest, WithoutAKnownStepAThousandKernelsAreTakenForOne) {
-  for (std::uint64_t i = 1; i < ThrashDetector::kKernelsWithoutStep; ++i)
-    kernel(milliseconds(1), 0, 0);
+  for (std::uint64_t i = 1; i < policy::kKernelsWithoutStep; ++i) kernel(milliseconds(1), 0, 0);
   EXPECT_TRUE(verdicts.empty());
   kernel(milliseconds(1), 0, 0);
   EXPECT_EQ(verdicts.size(), 1u);

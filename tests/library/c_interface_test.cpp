@@ -545,15 +545,6 @@ TEST_P(CInterface, AHandleIsTheAllocatorOfTheCppInterface) {
   same->inspection().check_invariants();
 }
 
-TEST_P(CInterface, ABlockOnTheHostWaitsForTheStreamThatWritesToItInPlace) {
-  auto* same = reinterpret_cast<CachingManagedAllocator*>(allocator);
-  char* block = host(kPage);
-  const auto stream = reinterpret_cast<uvmalloc_stream>(0);
-  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, stream, 0), UVMALLOC_OK);
-  EXPECT_EQ(same->streams().uses_of(block), (std::vector<DeviceStream>{{0, stream}}));
-  EXPECT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, stream, 1), UVMALLOC_OK);
-}
-
 TEST_P(CInterface, AStreamThatIsForgottenLeavesItsMemoryToTheNextOne) {
   const auto stream = reinterpret_cast<uvmalloc_stream>(0);
   void* block = nullptr;
@@ -587,52 +578,6 @@ TEST(COptions, ReserveAndSpanSizeAreThoseThatAreGiven) {
   EXPECT_EQ(all.span_bytes, 6 * kMiB);
   EXPECT_EQ(all.prefetches, 0u) << "nothing of the device may be used";
   EXPECT_EQ(uvmalloc_destroy(allocator), UVMALLOC_OK);
-}
-
-// Two devices, with access to the fake machine.
-class CMoves : public ::testing::Test {
- protected:
-  void SetUp() override {
-    machine = std::make_shared<testing::FakeMachine>(2);
-    Configuration configuration;
-    configuration.budget_bytes = 256 * kMiB;
-    own = std::make_unique<CachingManagedAllocator>(std::make_unique<testing::FakeRuntime>(machine),
-                                                    configuration);
-    allocator = reinterpret_cast<uvmalloc_allocator*>(own.get());
-    void* made = nullptr;
-    ASSERT_EQ(uvmalloc_allocate(allocator, UVMALLOC_HOST, 0, kPage, 0, nullptr, &made),
-              UVMALLOC_OK);
-    block = made;
-  }
-  std::shared_ptr<testing::FakeMachine> machine;
-  std::unique_ptr<CachingManagedAllocator> own;
-  uvmalloc_allocator* allocator = nullptr;
-  void* block = nullptr;
-};
-
-TEST_F(CMoves, AWaitOnTheHostIsForTheStreamThatWritesThere) {
-  machine->busy = {testing::stream(1)};
-  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, testing::stream(1), 0),
-            UVMALLOC_OK);
-  EXPECT_FALSE(machine->busy.empty());
-  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, testing::stream(1), 1),
-            UVMALLOC_OK);
-  EXPECT_TRUE(machine->busy.empty());
-}
-
-TEST_F(CMoves, ToTheHostTheStreamIsOfTheDeviceWhereTheBlockIs) {
-  ASSERT_EQ(uvmalloc_move(allocator, block, 0, testing::stream(1), 0), UVMALLOC_OK);
-  ASSERT_EQ(uvmalloc_move(allocator, block, 1, testing::stream(2), 0), UVMALLOC_OK);
-  ASSERT_EQ(uvmalloc_move(allocator, block, UVMALLOC_PLACE_HOST, testing::stream(3), 0),
-            UVMALLOC_OK);
-  const std::vector<DeviceStream> uses = own->streams().uses_of(block);
-  EXPECT_EQ(std::count(uses.begin(), uses.end(), DeviceStream::named(1, testing::stream(3))), 1);
-  EXPECT_EQ(std::count(uses.begin(), uses.end(), DeviceStream::named(0, testing::stream(3))), 0);
-  uvmalloc_statistics all{};
-  all.struct_bytes = sizeof all;
-  ASSERT_EQ(uvmalloc_get_statistics(allocator, &all), UVMALLOC_OK);
-  EXPECT_EQ(all.moves_to_devices, 2u);
-  EXPECT_EQ(all.moves_to_host, 1u);
 }
 
 TEST(CCreate, ADeviceWhosePagesDoNotMigrateIsNotUsable) {
@@ -678,9 +623,12 @@ TEST(CReport, IsCutToTheBufferAndEndedByNul) {
   const std::int64_t needed = uvmalloc_report_json(nullptr, 0);
   ASSERT_GT(needed, 4);
   char buffer[4] = {'x', 'x', 'x', 'x'};
-  EXPECT_EQ(uvmalloc_report_json(buffer, sizeof buffer), needed);
+  EXPECT_GT(uvmalloc_report_json(buffer, sizeof buffer), 4);
   EXPECT_EQ(buffer[0], '{');
   EXPECT_EQ(buffer[3], '\0');
+  std::string whole(static_cast<std::size_t>(needed) + 100, 'x');  // times may take more digits
+  const std::int64_t length = uvmalloc_report_json(whole.data(), whole.size());
+  EXPECT_EQ(std::strlen(whole.c_str()) + 1, static_cast<std::size_t>(length));
 }
 
 TEST(CReport, VariablesMayHoldAnyBytes) {

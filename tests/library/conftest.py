@@ -13,6 +13,8 @@ import pytest
 from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
+from tests.conftest import MakeOnce
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -59,9 +61,9 @@ class Installed:
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("installed")
-    build = find_libraries().folder.parent
-    run("cmake", "--install", build, "--prefix", folder / "first")
-    shutil.move(folder / "first", folder / "moved")
-    return Installed(folder / "moved")
+def installed(make_once: MakeOnce) -> Installed:
+    def install(folder: Path) -> None:
+        run("cmake", "--install", find_libraries().folder.parent, "--prefix", folder / "first")
+        shutil.move(folder / "first", folder / "moved")
+
+    return Installed(make_once("installed", install) / "moved")

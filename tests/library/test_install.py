@@ -14,6 +14,7 @@ from uvmalloc._cli.accepted import DRIVER_VERSIONS
 from uvmalloc.libraries import find_libraries
 
 from tests.build_facts import found_by_cmake
+from tests.conftest import MakeOnce
 
 from .conftest import ROOT, Installed, run
 
@@ -40,26 +41,28 @@ def cuda_include_dirs() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def consumer(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def consumer(installed: Installed, make_once: MakeOnce) -> Path:
     """Builds a copy of the CMake project outside the source tree and returns its build folder."""
-    folder = tmp_path_factory.mktemp("consumer")
-    shutil.copytree(CONSUMER, folder / "source")
     headers = sorted(
         str(header.relative_to(installed.headers))
         for header in installed.headers.rglob("*.h*")
         if str(header.relative_to(installed.headers)) != WITH_OTHERS
     )
-    run(
-        *("cmake", "-G", "Ninja", "-S", folder / "source", "-B", folder / "build"),
-        *(f"-DCMAKE_PREFIX_PATH={installed.prefix}", f"-DUVMALLOC_HEADERS={';'.join(headers)}"),
-        f"-DCUDA_INCLUDE_DIRS={';'.join(cuda_include_dirs())}",
-        f"-DCUDART_INCLUDE_DIR={found_by_cmake('UVMALLOC_CUDA_INCLUDE_DIR')}",
-        f"-DCUDART_LIBRARY={installed.stand_ins}/libcudart.so.13",
-        *([f"-DCMAKE_CUDA_COMPILER={NVCC}"] if NVCC else []),
-        "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON",
-    )
-    run("cmake", "--build", folder / "build", "-j2")
-    return folder / "build"
+
+    def build(folder: Path) -> None:
+        shutil.copytree(CONSUMER, folder / "source")
+        run(
+            *("cmake", "-G", "Ninja", "-S", folder / "source", "-B", folder / "build"),
+            *(f"-DCMAKE_PREFIX_PATH={installed.prefix}", f"-DUVMALLOC_HEADERS={';'.join(headers)}"),
+            f"-DCUDA_INCLUDE_DIRS={';'.join(cuda_include_dirs())}",
+            f"-DCUDART_INCLUDE_DIR={found_by_cmake('UVMALLOC_CUDA_INCLUDE_DIR')}",
+            f"-DCUDART_LIBRARY={installed.stand_ins}/libcudart.so.13",
+            *([f"-DCMAKE_CUDA_COMPILER={NVCC}"] if NVCC else []),
+            "-DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON",
+        )
+        run("cmake", "--build", folder / "build", "-j2")
+
+    return make_once("consumer", build) / "build"
 
 
 def test_every_header_compiles_by_itself(consumer: Path, installed: Installed) -> None:

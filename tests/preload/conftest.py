@@ -97,14 +97,14 @@ def in_python(program: Program, prelude: str) -> Program:
     return run
 
 
-def build_with_nvcc(name: str, folder: Path) -> Path:
+def build_with_nvcc(name: str, folder: Path, runtime: str = "shared") -> Path:
     """Builds programs/NAME.cu with nvcc and returns the program. Skips the test without nvcc."""
     nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("no nvcc: a CUDA toolkit has it, which a machine without a GPU need not have")
     source = ROOT / "tests" / "preload" / "programs" / f"{name}.cu"
     program = folder / name
-    command = [nvcc, "-cudart", "shared", "-std=c++17", "-o", program, source]
+    command = [nvcc, "-cudart", runtime, "-std=c++17", "-o", program, source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return program

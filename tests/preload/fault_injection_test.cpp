@@ -22,6 +22,7 @@
 #include <uvmalloc/uvmalloc.h>
 #include "allocator/interface.hpp"
 #include "allocator/process/process_allocator.hpp"
+#include "storage/pages.hpp"
 
 #include "tests/support/failing_memory.hpp"
 
@@ -60,6 +61,7 @@ bool is_ours() {
 struct State {
   void* block = nullptr;
   CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle piece = 0;
   cudaStream_t stream = nullptr;
   std::vector<std::uint64_t> memory = std::vector<std::uint64_t>(4096);
 };
@@ -90,6 +92,44 @@ int make_host_block(State& state) {
 }
 int make_stream(State& state) {
   return cudaStreamCreate(&state.stream);
+}
+
+// Without host memory, a call of virtual memory management may fail as without device memory.
+int served_or_full(CUresult result) {
+  return result == CUDA_ERROR_OUT_OF_MEMORY && failing == 0 ? 0 : result;
+}
+int reserve(State& state) {
+  return cuMemAddressReserve(&state.address, 4 * kPageBytes, 0, 0, 0);
+}
+int free_addresses(State& state) {
+  if (state.address == 0) return 0;
+  return cuMemAddressFree(std::exchange(state.address, 0), 4 * kPageBytes);
+}
+// Mappings use addresses that stay reserved, because the simulated device keeps a record of each
+// page that was ever touched.
+int find_addresses(State& state) {
+  static State kept;
+  const int result = kept.address == 0 ? reserve(kept) : 0;
+  state.address = kept.address;
+  return result;
+}
+int create_piece(State& state) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  return cuMemCreate(&state.piece, kPageBytes, &properties, 0);
+}
+int release_piece(State& state) {
+  return state.piece == 0 ? 0 : cuMemRelease(std::exchange(state.piece, 0));
+}
+int map_piece(State& state) {
+  return cuMemMap(state.address, kPageBytes, 0, state.piece, 0);
+}
+// Ends whatever of the mapping there is.
+int unmap_piece(State& state) {
+  const int result = cuMemUnmap(state.address, kPageBytes);
+  EXPECT_TRUE(result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE) << result;
+  return release_piece(state);
 }
 
 std::vector<Call> calls() {
@@ -131,6 +171,36 @@ std::vector<Call> calls() {
        {},
        [](State& s) { return cuMemAllocAsync(&s.address, kBytes, nullptr); },
        [](State& s) { return cuMemFreeAsync(std::exchange(s.address, 0), nullptr); }},
+      {"cuMemAddressReserve",
+       {},
+       [](State& s) { return served_or_full(static_cast<CUresult>(reserve(s))); },
+       free_addresses},
+      {"cuMemAddressFree", reserve, free_addresses, {}},
+      {"cuMemCreate",
+       {},
+       [](State& s) { return served_or_full(static_cast<CUresult>(create_piece(s))); },
+       release_piece},
+      {"cuMemMap", [](State& s) { return find_addresses(s) + create_piece(s); },
+       [](State& s) { return served_or_full(static_cast<CUresult>(map_piece(s))); }, unmap_piece},
+      {"cuMemMapElsewhere",
+       [](State& s) {
+         return find_addresses(s) + create_piece(s) + map_piece(s) +
+                cuMemUnmap(s.address, kPageBytes);
+       },
+       [](State& s) {
+         const CUdeviceptr other = s.address + 2 * kPageBytes;
+         const CUresult result = cuMemMap(other, kPageBytes, 0, s.piece, 0);
+         if (result == CUDA_SUCCESS) return static_cast<int>(cuMemUnmap(other, kPageBytes));
+         return served_or_full(result);
+       },
+       unmap_piece},
+      {"cuMemUnmap",
+       [](State& s) {
+         return find_addresses(s) + create_piece(s) + map_piece(s) + release_piece(s);
+       },
+       [](State& s) { return static_cast<int>(cuMemUnmap(s.address, kPageBytes)); },
+       {}},
+      {"cuMemRelease", create_piece, release_piece, {}},
       {"cudaFree", make_block, free_block, {}},
       {"cudaFreeHost", make_host_block, free_host_block, {}},
       {"cudaFreeOfNothing", {}, [](State&) { return cudaFree(nullptr); }, {}, true},

@@ -1,7 +1,8 @@
 """Random programs of CUDA print the same when libuvmalloc.so serves them as on the simulated device
 alone.
 
-programs/served_fuzz.cpp says what the programs do, and where the two outputs may differ.
+programs/served_fuzz.cpp and programs/virtual_memory_fuzz.cpp say what the programs do, and where
+the two outputs may differ.
 
     build/venv/bin/python -m tests.preload.served_fuzz --seconds 600
 """
@@ -24,9 +25,14 @@ from uvmalloc.libraries import find_libraries
 from tests.build_facts import found_by_cmake
 from tests.preload.conftest import environment
 
-SOURCE = Path(__file__).parent / "programs" / "served_fuzz.cpp"
+PROGRAMS = Path(__file__).parent / "programs"
 SEQUENCES, CALLS = 20, 150  # in one program
-DEFAULT_STREAMS = {"legacy": [], "per_thread": ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]}
+# Source and options of each kind of program.
+KINDS = {
+    "legacy": ("served_fuzz", []),
+    "per_thread": ("served_fuzz", ["-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]),
+    "virtual_memory": ("virtual_memory_fuzz", []),
+}
 
 
 @dataclass(frozen=True)
@@ -55,22 +61,23 @@ class Fuzzer:
         return "" if len(alone) == len(served) else f"seed {seed}: one ends before the other"
 
 
-def built(default_stream: str, folder: Path) -> Fuzzer:
+def built(kind: str, folder: Path) -> Fuzzer:
     compiler = shutil.which("g++") or shutil.which("c++")
     assert compiler, "no C++ compiler on the path"
     stand_ins = find_libraries().stand_ins
     libraries = [stand_ins / "libcudart.so.13", stand_ins / "libcuda.so.1", "-lpthread"]
     headers = ["-isystem", found_by_cmake("UVMALLOC_CUDA_INCLUDE_DIR")]
-    options = ["-std=c++20", "-O1", *DEFAULT_STREAMS[default_stream]]
-    program = folder / f"served_fuzz_{default_stream}"
-    subprocess.run([compiler, *options, *headers, SOURCE, "-o", program, *libraries], check=True)
+    name, options = KINDS[kind]
+    options = ["-std=c++20", "-O1", *options]
+    source, program = PROGRAMS / f"{name}.cpp", folder / f"fuzz_{kind}"
+    subprocess.run([compiler, *options, *headers, source, "-o", program, *libraries], check=True)
     return Fuzzer(program, folder)
 
 
 def main(seconds: float) -> int:
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        fuzzers = [built(name, Path(folder)) for name in DEFAULT_STREAMS]
+        fuzzers = [built(name, Path(folder)) for name in KINDS]
         for number in itertools.count():
             # The test does not use these seeds.
             seed = 1_000_001 + number * SEQUENCES

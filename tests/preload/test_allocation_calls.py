@@ -161,7 +161,8 @@ class Location(ctypes.Structure):
 class Properties(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
                 ("rest", ctypes.c_uint64 * 4)]
-handle, properties = ctypes.c_uint64(), Properties(1, 0, Location(1, 0))
+tiles = (ctypes.c_uint64 * 4)(0, 1 << 16)
+handle, properties = ctypes.c_uint64(), Properties(1, 0, Location(1, 0), tiles)
 assert driver.cuMemCreate(byref(handle), size(2 * MIB), byref(properties), ctypes.c_uint64(0)) == 0
 """,
         UVMALLOC_EXCLUDE=">3MiB",

@@ -89,6 +89,6 @@ def test_the_doctor_says_it_before_a_program_runs(
     found = [text for text in diagnosis["problems"] if "is built for CUDA" in text]
     said = (
         "torch 2.11.0 is built for CUDA 12.8, and uvmalloc needs a torch for CUDA 13: "
-        "install that wheel"
+        "install that wheel; without it `uvmalloc run` serves only torch's CUDA allocation calls"
     )
     assert found == [said] * problems

@@ -97,12 +97,13 @@ def test_numba(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["shared", "static"])
 @pytest.mark.parametrize(
     ("sample", "allocations_per_step"), [("streams_and_pools", 6), ("pitched_and_pinned", 4)]
 )
 def test_a_sample_that_nvcc_has_built(
-    tmp_path: Path, sample: str, allocations_per_step: int
+    tmp_path: Path, sample: str, allocations_per_step: int, runtime: str
 ) -> None:
-    program = build_with_nvcc(sample, tmp_path)
+    program = build_with_nvcc(sample, tmp_path, runtime)
     kernels = find_libraries().folder / "tests" / "libcpu_kernels.so"
     assert_same_and_served(tmp_path, [program], allocations_per_step, kernels)

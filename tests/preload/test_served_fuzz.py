@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from uvmalloc.libraries import find_libraries
 
-from tests.preload.served_fuzz import DEFAULT_STREAMS, SEQUENCES, Fuzzer, built
+from tests.preload.served_fuzz import KINDS, SEQUENCES, Fuzzer, built
 
-# Numbers of programs, for each kind of default stream.
+# Numbers of programs, for each kind.
 PROGRAMS = [range(5), pytest.param(range(5, 14), marks=pytest.mark.all)]
 
 # This library comes before uvmalloc, and every free in it succeeds.
@@ -31,7 +31,7 @@ int cudaFree(void* address) {
 """
 
 
-@pytest.fixture(scope="module", params=sorted(DEFAULT_STREAMS))
+@pytest.fixture(scope="module", params=sorted(KINDS))
 def fuzzer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Fuzzer:
     return built(request.param, tmp_path_factory.mktemp("served_fuzz"))
 
@@ -44,7 +44,8 @@ def test_served_programs_print_what_they_print_without_us(fuzzer: Fuzzer, number
         assert difference == "", difference
 
 
-def test_a_planted_fault_is_found(fuzzer: Fuzzer, tmp_path: Path) -> None:
+def test_a_planted_fault_is_found(tmp_path: Path) -> None:
+    fuzzer = built("legacy", tmp_path)
     source, library = tmp_path / "planted.c", tmp_path / "libplanted.so"
     source.write_text(PLANTED)
     compiler = shutil.which("gcc") or shutil.which("cc")

@@ -63,6 +63,10 @@ ok(runtime.cudaStreamAttachMemAsync(stream, block, size(0), SINGLE))
 other = new(runtime.cudaStreamCreateWithFlags, NON_BLOCKING)
 ok(runtime.cudaMemsetAsync(block, 7, size(64), other))
 """,
+    "static-runtimes": """
+of_the_runtime, NOT_SUPPORTED = bytes.fromhex("6bd5fb6c5bf4e74a8987d93912fd9df9"), 801
+assert driver.cuGetExportTable(byref(pointer()), of_the_runtime) == NOT_SUPPORTED
+""",
     "settings-of-devices": """
 before, after, STACK_SIZE = size(), size(), 0
 ok(runtime.cudaDeviceGetLimit(byref(before), STACK_SIZE))

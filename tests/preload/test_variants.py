@@ -20,6 +20,7 @@ SUFFIXES = re.compile(r"(R\d{4})?(_v\d+)?(_ptsz|_ptds|_spt)?$")
 LIBRARIES = [
     *(("cu", ROOT / "sim" / "cuda" / f"{name}_symbols.txt") for name in ("cuda", "cudart")),
     ("hip", ROOT / "sim" / "hip" / "hip_symbols.txt"),
+    ("nvml", ROOT / "sim" / "cuda" / "nvml_symbols.txt"),
 ]
 
 

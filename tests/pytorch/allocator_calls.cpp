@@ -1,5 +1,7 @@
 // Functions of torch's device allocator that libraries call in C++ only. Python tests call them
 // through ctypes. This library links to torch only.
+#include <cstdio>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #define CALLABLE_FROM_PYTHON extern "C" __attribute__((visibility("default")))
@@ -49,4 +51,30 @@ CALLABLE_FROM_PYTHON int copy_between(void* to, int to_device, const void* from,
                                       size_t size_bytes, void* stream, bool have_peer_access) {
   return native::memcpyAsync(to, to_device, from, from_device, size_bytes,
                              static_cast<cudaStream_t>(stream), have_peer_access);
+}
+
+namespace {
+
+// Returns -1 if this torch has no such function.
+template <class Allocator>
+int allocate_at(Allocator* allocator, size_t size_bytes, void* address, char* why,
+                size_t why_bytes) {
+  if constexpr (requires { allocator->allocateWithAddress(size_bytes, address); }) {
+    try {
+      const c10::DataPtr data = allocator->allocateWithAddress(size_bytes, address);
+      return data.get() == address ? 1 : 2;
+    } catch (const c10::Error& error) {
+      std::snprintf(why, why_bytes, "%s", error.what_without_backtrace());
+      return 0;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+// Returns 1 if there is a block at the address, 2 if it is elsewhere, 0 with the reason in `why`.
+CALLABLE_FROM_PYTHON int allocate_with_address(size_t size_bytes, void* address, char* why,
+                                               size_t why_bytes) {
+  return allocate_at(native::get(), size_bytes, address, why, why_bytes);
 }

@@ -212,3 +212,24 @@ for managed in ((True, False), (False, True), (False, False)):
         str(library),
         devices=2,
     ).check()
+
+
+def test_a_block_at_a_given_address_is_one_that_was_freed_there(same_output: Checked) -> None:
+    run = same_output("""
+def allocate_at(size_bytes, address):
+    why = ctypes.create_string_buffer(512)
+    size, most = ctypes.c_size_t(size_bytes), ctypes.c_size_t(512)
+    made = calls.allocate_with_address(size, ctypes.c_void_p(address), why, most)
+    print(made, why.value.decode().replace(f'{address:#x}', 'ADDRESS'))
+kept, freed = tensor(4), tensor(4)
+address = freed.data_ptr()
+del freed
+allocate_at(4 * MiB, address)
+allocate_at(4 * MiB, address)  # the block was freed again
+allocate_at(4 * MiB, kept.data_ptr())
+allocate_at(4 * MiB, address + (1 << 30))
+print(torch.cuda.memory_allocated() == 4 * MiB)
+""")
+    refused = "0 Could not allocate CUDA storage at exact address ADDRESS\n"
+    made = f"1 \n1 \n{refused}{refused}" if TORCH_MINOR >= 15 else "-1 \n" * 4
+    assert run.stdout == made + "True\n"

@@ -99,7 +99,13 @@ def by_torch(simulate: Simulate, program: str) -> int:
     return _BY_TORCH[program]
 
 
-@pytest.mark.parametrize("program", [ACCELERATE, LIGHTNING], ids=["accelerate", "lightning"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(ACCELERATE, id="accelerate"),
+        pytest.param(LIGHTNING, id="lightning", marks=pytest.mark.all),
+    ],
+)
 def test_a_known_search_ends_at_the_device(simulate: Simulate, program: str) -> None:
     torchs = by_torch(simulate, program)
     # torch keeps more of a small device in blocks that fit no request.

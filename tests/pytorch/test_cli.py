@@ -637,16 +637,21 @@ def test_the_report_of_a_program_without_uvmalloc_is_its_users_alone(
     assert report_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_report_names_the_plugin_that_is_missing(uvmalloc, lonely_library):
+@pytest.mark.parametrize(
+    ("served", "then"),
+    [("0", "torch keeps its own allocators"), ("auto", "uvmalloc serves torch's CUDA allocation")],
+)
+def test_the_report_names_the_plugin_that_is_missing(uvmalloc, lonely_library, served, then):
     program = ("--", sys.executable, "-c", "import torch; torch.ones(1)")
-    finished = uvmalloc("run", *program, UVMALLOC_LIB_DIR=str(lonely_library.parent))
+    folder = str(lonely_library.parent)
+    finished = uvmalloc("run", *program, UVMALLOC_LIB_DIR=folder, UVMALLOC_CUDA=served)
     first, title = finished.stderr.splitlines()
-    why = first.removeprefix("uvmalloc: ").removesuffix(": torch keeps its own allocators")
-    assert why.startswith("there is no plugin for torch ")
+    why = first.removeprefix("uvmalloc: ").partition(f": {then}")[0]
+    assert why.startswith("there is no plugin for torch ") and then in first
     assert title.endswith(f", not active: {why}")
 
 
-def test_a_program_with_a_static_runtime_is_refused_before_it_runs(uvmalloc, tmp_path):
+def test_a_program_whose_static_runtime_cannot_be_replaced_is_refused(uvmalloc, tmp_path):
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "this test compiles a program"
     runtime = Path(importlib.util.find_spec("torch").origin).parents[1] / "nvidia" / "cu13" / "lib"
@@ -658,23 +663,25 @@ def test_a_program_with_a_static_runtime_is_refused_before_it_runs(uvmalloc, tmp
     for library in ("libcudart.so.13", "libcudart_static.a"):
         subprocess.run([*build[:2], runtime / library, *build[2:], "-lrt", "-lm"], check=True)
         finished = uvmalloc("sim", "--no-report", "--", "./program")
-        if library == "libcudart.so.13":
-            assert finished.returncode == 0, finished.stderr
+        assert finished.returncode == 0, finished.stderr
+    subprocess.run(["strip", tmp_path / "program"], check=True)
+    finished = uvmalloc("sim", "--no-report", "--", "./program")
     assert finished.returncode == 126
     assert error_line(finished) == (
-        "cannot run ./program on a simulated device: it holds CUDA's static runtime; link it with "
-        "the shared one: nvcc -cudart shared"
+        "cannot run ./program on a simulated device: it contains CUDA's static runtime, and is "
+        "stripped; link it with the shared one: nvcc -cudart shared"
     )
 
 
 def test_the_report_says_that_a_static_runtime_cannot_be_simulated(uvmalloc):
-    # By this call, the simulator recognizes a static runtime.
+    # By this table, the simulator recognizes a static runtime.
+    table = "bytes.fromhex('6bd5fb6c5bf4e74a8987d93912fd9df9')"
     ask = "import ctypes\ntable = ctypes.c_void_p()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
-    ask += "driver.cuInit(0); driver.cuGetExportTable(ctypes.byref(table), bytes(16))"
+    ask += f"driver.cuInit(0); driver.cuGetExportTable(ctypes.byref(table), {table})"
     finished = uvmalloc("sim", "--", sys.executable, "-c", ask)
     first, title, *_ = finished.stderr.splitlines()
-    assert "is linked with CUDA's static runtime" in first
-    assert "not active: it holds CUDA's static runtime, which cannot use the simulated" in title
+    assert "contains CUDA's static runtime" in first
+    assert "not active: it contains CUDA's static runtime, which accepts only NVIDIA's" in title
 
 
 def test_how_a_program_ended_is_said(uvmalloc):
@@ -1030,6 +1037,9 @@ def test_doctor_believes_a_library_that_cannot_be_used_here(libraries, monkeypat
     assert (diagnosis["usable"], diagnosis["problems"]) == (False, [verdict])
 
 
+WITHOUT_PLUGIN = "without it `uvmalloc run` serves only torch's CUDA allocation calls"
+
+
 def torch_problems(uvmalloc, folder, version, cuda, python=None):
     """Returns what doctor says of a torch in `folder` that has only a version.
 
@@ -1061,10 +1071,10 @@ def test_doctor_says_how_to_get_a_plugin(uvmalloc, libraries, tmp_path):
     shutil.copy(libraries.uvmalloc, built / "libuvmalloc.so")
     [problem] = torch_problems(uvmalloc, tmp_path / "a", "2.15.0", "13.2", python)
     command = f"{without}/scripts/build --torch-of {sys.executable}"
-    assert problem == f"no plugin for torch 2.15.0 in {built}: run {command}"
+    assert problem == f"no plugin for torch 2.15.0 in {built}: run {command}; {WITHOUT_PLUGIN}"
     [problem] = torch_problems(uvmalloc, tmp_path / "b", "2.10.0", "13.0", python)
     served = "2.11, 2.12, 2.13, 2.14, 2.15"
-    assert problem.endswith(f"in {built}: install one of the versions {served}")
+    assert problem.endswith(f"in {built}: install one of the versions {served}; {WITHOUT_PLUGIN}")
 
 
 def test_doctor_names_the_torch_that_a_wheel_serves(uvmalloc, libraries, tmp_path):
@@ -1075,14 +1085,17 @@ def test_doctor_names_the_torch_that_a_wheel_serves(uvmalloc, libraries, tmp_pat
     shutil.copy(libraries.uvmalloc, lib / "libuvmalloc.so")
     (lib / "libuvmalloc_torch_2_12.so").touch()
     [problem] = torch_problems(uvmalloc, tmp_path / "torch", "2.16.0", "13.3", python)
-    assert problem == f"no plugin for torch 2.16.0 in {lib}: install one of the versions 2.12"
+    missing = f"no plugin for torch 2.16.0 in {lib}: install one of the versions 2.12"
+    assert problem == f"{missing}; {WITHOUT_PLUGIN}"
 
 
 @pytest.mark.parametrize(("cuda", "built"), [(None, "without CUDA"), ("12.8", "for CUDA 12.8")])
 def test_doctor_says_which_build_of_torch_is_needed(uvmalloc, tmp_path, cuda, built):
     [problem] = torch_problems(uvmalloc, tmp_path / "torch", "2.15.0", cuda)
+    also = f"; {WITHOUT_PLUGIN}" if cuda else ""
     assert problem == (
         f"torch 2.15.0 is built {built}, and uvmalloc needs a torch for CUDA 13: install that wheel"
+        f"{also}"
     )
 
 

@@ -64,6 +64,44 @@ def test_planned_moves_change_no_result(simulate: Simulate, policy: str) -> None
     assert plan["evicted_pages"] > 0
 
 
+HINT_CALLS = (
+    "advise", "prefetch", "discard", "prefetch_batch", "discard_batch",
+    "discard_and_prefetch_batch",
+)  # fmt: skip
+BATCHES = "cuMemPrefetchBatchAsync,cuMemDiscardAndPrefetchBatchAsync"
+
+
+def hint_calls(run: SimulatedRun) -> int:
+    calls = run.check().report["driver_calls"]
+    return sum(calls.get(name, 0) for name in HINT_CALLS)
+
+
+def test_batches_save_calls_and_change_no_result(simulate: Simulate) -> None:
+    batched = simulate(TRAINING, STEPS, capacity="48MiB")
+    single = simulate(
+        TRAINING, STEPS, capacity="48MiB", environment={"UVMSIM_REFUSED_CALLS": BATCHES}
+    )
+    assert losses(batched) == losses(single) == losses_with_enough(simulate)
+    assert hint_calls(batched) < 0.9 * hint_calls(single)
+    assert batched.report["driver_calls"]["prefetch_batch"] > 10
+    assert single.report["live_plan"]["brought_pages"] > 0
+    assert single.report["driver_calls"].get("prefetch_batch", 0) <= 1, "it is not asked again"
+
+
+def test_refused_discards_change_no_result(simulate: Simulate) -> None:
+    refused = f"{BATCHES},cuMemDiscardBatchAsync"
+    run = simulate(TRAINING, STEPS, capacity="48MiB", environment={"UVMSIM_REFUSED_CALLS": refused})
+    assert losses(run) == losses_with_enough(simulate)
+    assert run.report["live_plan"]["discarded_pages"] > 0, "the plan has tried"
+
+
+def test_a_driver_without_batches_gets_single_calls(simulate: Simulate) -> None:
+    run = simulate(TRAINING, STEPS, capacity="48MiB", driver_version="12.8")
+    assert losses(run) == losses_with_enough(simulate)
+    assert run.report["live_plan"]["brought_pages"] > 0
+    assert not {"prefetch_batch", "discard_batch"} & run.report["driver_calls"].keys()
+
+
 def test_the_driver_alone_plans_nothing(simulate: Simulate) -> None:
     run = simulate(TRAINING, "3", capacity="48MiB", policy="driver").check()
     assert set(run.report["live_plan"].values()) == {0}
@@ -137,6 +175,9 @@ def test_memory_that_another_program_takes_later_is_seen(simulate: Simulate) -> 
         run = simulate(TAKEN_LATER, capacity="64MiB", driver_version=version)
         faults[version], checked = json.loads(run.check().stdout)
         assert (checked > 0) == (version == "13.5")
+        assert ("compared" in run.report) == (version == "13.5")
+    compared = run.report["compared"]
+    assert 0 < compared["real_bytes"] <= compared["believed_bytes"] < 64 << 20
     assert faults["13.5"] < 0.4 * faults["13.0"]
 
 
@@ -188,7 +229,7 @@ print(json.dumps(losses))
 """
 
 
-@pytest.mark.parametrize("capacity", ["48MiB", "80MiB"])
+@pytest.mark.parametrize("capacity", ["48MiB", pytest.param("80MiB", marks=pytest.mark.all)])
 def test_pages_of_a_captured_step_come_before_its_replays(
     simulate: Simulate, capacity: str
 ) -> None:

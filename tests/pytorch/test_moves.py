@@ -580,16 +580,15 @@ def test_a_pointer_that_leaves_after_a_move_has_shared_keeps_its_block(
 ) -> None:
     """Acts like a move on another thread between taking the pointer and giving it to Python.
 
-    _data_address takes the pointer like torch's other code, and a stream's handle leaves like a
-    pointer.
+    A snapshot names the address without giving it out, and a stream's handle leaves like a pointer.
     """
     checked(f"""
 import ctypes
 x = torch.zeros(1 << 20, device='{source}')
 y = x.to('cpu' if x.is_cuda else 'cuda')
 z = x.to('cpu' if x.is_cuda else 'cuda')
-pointer = torch._C._data_address(x)
-assert pointer == torch._C._data_address(y) == torch._C._data_address(z)
+blocks = [block for each in torch.cuda.memory_snapshot() for block in each['blocks']]
+[pointer] = [block['address'] for block in blocks if block['requested_size'] == 4 << 20]
 assert torch.cuda.ExternalStream(pointer).cuda_stream == pointer
 torch.cuda.synchronize()
 ctypes.memmove(pointer, ctypes.byref(ctypes.c_float(42)), 4)

@@ -18,7 +18,8 @@ from uvmalloc._cli.main import main
 from uvmalloc._trace import plan
 from uvmalloc.libraries import Libraries
 
-from bench.oversubscription import live, to_use
+from bench.ground import hints
+from bench.oversubscription import live, offload, to_use
 from bench.oversubscription.bound import Bound, End, Kernel, free_what_the_step_leaves
 from bench.oversubscription.compare import ByHand, Point, keys_of
 from bench.oversubscription.timed_bound import Link, TimedBound, slots_of
@@ -211,15 +212,24 @@ def test_the_slowest_round_of_a_move_and_a_use_counts() -> None:
         to_use.ratio_of(rounds(110), [rounds(100)[0] | {"sum": 2.0}], BLOCK)
 
 
-def live_run(workload: str, policy: str, times: float, step_ns: int) -> live.LiveRun:
-    counters = dict.fromkeys(("migrated_bytes_to_host", "evicted_bytes"), 0)
-    steps = [{"result": "1", "now_ns": step * step_ns, **counters} for step in range(4)]
+def live_run(
+    workload: str, policy: str, times: float, step_ns: int, **of_a_step: int
+) -> live.LiveRun:
+    names = (
+        "migrated_bytes_to_device", "migrated_bytes_to_host", "evicted_bytes",
+        "remote_access_bytes", "faults_device", "used_bytes",
+    )  # fmt: skip
+    figures = {"now_ns": step_ns, **dict.fromkeys(names, 0), **of_a_step}
+    steps = [
+        {"result": "1", **{name: step * value for name, value in figures.items()}}
+        for step in range(5)
+    ]
     return live.LiveRun(workload, policy, times, 100, BLOCK, steps)
 
 
 def test_live_keys_are_the_least_mean_and_the_least_of_all() -> None:
     measured = []
-    for workload, driver_ns in (("v", 400), ("w", 90)):
+    for workload, driver_ns in (("gpt", 400), ("cnn", 90)):
         measured.append(live_run(workload, "auto", 0, 50))
         for times in (1.25, 2.0):
             measured.append(live_run(workload, "driver", times, driver_ns))
@@ -233,6 +243,62 @@ def test_live_keys_are_the_least_mean_and_the_least_of_all() -> None:
     assert cases[0].slowdown("driver") == pytest.approx(8)
     measured[-1].steps[2]["result"] = "2"
     assert not live.keys_of(live.cases_of(measured))["live_results_equal"]
+
+
+def test_auto_is_compared_with_lru_on_steps_that_can_be_learned_and_on_all() -> None:
+    measured = []
+    for program, auto_ns in (("gpt", 50), ("lengths", 200)):
+        measured += [
+            live_run(program, "auto", 0, 10),
+            live_run(program, "lru", 2.0, 100),
+            live_run(program, "auto", 2.0, auto_ns, faults_device=auto_ns // 50),
+        ]
+    keys = live.keys_of(live.cases_of(measured))
+    assert keys["auto_over_lru"] == pytest.approx({"learnable": 0.5, "all": 1.0})
+    assert keys["auto_over_lru_worst"] == pytest.approx(2)
+    assert keys["auto_over_lru_worst_case"] == "lengths at 2 x"
+    assert keys["steady_faults_live"] == 1, "of gpt alone"
+    assert keys["expert_bytes_ratio"] is None
+    assert "live_speedup_over_driver" not in keys, "driver was not measured"
+
+
+def test_bytes_over_the_link_are_divided_by_those_that_the_program_says_it_used() -> None:
+    moved = {"migrated_bytes_to_device": 30, "evicted_bytes": 10, "remote_access_bytes": 20}
+    measured = [
+        live_run("experts", "auto", 0, 1),
+        live_run("experts", "auto", 2.0, 1, **moved, used_bytes=20),
+    ]
+    assert live.keys_of(live.cases_of(measured))["expert_bytes_ratio"] == pytest.approx(3)
+
+
+def test_offloaded_weights_are_compared_only_with_equal_results() -> None:
+    ours, offloaded = live_run("dense", "auto", 0, 50), live_run("dense", "native", 0, 100)
+    assert offload.speedup(offloaded, ours) == pytest.approx(2)
+    offloaded.steps[-1]["result"] = "2"
+    with pytest.raises(RuntimeError, match="dense has other results"):
+        offload.speedup(offloaded, ours)
+
+
+def test_hint_keys_are_the_worst_ratios_of_cases_with_hints() -> None:
+    def run(step_ns: int, calls: int) -> live.LiveRun:
+        made = live_run("cnn", "auto", 1.5, step_ns)
+        for number, step in enumerate(made.steps):
+            step |= {"hint_calls": number * calls, "order_calls": 0}
+        return made
+
+    cases = [
+        hints.Case("a", run(90, 20), run(100, 100)),
+        hints.Case("b", run(101, 10), run(100, 100)),
+        hints.Case("c", run(100, 0), run(100, 0)),
+    ]
+    keys = hints.keys_of(cases)
+    assert keys["hint_calls_ratio"] == pytest.approx(0.2)
+    assert keys["hint_step_time_ratio"] == pytest.approx(1.01)
+    assert keys["hint_results_equal"]
+    assert keys["hints"][2]["calls_ratio"] is None
+    assert [target.met for target in hints.targets(keys)] == [True, False]
+    cases[0].single.steps[1]["result"] = "2"
+    assert not hints.keys_of(cases)["hint_results_equal"]
 
 
 def test_a_device_for_a_part_of_the_pages_has_room_beside_its_context() -> None:

@@ -25,7 +25,7 @@ def run(environment: dict[str, str], *options: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("programs", [40, pytest.param(110, marks=pytest.mark.all)])
+@pytest.mark.parametrize("programs", [15, pytest.param(135, marks=pytest.mark.all)])
 def test_plans_do_what_modules_do(clean_environment: dict[str, str], programs: int) -> None:
     done = run(clean_environment, "--programs", str(programs))
     assert done.returncode == 0, done.stdout + done.stderr

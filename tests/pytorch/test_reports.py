@@ -190,6 +190,19 @@ def test_a_cuda_program_is_served_where_it_runs_under_the_launcher(simulated, tm
     assert "CUDA calls served: cudaMalloc" in finished.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["", "torch.ones(4, device='cuda')"])
+def test_a_program_that_allocates_before_it_imports_torch_has_a_report(simulated, tmp_path, use):
+    """The report is written after torch has destroyed its allocators."""
+    program = f"{NATIVE_CUDA}\nimport torch\n{use}\n"
+    finished = simulated(program, "--capacity", "64MiB", UVMALLOC_STARTUP_LINE="0")
+    assert finished.returncode == 0, finished.stderr
+    saved = json.loads((tmp_path / "report.json").read_text())
+    assert saved["ended"]["how"] == "exit" and saved["framework"] is True
+    assert saved["native_allocations"] == {"device": 0, "pinned": 0, "host": 0}
+    assert saved["cuda_calls"]["cudaMalloc"]["served"] == 1
+
+
 # ---- what is in a folder ------------------------------------------------------------------------
 
 

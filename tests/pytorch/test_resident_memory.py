@@ -40,7 +40,7 @@ def compare(simulate: Simulate, first: int, last: int) -> None:
     assert not too_many
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_random_loops_take_no_more_memory_than_with_torchs_allocators(simulate: Simulate) -> None:
     compare(simulate, 0, 8)
 

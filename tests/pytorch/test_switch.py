@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from pathlib import Path
-
 import pytest
 from uvmalloc.libraries import Libraries
 
@@ -103,23 +100,6 @@ def test_an_unknown_runtime_is_one_line_and_stock_memory(simulate: Simulate) -> 
     run = simulate(WHICH, environment={"UVMALLOC_RUNTIME": "abacus"}).check()
     assert run.stdout.startswith("native")
     assert run.stderr.count("\n") == 1 and "abacus" in run.stderr and "cuda" in run.stderr
-
-
-def test_a_torch_without_a_plugin_is_left_alone(simulate: Simulate, lonely_library: Path) -> None:
-    run = simulate(
-        WHICH,
-        native=True,
-        environment={
-            "LD_PRELOAD": str(lonely_library),
-            "PYTORCH_ENABLE_UNIFIED_MEMORY": "1",
-            "UVMALLOC_CUDA": "auto",  # as the launcher sets it
-        },
-    ).check()
-    assert run.stdout.startswith("native")
-    assert run.sim.get("managed_allocations", 0) == 0
-    assert run.stderr.count("\n") == 1
-    installed = importlib.metadata.version("torch").split("+")[0]
-    assert f"torch {installed}" in run.stderr and "keeps its own allocators" in run.stderr
 
 
 def test_importing_torch_alone_makes_no_driver_call(simulate: Simulate) -> None:

@@ -78,7 +78,7 @@ def test_a_launcher_stands_for_its_program_and_readings_follow_each_other(
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "uvmalloc", "sim", "--", sys.executable, "-c",
-         "import time\ntime.sleep(4)\n" + PROGRAM],
+         "import sys\nsys.stdin.readline()\n" + PROGRAM],
         env=clean_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True,
     ) as launcher:  # fmt: skip
@@ -89,6 +89,7 @@ def test_a_launcher_stands_for_its_program_and_readings_follow_each_other(
             time.sleep(0.05)
         early = top(clean_environment, str(launcher.pid), "--count", "1")
         assert early.stdout == "no program has used its device yet\n", (folders, early.stderr)
+        print(file=launcher.stdin, flush=True)
         number = launcher.stdout.readline().strip()
         seen = top(clean_environment, str(launcher.pid), "--count", "3", "--interval", "0.1")
         assert seen.stdout.count(f"{number}  ") == 3, "one picture for each reading"
@@ -242,3 +243,11 @@ def test_moves_are_counted_without_their_bytes_and_their_directions():
     table = rate_table(Moment(1.0, {"moves": moves}), None)
     names, _, totals = (list(column.cells) for column in table.columns)
     assert totals[names.index("moves without a copy")] == "5"
+
+
+def test_pages_that_the_driver_has_elsewhere_are_shown():
+    compared = {"believed_bytes": 48 << 20, "real_bytes": 40 << 20}
+    out = io.StringIO()
+    moment = Moment(1.0, {"compared": compared})
+    Console(file=out, width=200).print(picture(Moments({1: moment}, []), {}))
+    assert "on devices: believed 48 MiB / real 40 MiB" in out.getvalue()

@@ -18,6 +18,8 @@ from uvmalloc._cli.accepted import DRIVER_VERSIONS
 from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import Libraries
 
+from tests.conftest import MakeOnce
+
 pytestmark = pytest.mark.slow
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -53,27 +55,37 @@ class Installed:
         )
 
 
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("wheel")
+def install(folder: Path) -> None:
     made = subprocess.run(
         [CHECKOUT / "scripts" / "wheel", "--built", folder],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    wheel = Path(made.stdout.strip())
     venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    purelib = sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)})
     packages = Path(importlib.util.find_spec("torch").origin).parents[1]
-    (Path(purelib) / "packages.pth").write_text(f"import site; site.addsitedir({str(packages)!r})")
+    (purelib_of(venv) / "packages.pth").write_text(
+        f"import site; site.addsitedir({str(packages)!r})"
+    )
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     target = ["--python", str(venv / "bin" / "python")]
+    wheel = made.stdout.strip()
     subprocess.run(
         [*pip, *target, "install", "--quiet", "--no-index", "--no-deps", wheel], check=True
     )
-    return Installed(wheel, venv, Path(purelib) / "uvmalloc")
+
+
+def purelib_of(venv: Path) -> Path:
+    variables = {"base": str(venv), "platbase": str(venv)}
+    return Path(sysconfig.get_path("purelib", vars=variables))
+
+
+@pytest.fixture(scope="session")
+def installed(make_once: MakeOnce) -> Installed:
+    folder = make_once("wheel", install)
+    (wheel,) = folder.glob("*.whl")
+    return Installed(wheel, folder / "venv", purelib_of(folder / "venv") / "uvmalloc")
 
 
 def test_the_wheel_is_for_this_platform_and_holds_each_library_once(

@@ -30,6 +30,10 @@ void make_every_call(const DeviceRuntime& runtime) {
   EXPECT_TRUE(runtime.advise(0, memory, kPageBytes, Advice::kSetAccessedBy, Place::device(0)).ok());
   EXPECT_TRUE(runtime.prefetch(0, memory, kPageBytes, Place::device(0), stream).ok());
   EXPECT_TRUE(runtime.discard(0, memory, kPageBytes, stream).ok());
+  const std::vector<RangeMove> moves{{memory, kPageBytes, Place::device(0)}};
+  EXPECT_TRUE(runtime.prefetch_batch(0, moves, stream).ok());
+  EXPECT_TRUE(runtime.discard_batch(0, moves, stream).ok());
+  EXPECT_TRUE(runtime.discard_and_prefetch_batch(0, moves, stream).ok());
   EXPECT_TRUE(runtime.copy(0, memory, source, sizeof source, stream).ok());
   EXPECT_STREQ(static_cast<char*>(memory), source);
   EXPECT_TRUE(runtime.is_capturing(0, stream, &capturing).ok());
@@ -55,7 +59,9 @@ TEST(CountingRuntime, WhetherADeviceHasAContextIsAskedOfTheRuntimeAndNotCounted)
 }
 
 TEST(CountingRuntime, EveryCallIsForwardedAndCountedOnceUnderItsOwnName) {
-  CountingRuntime runtime(std::make_unique<FakeRuntime>(std::make_shared<FakeMachine>(3)));
+  const auto machine = std::make_shared<FakeMachine>(3);
+  machine->capabilities.batches = true;
+  CountingRuntime runtime(std::make_unique<FakeRuntime>(machine));
   EXPECT_EQ(runtime.name(), "fake");
   EXPECT_EQ(runtime.device_count(), 3);
   EXPECT_TRUE(runtime.calls().empty()) << "neither of these asks the machine";
@@ -71,6 +77,9 @@ TEST(CountingRuntime, EveryCallIsForwardedAndCountedOnceUnderItsOwnName) {
                            "advise",
                            "prefetch",
                            "discard",
+                           "prefetch_batch",
+                           "discard_batch",
+                           "discard_and_prefetch_batch",
                            "copy",
                            "create_stream",
                            "destroy_stream",

@@ -13,7 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (".cpp", ".hpp", ".h", ".c", ".cu")
 QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 # A build makes these files; one source file includes each.
-MADE = {"torch_names.inc", "runtime/hip/driver_api.hpp", "runtime/hip/hip_runtime.hpp"}
+MADE = {
+    "torch_names.inc",
+    "runtime_names.inc",
+    "runtime/hip/driver_api.hpp",
+    "runtime/hip/hip_runtime.hpp",
+}
 
 
 def files_of_the_clone() -> list[Path]:

@@ -17,6 +17,8 @@ import pytest
 from uvmalloc._cli.environment import without_settings
 from uvmalloc.libraries import find_libraries
 
+from tests.conftest import MakeOnce
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,10 +42,7 @@ def measurement_files() -> list[Path]:
     return sorted(MEASUREMENTS.rglob("*"))
 
 
-@pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """Returns the JSON and the page that a run on the simulated device writes."""
-    output = tmp_path_factory.mktemp("measurements")
+def run_trial(output: Path) -> None:
     build = find_libraries().folder.parent
     before = measurement_files()
     done = subprocess.run(
@@ -55,6 +54,12 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert measurement_files() == before
+
+
+@pytest.fixture(scope="module")
+def trial(make_once: MakeOnce) -> tuple[dict[str, Any], str]:
+    """Returns the JSON and the page that a run on the simulated device writes."""
+    output = make_once("gpu_check", run_trial)
     assert sorted(file.name for file in output.iterdir()) == [
         "uvm-simulated-device.json",
         "uvm-simulated-device.md",

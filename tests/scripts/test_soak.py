@@ -30,7 +30,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_short_soak_finds_nothing() -> None:
     done = soak(MOMENT)
     last = done.stdout.splitlines()[-1]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from uvmalloc._cli.accepted import DRIVER_VERSIONS
 
+from bench.wheels.started import WHEELS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,3 +30,13 @@ def test_the_page_names_the_pinned_versions() -> None:
     oldest_cccl = pinned("requirements_cccl.txt")["nvidia-cuda-cccl"]
     assert rows["libcu++ (CCCL)"] == f"{oldest_cccl}, {newest['nvidia-cuda-cccl']}"
     assert rows["RMM"] == newest["librmm-cu13"]
+
+
+def test_the_page_names_the_wheels_and_their_versions() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    section = page.split("## Wheels\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([^|(]+?)(?: \([^|]*)? \| ([\d.]+) \|", section, re.MULTILINE))
+    versions = pinned("wheel_requirements.txt")
+    assert {name.strip("`"): version for name, version in rows.items()} == {
+        wheel.name: versions[wheel.package] for wheel in WHEELS
+    }

@@ -62,48 +62,49 @@ TEST_F(AddressSpaceTest, DeviceViewIsGivenForDeviceMemoryOnlyWithinItsAllocation
 
 TEST_F(AddressSpaceTest, PinnedMemoryIsItsOwnView) {
   void* memory = nullptr;
-  ASSERT_EQ(machine().allocate_pinned(0, 100, 0, &memory), Status::kOk);
+  ASSERT_EQ(machine().memory().allocate_pinned(0, 100, 0, &memory), Status::kOk);
   std::memset(memory, 1, 100);
   EXPECT_EQ(uvmsim_device_view(memory), memory);
   EXPECT_EQ(touch(0, memory, 100, UVMSIM_WRITE), UVMSIM_OK);
   EXPECT_EQ(counters().remote_access_bytes, 100U);
-  EXPECT_EQ(machine().free_memory(memory, Wait::kYes), Status::kInvalidValue);
-  EXPECT_EQ(machine().free_pinned(memory), Status::kOk);
+  EXPECT_EQ(machine().memory().free(memory, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().memory().free_pinned(memory), Status::kOk);
   EXPECT_EQ(uvmsim_device_view(memory), nullptr);
 }
 
 TEST_F(AddressSpaceTest, KernelsCannotReachPlainHostMemory) {
   int local = 0;
   EXPECT_EQ(touch(0, &local, sizeof local, UVMSIM_READ), UVMSIM_ERROR_ADDRESS);
-  ASSERT_EQ(machine().register_host(0, &local, sizeof local, 0), Status::kOk);
+  ASSERT_EQ(machine().memory().register_host(0, &local, sizeof local, 0), Status::kOk);
   EXPECT_EQ(touch(0, &local, sizeof local, UVMSIM_READ), UVMSIM_OK);
-  EXPECT_EQ(machine().register_host(0, &local, 1, 0), Status::kHostMemoryAlreadyRegistered);
-  EXPECT_EQ(machine().unregister_host(&local), Status::kOk);
-  EXPECT_EQ(machine().unregister_host(&local), Status::kHostMemoryNotRegistered);
+  EXPECT_EQ(machine().memory().register_host(0, &local, 1, 0),
+            Status::kHostMemoryAlreadyRegistered);
+  EXPECT_EQ(machine().memory().unregister_host(&local), Status::kOk);
+  EXPECT_EQ(machine().memory().unregister_host(&local), Status::kHostMemoryNotRegistered);
 }
 
 TEST_F(AddressSpaceTest, KernelsReachAPeersMemoryOnlyWithPeerAccess) {
   const std::byte* memory = device_memory(1, kBlock);
   EXPECT_EQ(touch(0, memory, 10, UVMSIM_READ), UVMSIM_ERROR_ADDRESS);
-  ASSERT_EQ(machine().enable_peer_access(0, 1), Status::kOk);
+  ASSERT_EQ(machine().memory().enable_peer_access(0, 1), Status::kOk);
   EXPECT_EQ(touch(0, memory, 10, UVMSIM_READ), UVMSIM_OK);
   EXPECT_EQ(counters().remote_access_bytes, 10U);
 }
 
 TEST_F(AddressSpaceTest, InteriorAndForeignAddressesAreNotFreed) {
   std::byte* memory = managed(kBlock);
-  EXPECT_EQ(machine().free_memory(memory + kPage, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().memory().free(memory + kPage, Wait::kYes), Status::kInvalidValue);
   int local = 0;
-  EXPECT_EQ(machine().free_memory(&local, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().memory().free(&local, Wait::kYes), Status::kInvalidValue);
   free(memory);
-  EXPECT_EQ(machine().free_memory(memory, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().memory().free(memory, Wait::kYes), Status::kInvalidValue);
 }
 
 TEST_F(AddressSpaceTest, CopiesBeyondAnAllocationAreRefused) {
   std::byte* memory = device_memory(0, kBlock);
   std::vector<std::byte> host(2 * kBlock);
   const Copy copy{.to = memory, .from = host.data(), .width_bytes = kBlock + 1};
-  EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().work().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
 }
 
 class AddressSpaceDeathTest : public MachineTest {

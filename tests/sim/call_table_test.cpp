@@ -34,5 +34,15 @@ TEST(CallTable, AFailureCanBeTakenBack) {
   EXPECT_EQ(uvmsim_fail_call(nullptr, 1, 1), UVMSIM_ERROR_INVALID);
 }
 
+TEST(CallTable, ACallThatTheSettingNamesIsRefusedAlways) {
+  ASSERT_EQ(setenv("UVMSIM_REFUSED_CALLS", "testOther,testRefused", 1), 0);
+  CallRecord& refused = CallTable::instance().record("testRefused");
+  CallRecord& prefix = CallTable::instance().record("testRef");
+  unsetenv("UVMSIM_REFUSED_CALLS");
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(refused.enter(), 801);
+  EXPECT_EQ(prefix.enter(), std::nullopt);
+  EXPECT_EQ(refused.calls(), 3U);
+}
+
 }  // namespace
 }  // namespace uvmsim

@@ -47,7 +47,7 @@ TEST_F(CpuTouchTest, ALoadOfADeviceResidentPageMigratesItAndIsCharged) {
   memory[0] = std::byte{42};
   ASSERT_EQ(touch(0, memory, 2 * kBlock, UVMSIM_READ), UVMSIM_OK);
   ASSERT_EQ(resident(memory, 2 * kBlock, 0), 2 * kBlock);
-  machine().wait_for_device(0);
+  machine().streams().wait_for_device(0);
   uvmsim_reset_counters();
   const std::uint64_t before_ns = uvmsim_now_ns();
   EXPECT_EQ(load(memory), std::byte{42});
@@ -157,7 +157,7 @@ TEST(CpuTouchDeathTest, WhereTheKernelRefusesALineSaysSoAndTheMachineWorks) {
   const auto use = [] {
     refuse_userfaultfd();
     void* memory = nullptr;
-    const Status status = Machine::instance().allocate_managed(0, kBlock, 1, &memory);
+    const Status status = Machine::instance().memory().allocate_managed(0, kBlock, 1, &memory);
     if (status == Status::kOk) std::memset(memory, 1, kBlock);
     _exit(status == Status::kOk ? 0 : 1);
   };

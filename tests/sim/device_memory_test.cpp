@@ -32,8 +32,8 @@ TEST_F(DeviceMemoryTest, DeviceMemoryIsExhaustedExactlyAtCapacity) {
   device_memory(0, kCapacity - kBlock);
   device_memory(0, kBlock);
   void* address = nullptr;
-  EXPECT_EQ(machine().allocate_device(0, 1, &address), Status::kOutOfMemory);
-  EXPECT_EQ(machine().allocate_device(1, kCapacity, &address), Status::kOk);
+  EXPECT_EQ(machine().memory().allocate_device(0, 1, &address), Status::kOutOfMemory);
+  EXPECT_EQ(machine().memory().allocate_device(1, kCapacity, &address), Status::kOk);
   free(address);
 }
 
@@ -44,10 +44,10 @@ TEST_F(DeviceMemoryTest, SmallAllocationsMayTakeAllOfALargeDevice) {
   std::vector<std::byte*> all;
   while (all.size() < kLarge / kBlock) all.push_back(device_memory(0, kSmall));
   void* address = nullptr;
-  EXPECT_EQ(machine().allocate_device(0, 1, &address), Status::kOutOfMemory);
+  EXPECT_EQ(machine().memory().allocate_device(0, 1, &address), Status::kOutOfMemory);
   for (std::byte* small : all) free(small);
   EXPECT_EQ(unevictable_use(0), 0U);
-  EXPECT_EQ(machine().allocate_device(0, kLarge, &address), Status::kOk);
+  EXPECT_EQ(machine().memory().allocate_device(0, kLarge, &address), Status::kOk);
   free(address);
 }
 
@@ -108,8 +108,9 @@ TEST_F(DeviceMemoryTest, UnusedChunksGoFirstAndCostNoCopy) {
 TEST_F(DeviceMemoryTest, WhollyDiscardedBlocksGoBeforeUsedOnes) {
   const std::byte* memory = managed(kCapacity);
   ASSERT_EQ(prefetch(memory, kCapacity, 0), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory + 9 * kBlock, kBlock}), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory + 5 * kBlock, kBlock - kPage}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory + 9 * kBlock, kBlock}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory + 5 * kBlock, kBlock - kPage}),
+            Status::kOk);
   device_memory(0, kBlock);
   EXPECT_EQ(resident(memory + 9 * kBlock, kBlock, 0), 0U);
   EXPECT_EQ(resident(memory + 9 * kBlock, kBlock, UVMSIM_HOST), kBlock);
@@ -122,7 +123,7 @@ TEST_F(DeviceMemoryTest, WhollyDiscardedBlocksGoBeforeUsedOnes) {
 TEST_F(DeviceMemoryTest, ADiscardLeavesThePagesOfTheHostWithTheAllocation) {
   std::byte* memory = managed(4 * kBlock);
   std::memset(memory, 1, 4 * kBlock);
-  ASSERT_EQ(machine().discard(0, stream_, {memory, 4 * kBlock}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory, 4 * kBlock}), Status::kOk);
   std::vector<unsigned char> present(4 * kBlock / kPage);
   ASSERT_EQ(mincore(memory, 4 * kBlock, present.data()), 0);
   EXPECT_EQ(std::count(present.begin(), present.end(), 1),

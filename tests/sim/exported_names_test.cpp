@@ -36,6 +36,18 @@ TEST(ExportedNames, TheRuntimeHasEveryListedNameUnderItsVersion) {
   EXPECT_EQ(StandIn::runtime().find("cudaMalloc", "libcudart.so.12"), nullptr);
 }
 
+TEST(ExportedNames, TheManagementLibraryHasEveryListedNameAndStubsAreQuiet) {
+  const StandIn nvml("libnvidia-ml.so.1");
+  const auto names = names_in("nvml_symbols.txt");
+  EXPECT_GT(names.size(), 400U);
+  for (const std::string& name : names) EXPECT_NE(nvml.find(name.c_str()), nullptr) << name;
+  constexpr int kNotSupported = 3;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(nvml.function<int(void*, unsigned*)>("nvmlDeviceGetFanSpeed")(nullptr, nullptr),
+            kNotSupported);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(ExportedNames, AStubOfTheDriverIsCountedAndSaysSoOnce) {
   auto* stub = CU(cuGraphicsUnregisterResource);
   const std::uint64_t before = uvmsim_call_count("cuGraphicsUnregisterResource");

@@ -25,17 +25,17 @@ class Operations {
     Machine& machine = Machine::instance();
     switch (pick(4)) {
       case 0:
-        machine.prefetch(0, stream_, range, location);
+        machine.placements().prefetch(0, stream_, range, location);
         break;
       case 1:
-        machine.discard(0, stream_, range);
+        machine.placements().discard(0, stream_, range);
         break;
       case 2:
-        machine.advise(range, static_cast<Advice>(1 + pick(5)), location);
+        machine.placements().advise(range, static_cast<Advice>(1 + pick(5)), location);
         break;
       case 3:
-        machine.fill(0, stream_, {memory_ + first, 1 + pick(100) % (bytes_ - first), 1, 1},
-                     Wait::kNo);
+        machine.work().fill(0, stream_, {memory_ + first, 1 + pick(100) % (bytes_ - first), 1, 1},
+                            Wait::kNo);
         break;
       default:
         touch(device, range);
@@ -50,7 +50,7 @@ class Operations {
 
   void touch(int device, MemoryRange range) {
     const uvmsim_access access{range.address, range.size_bytes, 1 + static_cast<int>(pick(2))};
-    Machine::instance().kernel(device, nullptr, &access, 1, 10);
+    Machine::instance().work().kernel(device, nullptr, {&access, 1}, 10);
   }
 
   std::mt19937 random_;
@@ -61,7 +61,7 @@ class Operations {
 
 TEST_F(InvariantsTest, HoldAfterEveryRandomStep) {
   constexpr std::size_t kBytes = 48 * kBlock + 3 * kPage;
-  ASSERT_EQ(machine().enable_peer_access(0, 1), Status::kOk);
+  ASSERT_EQ(machine().memory().enable_peer_access(0, 1), Status::kOk);
   device_memory(0, kCapacity / 2);
   Operations operations(7, managed(kBytes), kBytes, stream_);
   for (int step = 0; step < uvm::testing::steps(3000, 500); ++step) {
@@ -75,19 +75,20 @@ TEST_F(InvariantsTest, HoldUnderConcurrentUse) {
   for (std::uint32_t seed = 0; seed < threads.size(); ++seed) {
     threads[seed] = std::thread([seed] {
       constexpr std::size_t kBytes = 10 * kBlock;
-      StreamHandle stream = machine().create_stream(0, 0, false, 0);
+      StreamHandle stream = machine().streams().create_stream(0, 0, false, 0);
       for (int round = 0; round < 30; ++round) {
         void* memory = nullptr;
-        ASSERT_EQ(machine().allocate_managed(0, kBytes, 1, &memory), Status::kOk);
+        ASSERT_EQ(machine().memory().allocate_managed(0, kBytes, 1, &memory), Status::kOk);
         void* device = nullptr;
-        const bool has_device = machine().allocate_device(0, kBlock, &device) == Status::kOk;
+        const bool has_device =
+            machine().memory().allocate_device(0, kBlock, &device) == Status::kOk;
         Operations operations(seed, static_cast<std::byte*>(memory), kBytes, stream);
         for (int step = 0; step < 20; ++step) operations.step();
         std::memset(memory, static_cast<int>(seed), kBytes);
-        EXPECT_EQ(machine().free_memory(memory, Wait::kYes), Status::kOk);
-        EXPECT_TRUE(!has_device || machine().free_memory(device, Wait::kYes) == Status::kOk);
+        EXPECT_EQ(machine().memory().free(memory, Wait::kYes), Status::kOk);
+        EXPECT_TRUE(!has_device || machine().memory().free(device, Wait::kYes) == Status::kOk);
       }
-      machine().destroy_stream(stream);
+      machine().streams().destroy_stream(stream);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -25,16 +25,16 @@ class MachineTest : public ::testing::Test {
     ASSERT_EQ(machine().device_count(), 2);
     for (int device = 0; device < 2; ++device)
       ASSERT_EQ(uvmsim_set_capacity(device, kCapacity), UVMSIM_OK);
-    for (int device = 0; device < 2; ++device) machine().wait_for_device(device);
-    stream_ = machine().create_stream(0, 0, false, 0);
+    for (int device = 0; device < 2; ++device) machine().streams().wait_for_device(device);
+    stream_ = machine().streams().create_stream(0, 0, false, 0);
     uvmsim_reset_counters();
   }
 
   void TearDown() override {
-    for (void* address : live_) machine().free_memory(address, Wait::kYes);
-    machine().destroy_stream(stream_);
-    machine().disable_peer_access(0, 1);
-    machine().disable_peer_access(1, 0);
+    for (void* address : live_) machine().memory().free(address, Wait::kYes);
+    machine().streams().destroy_stream(stream_);
+    machine().memory().disable_peer_access(0, 1);
+    machine().memory().disable_peer_access(1, 0);
     EXPECT_EQ(machine().broken_invariant(), "");
     for (int device = 0; device < 2; ++device) EXPECT_EQ(used(device), 0U);
   }
@@ -43,20 +43,20 @@ class MachineTest : public ::testing::Test {
 
   std::byte* managed(std::size_t bytes) {
     void* address = nullptr;
-    EXPECT_EQ(machine().allocate_managed(0, bytes, 1, &address), Status::kOk);
+    EXPECT_EQ(machine().memory().allocate_managed(0, bytes, 1, &address), Status::kOk);
     live_.push_back(address);
     return static_cast<std::byte*>(address);
   }
 
   std::byte* device_memory(int device, std::size_t bytes) {
     void* address = nullptr;
-    EXPECT_EQ(machine().allocate_device(device, bytes, &address), Status::kOk);
+    EXPECT_EQ(machine().memory().allocate_device(device, bytes, &address), Status::kOk);
     live_.push_back(address);
     return static_cast<std::byte*>(address);
   }
 
   void free(void* address) {
-    EXPECT_EQ(machine().free_memory(address, Wait::kYes), Status::kOk);
+    EXPECT_EQ(machine().memory().free(address, Wait::kYes), Status::kOk);
     std::erase(live_, address);
   }
 
@@ -66,11 +66,11 @@ class MachineTest : public ::testing::Test {
   }
 
   Status prefetch(const void* address, std::size_t bytes, int location) {
-    return machine().prefetch(0, stream_, {address, bytes}, location);
+    return machine().placements().prefetch(0, stream_, {address, bytes}, location);
   }
 
   Status advise(const void* address, std::size_t bytes, Advice advice, int location) {
-    return machine().advise({address, bytes}, advice, location);
+    return machine().placements().advise({address, bytes}, advice, location);
   }
 
   static std::size_t resident(const void* address, std::size_t bytes, int location) {

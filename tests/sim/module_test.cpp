@@ -37,6 +37,21 @@ TEST_F(ModuleTest, ALaunchWithoutCodeNamesTheFunctionOnceAndFailsLikeAMissingIma
   EXPECT_EQ(CU(cuModuleUnload)(module), CUDA_SUCCESS);
 }
 
+TEST_F(ModuleTest, ANameOfCIsPrintedAsItIs) {
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(CU(cuModuleLoadData)(&module, kImage), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuModuleGetFunction)(&function, module, "d"), CUDA_SUCCESS);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(launch(function), CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "uvmsim: kernel d cannot run on the simulated device, which has no code for it\n");
+  const char* text = nullptr;
+  ASSERT_EQ(CU(cuGetErrorString)(CUDA_ERROR_NO_BINARY_FOR_GPU, &text), CUDA_SUCCESS);
+  EXPECT_NE(std::string(text).find("simulated device runs no GPU code"), std::string::npos) << text;
+  EXPECT_EQ(CU(cuModuleUnload)(module), CUDA_SUCCESS);
+}
+
 TEST_F(ModuleTest, AFunctionIsOnePerNameAndBelongsToItsModule) {
   CUmodule modules[2] = {};
   CUfunction functions[3] = {};

@@ -94,7 +94,7 @@ TEST_F(OrdinaryMemoryTest, AdviceGoesWithTheMappingOnceTheMachineLooks) {
 TEST_F(OrdinaryMemoryTest, DiscardIsAcceptedAndDoesNothing) {
   std::byte* memory = map(kBlock);
   ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory, kBlock}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory, kBlock}), Status::kOk);
   ASSERT_EQ(prefetch(memory, kBlock, UVMSIM_HOST), Status::kOk);
   EXPECT_EQ(counters().migrated_bytes_to_host, kBlock) << "copied like what is not discarded";
 }
@@ -104,13 +104,14 @@ TEST_F(OrdinaryMemoryTest, WhatIsNotMappedIsInvalidAndOutOfReach) {
   EXPECT_EQ(prefetch(memory, kBlock + 1, 0), Status::kInvalidValue);
   EXPECT_EQ(prefetch(memory + kBlock, 1, 0), Status::kInvalidValue);
   EXPECT_EQ(advise(memory, kBlock + 1, Advice::kSetReadMostly, 0), Status::kInvalidValue);
-  EXPECT_EQ(machine().discard(0, stream_, {memory, kBlock + 1}), Status::kInvalidValue);
+  EXPECT_EQ(machine().placements().discard(0, stream_, {memory, kBlock + 1}),
+            Status::kInvalidValue);
   EXPECT_EQ(touch(0, memory + kBlock, 1, UVMSIM_READ), UVMSIM_ERROR_ADDRESS);
   EXPECT_EQ(uvmsim_device_view(memory + kBlock), nullptr);
   EXPECT_EQ(uvmsim_device_view(memory), memory);
   int local = 0;
   const Copy copy{.to = memory + kBlock, .from = &local, .width_bytes = 1};
-  EXPECT_EQ(machine().copy(0, stream_, copy, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().work().copy(0, stream_, copy, Wait::kYes), Status::kInvalidValue);
   EXPECT_EQ(prefetch(reinterpret_cast<void*>(std::uintptr_t{1} << 60), 1, 0),
             Status::kInvalidValue);
 }
@@ -122,10 +123,10 @@ TEST_F(OrdinaryMemoryTest, TheMachinesOwnMemoryIsNotTheProgramsEvenWhereItIsFree
   EXPECT_EQ(prefetch(device_memory(0, kBlock), 1, 0), Status::kInvalidValue);
   EXPECT_EQ(prefetch(uvmsim_device_view(block), 1, 0), Status::kInvalidValue);
   std::byte* memory = map(4 * kMiB);
-  ASSERT_EQ(machine().register_host(0, memory + kBlock, kBlock, 0), Status::kOk);
+  ASSERT_EQ(machine().memory().register_host(0, memory + kBlock, kBlock, 0), Status::kOk);
   EXPECT_EQ(prefetch(memory, 4 * kMiB, 0), Status::kInvalidValue);
   EXPECT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
-  ASSERT_EQ(machine().unregister_host(memory + kBlock), Status::kOk);
+  ASSERT_EQ(machine().memory().unregister_host(memory + kBlock), Status::kOk);
 }
 
 TEST_F(OrdinaryMemoryTest, UnmappedMemoryHoldsNoChunkOnceTheMachineLooks) {
@@ -156,35 +157,35 @@ TEST_F(OrdinaryMemoryTest, CopiesAndFillsUseItByItsAddress) {
   std::byte* memory = map(kBlock);
   std::byte* device = device_memory(0, kBlock);
   const Fill fill{.to = memory, .count = kBlock, .value = 5, .value_bytes = 1};
-  ASSERT_EQ(machine().fill(0, stream_, fill, Wait::kYes), Status::kOk);
+  ASSERT_EQ(machine().work().fill(0, stream_, fill, Wait::kYes), Status::kOk);
   EXPECT_EQ(memory[kBlock - 1], std::byte{5});
   const Copy there{.to = device,
                    .from = memory,
                    .width_bytes = kBlock,
                    .to_end = CopyEnd::kDeviceMemory,
                    .from_end = CopyEnd::kDeviceMemory};
-  ASSERT_EQ(machine().copy(0, stream_, there, Wait::kNo), Status::kOk);
+  ASSERT_EQ(machine().work().copy(0, stream_, there, Wait::kNo), Status::kOk);
   std::memset(memory, 0, kBlock);
   const Copy back{.to = memory, .from = device, .width_bytes = kBlock};
-  ASSERT_EQ(machine().copy(0, stream_, back, Wait::kNo), Status::kOk);
+  ASSERT_EQ(machine().work().copy(0, stream_, back, Wait::kNo), Status::kOk);
   EXPECT_EQ(memory[kBlock - 1], std::byte{5});
   EXPECT_EQ(counters().copy_bytes, 2 * kBlock);
 }
 
 TEST_F(OrdinaryMemoryTest, WhatACaptureRecordsIsNotSeenInMemoryBeforeTheLaunch) {
   std::byte* memory = map(4 * kMiB);
-  ASSERT_EQ(machine().begin_capture(0, stream_, CaptureMode::kRelaxed), Status::kOk);
+  ASSERT_EQ(machine().graphs().begin_capture(0, stream_, CaptureMode::kRelaxed), Status::kOk);
   const Fill fill{.to = memory + 1, .count = 1, .value = 3, .value_bytes = 1};
-  ASSERT_EQ(machine().fill(0, stream_, fill, Wait::kNo), Status::kOk);
+  ASSERT_EQ(machine().work().fill(0, stream_, fill, Wait::kNo), Status::kOk);
   GraphHandle graph = nullptr;
-  ASSERT_EQ(machine().end_capture(0, stream_, &graph), Status::kOk);
+  ASSERT_EQ(machine().graphs().end_capture(0, stream_, &graph), Status::kOk);
   EXPECT_EQ(memory[1], std::byte{0});
   GraphExecHandle exec = nullptr;
-  ASSERT_EQ(machine().instantiate_graph(graph, 0, &exec), Status::kOk);
-  ASSERT_EQ(machine().launch_graph(0, stream_, exec), Status::kOk);
+  ASSERT_EQ(machine().graphs().instantiate(graph, 0, &exec), Status::kOk);
+  ASSERT_EQ(machine().graphs().launch(0, stream_, exec), Status::kOk);
   EXPECT_EQ(memory[1], std::byte{3});
-  EXPECT_EQ(machine().destroy_graph_exec(exec), Status::kOk);
-  EXPECT_EQ(machine().destroy_graph(graph), Status::kOk);
+  EXPECT_EQ(machine().graphs().destroy_exec(exec), Status::kOk);
+  EXPECT_EQ(machine().graphs().destroy(graph), Status::kOk);
 }
 
 }  // namespace

@@ -301,7 +301,9 @@ void probe_nvml() {
   std::printf("probe: count %u none %d index %u %s\n", count, none, index, uuid);
   const auto look = [&] {
     Memory memory{};
-    nvml.function<int(void*, Memory*)>("nvmlDeviceGetMemoryInfo")(device, &memory);
+    const int failed =
+        nvml.function<int(void*, Memory*)>("nvmlDeviceGetMemoryInfo")(device, &memory);
+    if (failed != 0) std::printf("probe: error %d\n", failed);
     Utilization utilization{};
     nvml.function<int(void*, Utilization*)>("nvmlDeviceGetUtilizationRates")(device, &utilization);
     std::printf("probe: total %llu used %llu busy %u\n", memory.total >> 20, memory.used >> 20,
@@ -559,6 +561,14 @@ TEST(ProcessTest, TheManagementLibraryTellsHowFullAndBusyDevicesAre) {
             "total 8192 used 0 busy 0\n"
             "total 8192 used 192 busy 100\n"
             "total 8192 used 192 busy 0\n");
+}
+
+TEST(ProcessTest, TheManagementLibraryReportsNoMemoryOfAnIntegratedDevice) {
+  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=integrated UVMSIM_DEVICES=2", "nvml")),
+            "count 2 none 2 index 1 GPU-75766d73-696d-2d64-6576-696365000002\n"
+            "error 3\ntotal 0 used 0 busy 0\n"
+            "error 3\ntotal 0 used 0 busy 100\n"
+            "error 3\ntotal 0 used 0 busy 0\n");
 }
 
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {

@@ -37,7 +37,7 @@ TEST_F(ResidencyTest, ResidencyOfWhatIsNotManagedIsInvalid) {
   std::size_t bytes = 0;
   int local = 0;
   EXPECT_EQ(uvmsim_residency(&local, 1, 0, &bytes),
-            machine().reaches_ordinary_memory() ? UVMSIM_OK : UVMSIM_ERROR_INVALID);
+            machine().profile().reaches_ordinary_memory() ? UVMSIM_OK : UVMSIM_ERROR_INVALID);
   EXPECT_EQ(uvmsim_residency(memory, kBlock + 1, 0, &bytes), UVMSIM_ERROR_INVALID);
   EXPECT_EQ(uvmsim_residency(memory, kBlock, 2, &bytes), UVMSIM_ERROR_INVALID);
   EXPECT_EQ(uvmsim_residency(memory, kBlock, -2, &bytes), UVMSIM_ERROR_INVALID);
@@ -121,7 +121,7 @@ TEST_F(ResidencyTest, PreferredOnAnUnreachablePeerFallsBackToTheFaultingDevice) 
   ASSERT_EQ(advise(memory, 2 * kBlock, Advice::kSetPreferredLocation, 1), Status::kOk);
   ASSERT_EQ(touch(0, memory, kPage, UVMSIM_WRITE), UVMSIM_OK);
   EXPECT_EQ(resident(memory, 2 * kBlock, 0), kPage);
-  ASSERT_EQ(machine().enable_peer_access(0, 1), Status::kOk);
+  ASSERT_EQ(machine().memory().enable_peer_access(0, 1), Status::kOk);
   ASSERT_EQ(touch(0, memory + kBlock, kPage, UVMSIM_WRITE), UVMSIM_OK);
   EXPECT_EQ(resident(memory, 2 * kBlock, 1), kPage);
   EXPECT_EQ(counters().remote_access_bytes, kPage);
@@ -192,7 +192,7 @@ TEST_F(ResidencyTest, AdviceOnAPartAppliesToThatPartOnly) {
 TEST_F(ResidencyTest, DiscardedPagesMoveWithoutACopyUntilWritten) {
   const std::byte* memory = managed(2 * kBlock);
   ASSERT_EQ(prefetch(memory, 2 * kBlock, 0), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory, 2 * kBlock}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory, 2 * kBlock}), Status::kOk);
   EXPECT_EQ(resident(memory, 2 * kBlock, 0), 2 * kBlock)
       << "contents are undefined, the memory stays";
   ASSERT_EQ(touch(0, memory + kBlock, kBlock, UVMSIM_WRITE), UVMSIM_OK);
@@ -203,8 +203,9 @@ TEST_F(ResidencyTest, DiscardedPagesMoveWithoutACopyUntilWritten) {
 TEST_F(ResidencyTest, DiscardRoundsInwardToWholePages) {
   const std::byte* memory = managed(kBlock);
   ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory + 1, 2 * kPage}), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory + 10 * kPage + 1, kPage}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory + 1, 2 * kPage}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory + 10 * kPage + 1, kPage}),
+            Status::kOk);
   ASSERT_EQ(prefetch(memory, kBlock, UVMSIM_HOST), Status::kOk);
   EXPECT_EQ(counters().migrated_bytes_to_host, kBlock - kPage);
 }
@@ -212,7 +213,7 @@ TEST_F(ResidencyTest, DiscardRoundsInwardToWholePages) {
 TEST_F(ResidencyTest, APrefetchAfterADiscardMakesThePagesCountAgain) {
   const std::byte* memory = managed(kBlock);
   ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory, kBlock}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory, kBlock}), Status::kOk);
   ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
   ASSERT_EQ(prefetch(memory, kBlock, UVMSIM_HOST), Status::kOk);
   EXPECT_EQ(counters().migrated_bytes_to_host, kBlock);
@@ -227,7 +228,7 @@ TEST_F(ResidencyTest, CopiesUseThePagesWhereTheyAre) {
                   .width_bytes = source.size(),
                   .to_end = CopyEnd::kDeviceMemory,
                   .from_end = CopyEnd::kHostMemory};
-  ASSERT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kOk);
+  ASSERT_EQ(machine().work().copy(0, nullptr, copy, Wait::kYes), Status::kOk);
   EXPECT_EQ(resident(memory, kBlock, UVMSIM_HOST), kPage);
   EXPECT_EQ(resident(memory, kBlock, 0), 2 * kPage) << "what was nowhere comes to be on the device";
   for (std::size_t i = 0; i < source.size(); i += kPage) EXPECT_EQ(memory[i], std::byte{42});
@@ -237,14 +238,14 @@ TEST_F(ResidencyTest, ACopyOfRowsLeavesThePagesBetweenThemAlone) {
   std::byte* memory = managed(kBlock);
   std::byte* source = managed(kBlock);
   ASSERT_EQ(prefetch(memory, kBlock, 0), Status::kOk);
-  ASSERT_EQ(machine().discard(0, stream_, {memory, kBlock}), Status::kOk);
+  ASSERT_EQ(machine().placements().discard(0, stream_, {memory, kBlock}), Status::kOk);
   const Copy copy{.to = memory,
                   .from = source,
                   .width_bytes = 4,
                   .rows = 2,
                   .to_pitch_bytes = kMiB,
                   .from_pitch_bytes = kMiB};
-  ASSERT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kOk);
+  ASSERT_EQ(machine().work().copy(0, nullptr, copy, Wait::kYes), Status::kOk);
   ASSERT_EQ(prefetch(memory, kBlock, UVMSIM_HOST), Status::kOk);
   EXPECT_EQ(counters().migrated_bytes_to_host, 2 * kPage) << "the rest is still discarded";
 }
@@ -254,10 +255,10 @@ TEST_F(ResidencyTest, ACopyOfRowsThatNoMemoryCouldHoldIsRefused) {
   std::byte* source = managed(kBlock);
   Copy copy{.to = memory, .from = source, .width_bytes = 16, .rows = 3};
   copy.to_pitch_bytes = copy.from_pitch_bytes = std::size_t{1} << 63;
-  EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().work().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
   copy.width_bytes = std::size_t{1} << 62;
   copy.rows = 4;
-  EXPECT_EQ(machine().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
+  EXPECT_EQ(machine().work().copy(0, nullptr, copy, Wait::kYes), Status::kInvalidValue);
 }
 
 TEST_F(ResidencyTest, KernelsAndHostSeeTheSameBytes) {

@@ -169,8 +169,13 @@ TEST(RuntimeTest, AnUnknownKernelIsNamedOnceAndTheSpinKernelTakesTime) {
             cudaErrorNoKernelImageForDevice);
   EXPECT_EQ(launch(&unknown_stub, dim3(), dim3(), nullptr, 0, nullptr),
             cudaErrorNoKernelImageForDevice);
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "uvmsim: kernel some_thing(float*, int) cannot run on the simulated device\n");
+  EXPECT_EQ(
+      ::testing::internal::GetCapturedStderr(),
+      "uvmsim: kernel some_thing(float*, int) cannot run on the simulated device, which has no "
+      "code for it\n");
+  const std::string text = RT(cudaGetErrorString)(cudaErrorNoKernelImageForDevice);
+  EXPECT_TRUE(text.starts_with("no kernel image is available for execution on the device: "));
+  EXPECT_NE(text.find("simulated device runs no GPU code"), std::string::npos) << text;
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorNoKernelImageForDevice);
 
   ASSERT_EQ(RT(cudaDeviceSynchronize)(), cudaSuccess);

@@ -117,6 +117,7 @@ class FakeMachine {
   std::map<char*, std::size_t> allocations;  // with the margins around them
   std::size_t allocated_bytes = 0;
   std::vector<Hint> hints;
+  std::vector<std::vector<Hint>> batches;             // the hints of each batched call
   std::vector<std::pair<int, Hint>> calls_for_hints;  // the same, with the device of each call
   std::set<StreamHandle> busy;                        // their work never ends by itself
   std::map<StreamHandle, int> device_of;  // a stream not in this map ends with any device's work
@@ -295,6 +296,18 @@ class FakeRuntime final : public DeviceRuntime {
     if (fails("discard")) return {RuntimeError::kOther, 99, "FAKE_FAILURE", "discard"};
     return {};
   }
+  RuntimeStatus prefetch_batch(int device, std::span<const RangeMove> moves,
+                               StreamHandle) const override {
+    return take_batch(device, "prefetch_batch", HintKind::kPrefetch, moves);
+  }
+  RuntimeStatus discard_batch(int device, std::span<const RangeMove> moves,
+                              StreamHandle) const override {
+    return take_batch(device, "discard_batch", HintKind::kDiscard, moves);
+  }
+  RuntimeStatus discard_and_prefetch_batch(int device, std::span<const RangeMove> moves,
+                                           StreamHandle) const override {
+    return take_batch(device, "discard_and_prefetch_batch", HintKind::kPrefetch, moves);
+  }
   RuntimeStatus copy(int, void* to, const void* from, std::size_t size_bytes,
                      StreamHandle) const override {
     is_called_without_locks("copy");
@@ -410,6 +423,26 @@ class FakeRuntime final : public DeviceRuntime {
     if (!detail::holds_rank_from(LockRank::kArena)) return;
     log(LogLevel::kError, "the driver's {} is called with a lock of the allocator held", call);
     std::abort();
+  }
+
+  RuntimeStatus take_batch(int device, const char* call, HintKind kind,
+                           std::span<const RangeMove> moves) const {
+    is_called_without_locks(call);
+    std::lock_guard lock(machine_->mutex);
+    if (!machine_->capabilities.batches || fails("batches"))
+      return {RuntimeError::kNotSupported, 801, "FAKE_NOT_SUPPORTED", call};
+    if (moves.empty() || moves.size() > kMostBatchMoves)
+      return {RuntimeError::kInvalidValue, 1, "FAKE_INVALID", call};
+    if (fails(call)) return {RuntimeError::kOther, 99, "FAKE_FAILURE", call};
+    std::vector<Hint>& hints = machine_->batches.emplace_back();
+    for (const RangeMove& move : moves)
+      hints.push_back({kind, {}, move.destination, move.address, move.size_bytes});
+    if (kind != HintKind::kPrefetch) return {};
+    for (const Hint& hint : hints) {
+      machine_->hints.push_back(hint);
+      machine_->calls_for_hints.emplace_back(device, hint);
+    }
+    return {};
   }
 
   static RuntimeStatus capture_refused(std::string_view call) {

@@ -49,6 +49,12 @@ void LiveMoves::allocate(const Event& event) {
   if (id == live::kNoRecord) return;
   lanes_.begin(stream(), log_.newest() + 1);
   plan_->block_allocated(id);
+  send_moves();
+}
+
+void LiveMoves::send_moves() {
+  lanes_.send(moves_);
+  moves_.clear();
 }
 
 void LiveMoves::free(const Event& event) {
@@ -76,11 +82,13 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   if (log_.add_kernel(uses) == live::kBeforeLog) {
     lanes_.begin(stream(), log_.newest() + 1);
     plan_->before_unlogged_kernel();
+    send_moves();
     return;
   }
   learner_.kernel_added();
   lanes_.begin_kernel(stream(), log_.newest());
   plan_->before_kernel();
+  send_moves();
 }
 
 // Returns true once kernels have used more memory than a running program's prefetches may fill.
@@ -105,7 +113,8 @@ BlockExtent LiveMoves::block_at(std::uintptr_t address) const {
 
 live::Discarded LiveMoves::discard(std::uintptr_t page, live::KernelNumber freed) {
   if (holds_anything(page)) return live::Discarded::kInUse;
-  return lanes_.discard(page, stream(), freed) ? live::Discarded::kYes : live::Discarded::kRefused;
+  moves_.discard(page, stream(), freed);
+  return live::Discarded::kYes;
 }
 
 bool LiveMoves::holds_anything(std::uintptr_t page) const {

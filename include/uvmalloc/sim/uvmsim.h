@@ -169,6 +169,7 @@ typedef struct {
   uint64_t managed_allocations, managed_frees;
   uint64_t device_allocations, device_frees;
   uint64_t pinned_allocations, pinned_frees;
+  /* a batch counts once; one that discards and prefetches counts as both */
   uint64_t advice_calls, prefetch_calls, discard_calls;
   uint64_t copy_calls, copy_bytes; /* explicit copies in any direction */
   uint64_t fault_pages_device,

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "tests/support/exclusive_counters.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
@@ -73,7 +73,9 @@ TEST(BiasedMutex, AForkedChildHasItWhateverOtherThreadsWereDoing) {
 TEST(BiasedMutex, AThreadThatIsStoppedAnywhereDisturbsNobody) {
   AsymmetricLock::prepare();
   struct sigaction stop {};
+  static std::atomic<std::uint64_t> stopped = 0;
   stop.sa_handler = [](int) {
+    ++stopped;
     const timespec while_others_work{0, 200'000};
     nanosleep(&while_others_work, nullptr);
   };
@@ -91,10 +93,11 @@ TEST(BiasedMutex, AThreadThatIsStoppedAnywhereDisturbsNobody) {
       rounds += mine;
     });
   }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
-  for (std::size_t next = 0; std::chrono::steady_clock::now() < end; ++next) {
+  const std::uint64_t first = stopped;
+  constexpr std::size_t kSignals = testing::steps(10'000, 300);
+  for (std::size_t next = 0; next < kSignals; ++next) {
     pthread_kill(threads[next % threads.size()].native_handle(), SIGUSR1);
-    std::this_thread::sleep_for(std::chrono::microseconds(150));
+    while (stopped == first + next) std::this_thread::yield();
   }
   over = true;
   for (std::thread& thread : threads) thread.join();

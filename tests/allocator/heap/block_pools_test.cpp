@@ -21,11 +21,11 @@ class BlockPoolsTest : public ::testing::Test {
     made->facade = Facade::kDevice;
     spans.push_back(std::move(made));
     base = spans[0]->base;
-    first = pools.table().open({Facade::kDevice, 0, nullptr});
+    stream = pools.table().open({Facade::kDevice, 0, nullptr});
   }
   void TearDown() override { pools.check_invariants(spans); }
 
-  Pool& pool(PoolClass of) { return pools.at(first + static_cast<PoolIndex>(of)); }
+  Pool& pool(PoolClass of) { return pools.at(pool_of(stream, of)); }
   char* page(std::size_t number) const { return base + number * kPageBytes; }
 
   // Adds pages of the span to the pool as free blocks.
@@ -67,14 +67,14 @@ class BlockPoolsTest : public ::testing::Test {
   std::vector<std::unique_ptr<Span>> spans;
   char* base = nullptr;
   BlockPools pools{policy::kLargeHitsRequired};
-  PoolIndex first = 0;
+  StreamIndex stream{};
 };
 
 TEST_F(BlockPoolsTest, AStreamHasTwoPoolsSideBySide) {
-  PoolIndex other = pools.table().open({Facade::kDevice, 0, &base});
-  EXPECT_EQ(first, 0u);
-  EXPECT_EQ(other, kPoolsPerStream);
-  EXPECT_EQ(pools.table().open({Facade::kDevice, 0, nullptr}), first);
+  const StreamIndex other = pools.table().open({Facade::kDevice, 0, &base});
+  EXPECT_EQ(position(stream), 0u);
+  EXPECT_EQ(position(other), 1u);
+  EXPECT_EQ(pools.table().open({Facade::kDevice, 0, nullptr}), stream);
   EXPECT_EQ(pool(PoolClass::kPacked).pool_class, PoolClass::kPacked);
   EXPECT_EQ(pool(PoolClass::kPageGranular).pool_class, PoolClass::kPageGranular);
 }
@@ -232,8 +232,8 @@ TEST_F(BlockPoolsTest, WhatAnArenaHasIsNobodysAndItsObjectsAreFound) {
     object->set(BlockState::kLive);
     EXPECT_EQ(pools.directory().block_at(object->address()), object);
     EXPECT_EQ(pools.directory().find(object->end() - 1), object);
-    EXPECT_EQ(pools.directory().owning_pool_of(*object), first);
-    EXPECT_EQ(object->pool, first);
+    EXPECT_EQ(stream_of(pools.directory().owning_pool_of(*object)), stream);
+    EXPECT_EQ(stream_of(object->pool), stream);
     EXPECT_EQ(pools.directory().span_of(*object), spans[0].get());
     EXPECT_EQ(pools.directory().placement_of(*object), pools.directory().placement_of(*low));
   }
@@ -404,8 +404,8 @@ TEST_F(BlockPoolsTest, OfAWholeBlockTheLargerPartKeepsTheRecord) {
 }
 
 TEST_F(BlockPoolsTest, ADisplacedBlockIsFreeWhereItsPagesAreAndKnownAsAwayAtHome) {
-  PoolIndex host = pools.table().open({Facade::kHost, 0, nullptr});
-  Pool& elsewhere = pools.at(host + static_cast<PoolIndex>(PoolClass::kPageGranular));
+  const StreamIndex host = pools.table().open({Facade::kHost, 0, nullptr});
+  Pool& elsewhere = pools.at(pool_of(host, PoolClass::kPageGranular));
   add(PoolClass::kPageGranular, 0, 4);
   PageBlock* block = take(PoolClass::kPageGranular, 4 * kPageBytes);
   block->set(BlockState::kReleasing);

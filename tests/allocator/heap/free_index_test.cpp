@@ -216,7 +216,7 @@ TEST(PageBlockStore, ADroppedRecordIsUsedAgainUnderItsNumberAsOneThatNothingHapp
 // Records of one stream may share a cache line; records of two streams may not.
 TEST(PageBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
   PageBlockStore store;
-  std::map<std::uintptr_t, PoolIndex> owner;  // by pair of lines: the stream's first pool
+  std::map<std::uintptr_t, StreamIndex> owner;  // by pair of lines: the stream
   std::mt19937 random(1);
   std::vector<PageBlock*> made;
   for (int step = 0; step < 5000; ++step) {
@@ -230,8 +230,8 @@ TEST(PageBlockStore, RecordsOfDifferentStreamsShareNoPairOfLines) {
     ASSERT_EQ(made.back()->owning_pool, owning_pool);
     const std::uintptr_t begin = address_of(made.back());
     for (std::uintptr_t pair = begin / 128; pair <= (begin + sizeof(PageBlock) - 1) / 128; ++pair) {
-      ASSERT_EQ(owner.try_emplace(pair, first_of(owning_pool)).first->second,
-                first_of(owning_pool));
+      ASSERT_EQ(owner.try_emplace(pair, stream_of(owning_pool)).first->second,
+                stream_of(owning_pool));
     }
   }
 }

@@ -54,6 +54,22 @@ TEST(TimeRulesTest, AnEvictionCostsItsCopyAndItsWork) {
   EXPECT_EQ(phases.to_host_ns, 100U);
 }
 
+TEST(TimeRulesTest, FourPartsOfABatchRunAtOnceAndTheSlowestEndsIt) {
+  Timeline timeline(1, 0);
+  const auto end_of = [&](const std::vector<Phases>& parts) {
+    Stream& stream = *timeline.find_stream(0, timeline.create_stream(0, 0, false, 0));
+    timeline.submit_batch(stream, parts);
+    return timeline.completion_ns(stream);
+  };
+  const Phases driver_alone{.driver_ns = 10};
+  EXPECT_EQ(end_of({}), 0U);
+  EXPECT_EQ(end_of({4, driver_alone}), 10U);
+  EXPECT_EQ(end_of({5, driver_alone}), 20U);
+  EXPECT_EQ(end_of({driver_alone, {.driver_ns = 500}, driver_alone}), 500U);
+  EXPECT_EQ(end_of({3, {.driver_ns = 10, .to_device_ns = 100}}), 310U) << "copies share their lane";
+  EXPECT_EQ(end_of({{.to_device_ns = 50}}), 360U) << "which is busy until 310";
+}
+
 TEST(TimeRulesTest, RemoteAccessSlowsTheKernelItself) {
   PlacementWork work;
   work.remote_bytes = 300;

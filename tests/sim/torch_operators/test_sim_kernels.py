@@ -8,6 +8,7 @@ Runs inside a process that is on the simulated device already:
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import varlen
 
 DEVICE = "cuda"
 
@@ -717,6 +719,293 @@ def test_an_encoder_with_a_padding_mask_agrees_with_the_cpu() -> None:
     assert_same(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+# ---- attention over sequences of different lengths ----------------------------------------------
+
+LENGTHS_Q, LENGTHS_K = [5, 1, 8], [5, 7, 3]
+
+
+def offsets_of(lengths: list[int], device: str = DEVICE) -> Tensor:
+    return torch.tensor([0, *lengths], device=device).cumsum(0).int()
+
+
+def packed_inputs(dtype: torch.dtype, key_heads: int = 4) -> list[Tensor]:
+    """Queries, keys, values of LENGTHS_Q and LENGTHS_K, and the gradient of the result."""
+    shapes = [(sum(LENGTHS_Q), 4), *[(sum(LENGTHS_K), key_heads)] * 2, (sum(LENGTHS_Q), 4)]
+    return [torch.randn(*shape, 16).to(dtype) for shape in shapes]
+
+
+def attended(
+    query: Tensor, key: Tensor, value: Tensor, left: int = -1, right: int = -1
+) -> tuple[Tensor, Tensor]:
+    """Each sequence for itself: results, and logarithms of the sums of their weights."""
+    results, sums = [], []
+    parts = zip(query.split(LENGTHS_Q), key.split(LENGTHS_K), value.split(LENGTHS_K), strict=True)
+    for q, k, v in parts:
+        q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (q, k, v))
+        k, v = (each.repeat_interleave(q.size(1) // k.size(1), 1) for each in (k, v))
+        distance = torch.arange(k.size(2)) - torch.arange(q.size(2))[:, None]
+        distance = distance - (k.size(2) - q.size(2))
+        mask = torch.ones_like(distance, dtype=torch.bool)
+        if left >= 0:
+            mask &= distance >= -left
+        if right >= 0:
+            mask &= distance <= right
+        result = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        results.append(result.nan_to_num().squeeze(0).transpose(0, 1))
+        scores = (q @ k.transpose(2, 3) * 16**-0.5).masked_fill(~mask, -torch.inf)
+        sums.append(scores.logsumexp(-1).squeeze(0))
+    whole = torch.cat(sums, 1)
+    return torch.cat(results), whole.masked_fill(whole == -torch.inf, torch.inf)
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 1)])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_of_packed_sequences_is_that_of_each(
+    dtype: torch.dtype, window: tuple[int, int], key_heads: int
+) -> None:
+    *inputs, gradient = packed_inputs(dtype, key_heads)
+    host = [each.float().requires_grad_() for each in inputs]
+    expected, expected_sums = attended(*host, *window)
+    expected.backward(gradient.float())
+
+    device = [each.to(DEVICE).requires_grad_() for each in inputs]
+    options: dict[str, Any] = {"return_aux": varlen.AuxRequest(lse=True), "window_size": window}
+    if key_heads != 4 and "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters:
+        options["enable_gqa"] = True
+    actual, sums = varlen.varlen_attn(
+        *device, offsets_of(LENGTHS_Q), offsets_of(LENGTHS_K), 8, 7, **options
+    )
+    actual.backward(gradient.to(DEVICE))
+    assert actual.dtype == dtype
+    # The inputs are exact; results are rounded once to 11 or 8 bits.
+    near = {"rtol": 2e-3, "atol": 2e-3} if dtype == torch.half else {"rtol": 1e-2, "atol": 1e-2}
+    assert_same(sums, expected_sums.detach(), rtol=1e-4, atol=1e-4)
+    assert_same(actual.detach().float(), expected.detach(), **near)
+    for one, other in zip(device, host, strict=True):
+        assert one.grad is not None and one.grad.dtype == dtype
+        assert_same(one.grad.float(), other.grad, **near)
+
+
+def test_causal_attention_of_packed_sequences_to_themselves() -> None:
+    query, key, value = (torch.randn(sum(LENGTHS_Q), 4, 16).half() for _ in range(3))
+    parts = zip(*(each.float().split(LENGTHS_Q) for each in (query, key, value)), strict=True)
+    expected = torch.cat([
+        F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in part), is_causal=True)
+        .transpose(0, 1) for part in parts
+    ])  # fmt: skip
+    device = [each.to(DEVICE) for each in (query, key, value)]
+    offsets = offsets_of(LENGTHS_Q)
+    actual = varlen.varlen_attn(*device, offsets, offsets, 8, 8, window_size=(-1, 0))
+    assert_same(actual.float(), expected, rtol=2e-3, atol=2e-3)
+    if hasattr(varlen, "varlen_attn_out"):  # newer versions of torch
+        for window in ((-1, 0), (2, 1)):
+            out = torch.empty_like(actual)
+            varlen.varlen_attn_out(out, *device, offsets, offsets, 8, 8, window_size=window)
+            whole = varlen.varlen_attn(*device, offsets, offsets, 8, 8, window_size=window)
+            assert torch.equal(out, whole)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attention_without_offsets_is_the_dense_one(causal: bool) -> None:
+    host = [torch.randn(2, 6, 4, 16).half().float().requires_grad_() for _ in range(3)]
+    expected = F.scaled_dot_product_attention(
+        *(each.transpose(1, 2) for each in host), is_causal=causal, scale=0.5
+    ).transpose(1, 2)
+    device = [each.detach().half().to(DEVICE).requires_grad_() for each in host]
+    actual, sums, *_ = torch.ops.aten._flash_attention_forward(
+        *device, None, None, 6, 6, 0.0, causal, False, scale=0.5
+    )
+    assert sums.shape == (2, 4, 6)
+    assert_same(actual.detach().float(), expected.detach(), rtol=2e-3, atol=2e-3)
+    gradient = torch.randn(2, 6, 4, 16).half()
+    expected.backward(gradient.float())
+    actual.backward(gradient.to(DEVICE))
+    for one, other in zip(device, host, strict=True):
+        assert_same(one.grad.float(), other.grad, rtol=4e-3, atol=4e-3)
+
+
+def test_keys_beyond_the_used_ones_do_not_count() -> None:
+    query, key, value, _ = (each.to(DEVICE) for each in packed_inputs(torch.half))
+
+    def attend(used: list[int] | None) -> Tensor:
+        result: Tensor = torch.ops.aten._flash_attention_forward(
+            query, key, value, offsets_of(LENGTHS_Q), offsets_of(LENGTHS_K), 8, 7, 0.0, False,
+            False, seqused_k=None if used is None else torch.tensor(used, device=DEVICE).int(),
+        )[0]  # fmt: skip
+        return result
+
+    whole, some = attend(None), attend([5, 1, 3])
+    assert_same(some[:5], whole[:5].cpu())
+    assert_same(some[5:6], value[5:6].cpu())  # one key has all the weight
+    assert_same(some[6:], whole[6:].cpu())
+
+
+def test_flash_attention_is_captured() -> None:
+    query, key, value, _ = (each.to(DEVICE) for each in packed_inputs(torch.half))
+    offsets = [offsets_of(LENGTHS_Q), offsets_of(LENGTHS_K)]
+
+    def run() -> Tensor:
+        result: Tensor = torch.ops.aten._flash_attention_forward(
+            query, key, value, *offsets, 8, 7, 0.0, True, False
+        )[0]
+        return result
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    query.copy_(torch.randn(query.shape))
+    graph.replay()
+    assert torch.equal(captured, run())
+
+
+FLASH_REFUSALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "float": ("accepts the dtypes fp16 and bf16", {"query": torch.float}),
+    "long offsets": ("offsets of sequences must have type int32", {"offsets": torch.long}),
+    "dropout": ("with dropout is not available on the simulated device", {"dropout": 0.5}),
+    "alibi": ("with alibi_slopes is not available on the simulated device", {"alibi": True}),
+}
+
+
+@pytest.mark.parametrize(("message", "change"), FLASH_REFUSALS.values(), ids=FLASH_REFUSALS.keys())
+def test_flash_attention_refuses_by_name(message: str, change: dict[str, Any]) -> None:
+    query, key, value, _ = (each.to(DEVICE) for each in packed_inputs(torch.half))
+    with pytest.raises(RuntimeError, match=message):
+        torch.ops.aten._flash_attention_forward(
+            query.to(change.get("query", torch.half)), key, value,
+            offsets_of(LENGTHS_Q).to(change.get("offsets", torch.int)), offsets_of(LENGTHS_K),
+            8, 7, change.get("dropout", 0.0), False, False,
+            alibi_slopes=torch.ones(4, device=DEVICE) if "alibi" in change else None,
+        )  # fmt: skip
+
+
+# ---- sparse tensors -----------------------------------------------------------------------------
+
+
+def sparse_pair() -> tuple[Tensor, Tensor]:
+    """Returns the same uncoalesced matrix of rows on the host and on the device."""
+    indices = torch.tensor([[3, 0, 3, 5, 0]])
+    host = torch.sparse_coo_tensor(indices, torch.randn(5, 4), (6, 4))
+    return host, host.to(DEVICE)
+
+
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    assert actual.device.type == DEVICE
+    assert actual.layout == expected.layout
+    if expected.layout == torch.sparse_coo:
+        assert actual.is_coalesced() == expected.is_coalesced()
+        assert_same_bits(actual._indices(), expected._indices())
+        assert_same_bits(actual._values(), expected._values())
+    else:
+        assert torch.equal(actual.cpu(), expected)
+
+
+def added_to_dense(sparse: Tensor) -> Tensor:
+    dense = torch.linspace(-1, 1, 24, device=sparse.device).view(6, 4)
+    return dense.add(sparse, alpha=0.5).add_(sparse)
+
+
+def written_in_place(sparse: Tensor) -> Tensor:
+    kept = sparse.clone()
+    result = kept.mul_(3).add_(sparse).div_(2)
+    assert result is kept
+    return kept
+
+
+def written_to_an_output(sparse: Tensor) -> Tensor:
+    out = torch.zeros(1, 4, device=sparse.device).to_sparse(1)
+    result: Tensor = torch.add(sparse, sparse, alpha=2, out=out)
+    assert result is out
+    return out
+
+
+def of_two_dimensions(sparse: Tensor) -> Tensor:
+    return sparse.to_dense().relu().to_sparse()
+
+
+def masked_by(sparse: Tensor) -> Tensor:
+    dense = torch.arange(24.0, device=sparse.device).view(6, 4)
+    return dense.sparse_mask(sparse.coalesce())
+
+
+SPARSE_PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "coalesce": lambda x: x.coalesce(),
+    "add": lambda x: x + x.coalesce(),
+    "add_dense": added_to_dense,
+    "in_place": written_in_place,
+    "out": written_to_an_output,
+    "scaled": lambda x: x.coalesce() * 0.3,
+    "pow_sqrt": lambda x: x.coalesce().pow(2).sqrt(),
+    "mul": lambda x: x * x,
+    "sum": lambda x: torch.sparse.sum(x, 0),
+    "sum_all": lambda x: x.sum(),
+    "norm": lambda x: x.norm(),
+    "sparse_mask": masked_by,
+    "from_dense": of_two_dimensions,
+    "product": lambda x: torch.sparse.mm(of_two_dimensions(x), torch.ones(4, 2, device=x.device)),
+    "sparse_product": lambda x: torch.sparse.mm(of_two_dimensions(x), of_two_dimensions(x).t()),
+    "softmax": lambda x: torch.sparse.softmax(of_two_dimensions(x), 1),
+    "rows": lambda x: x.index_select(0, torch.tensor([5, 3], device=x.device)),
+    "cat": lambda x: torch.cat([x, x]),
+    "transposed": lambda x: of_two_dimensions(x).t(),
+    "zeroed": lambda x: x.clone().zero_(),
+    "half": lambda x: x.half().coalesce(),
+}
+
+
+@pytest.mark.parametrize("program", SPARSE_PROGRAMS.values(), ids=SPARSE_PROGRAMS.keys())
+def test_sparse_operators_give_the_bits_of_the_cpu(program: Callable[[Tensor], Tensor]) -> None:
+    host, device = sparse_pair()
+    assert_same_bits(program(device), program(host))
+    assert_same_bits(device, host)
+
+
+SPARSE_OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SparseAdam": lambda parameters: torch.optim.SparseAdam(parameters, lr=0.1),
+    "SparseAdam_maximize": lambda p: torch.optim.SparseAdam(p, lr=0.1, maximize=True),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1, foreach=False),
+    "Adagrad_foreach": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1, foreach=True),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=False),
+    "SGD_momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+}
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+@pytest.mark.parametrize("optimizer", SPARSE_OPTIMIZERS.values(), ids=SPARSE_OPTIMIZERS.keys())
+def test_training_with_sparse_gradients_gives_the_bits_of_the_cpu(
+    kind: str, optimizer: Callable[[Any], torch.optim.Optimizer]
+) -> None:
+    made = {
+        "Embedding": lambda: nn.Embedding(20, 4, sparse=True),
+        "EmbeddingBag": lambda: nn.EmbeddingBag(20, 4, mode="sum", sparse=True),
+    }
+    host = made[kind]()
+    device = copy.deepcopy(host).to(DEVICE)
+    start = host.weight.detach().clone()
+    batches = [torch.randint(20, (3, 4)) for _ in range(4)]
+    for table in (host, device):
+        step = optimizer(table.parameters())
+        for batch in batches:
+            step.zero_grad()
+            for part in batch.split([1, 2]):  # the gradients of two backward passes are added
+                table(part.to(table.weight.device)).square().sum().backward()
+            assert table.weight.grad is not None and table.weight.grad.is_sparse
+            step.step()
+    assert not torch.equal(host.weight, start)
+    assert_same_bits(device.weight.detach(), host.weight.detach())
+
+
+def test_a_graph_of_sparse_tensors_is_refused_by_name() -> None:
+    sparse = sparse_pair()[1]
+    dense = torch.zeros(6, 4, device=DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(NotImplementedError, match="graphs of sparse tensors are not available"),
+        torch.cuda.graph(graph),
+    ):
+        dense.add_(sparse)
+
+
 # ---- compiled and profiled programs -------------------------------------------------------------
 
 
@@ -760,21 +1049,7 @@ def test_shape_errors_are_those_of_the_cpu() -> None:
         torch.randn(2, 3, device=DEVICE) @ torch.randn(2, 3, device=DEVICE)
 
 
-def test_operator_without_a_cpu_kernel_names_itself() -> None:
-    x = torch.randn(1, 1, 8, 8, device=DEVICE)
-    with pytest.raises(NotImplementedError, match="_scaled_dot_product_efficient_attention"):
-        torch.ops.aten._scaled_dot_product_efficient_attention(x, x, x, None, False)
-
-
-INDICES = [[0, 1, 1], [2, 0, 2]]
-SPARSE: dict[str, Callable[[], Any]] = {
-    "coo_product": lambda: torch.sparse.mm(
-        torch.sparse_coo_tensor(INDICES, [1.0, 2.0, 3.0], (2, 3), device=DEVICE, is_coalesced=True),
-        torch.ones(3, 2, device=DEVICE),
-    ),
-    "coalesce": lambda: torch.sparse_coo_tensor(
-        INDICES, [1.0, 2.0, 3.0], (2, 3), device=DEVICE
-    ).coalesce(),
+COMPRESSED: dict[str, Callable[[], Any]] = {
     "csr_product": lambda: (
         torch.sparse_csr_tensor(
             torch.tensor([0, 1, 3], device=DEVICE),
@@ -785,20 +1060,23 @@ SPARSE: dict[str, Callable[[], Any]] = {
         @ torch.ones(3, 2, device=DEVICE)
     ),
     "dense_to_csr": lambda: torch.eye(3, device=DEVICE).to_sparse_csr() @ torch.eye(3).cuda(),
+    "coo_to_csr": lambda: of_two_dimensions(sparse_pair()[1]).to_sparse_csr(),
 }
 
 
-@pytest.mark.parametrize("run", SPARSE.values(), ids=SPARSE.keys())
-def test_sparse_operators_say_that_sparse_tensors_are_not_available(run: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("run", COMPRESSED.values(), ids=COMPRESSED.keys())
+def test_compressed_sparse_tensors_are_refused_by_name(run: Callable[[], Any]) -> None:
     with pytest.raises(
-        NotImplementedError, match="sparse tensors are not available on the simulated device"
+        NotImplementedError,
+        match="compressed sparse tensors are not available on the simulated device, "
+        "which accepts strided and COO tensors",
     ):
         run()
 
 
 def test_a_wrong_call_of_a_sparse_operator_keeps_its_error() -> None:
-    sparse = torch.sparse_coo_tensor(INDICES, [1.0, 2.0, 3.0], (2, 3), device=DEVICE)
-    assert sparse._nnz() == 3
+    sparse = sparse_pair()[1]
+    assert sparse._nnz() == 5
     with pytest.raises(RuntimeError, match="Cannot get indices on an uncoalesced tensor"):
         sparse.indices()
 
@@ -889,3 +1167,87 @@ def test_outputs_with_a_type_of_their_own(name: str) -> None:
     for wrong in (torch.double, torch.int, torch.bfloat16):
         with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype"):
             function(*operands, out_dtype=wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.half, torch.double])
+def test_the_parts_of_a_batch_norm_over_processes_make_the_whole(dtype: torch.dtype) -> None:
+    """As SyncBatchNorm calls them, with the samples of two processes of unequal sizes."""
+    double = torch.double
+    whole = torch.randn(7, 3, 4, 5, dtype=double).to(dtype)
+    weight, bias = torch.rand(3) + 0.5, torch.randn(3)
+    gradient = torch.randn(7, 3, 4, 5, dtype=double).to(dtype)
+    norm = nn.BatchNorm2d(3, momentum=0.2, dtype=double)
+    with torch.no_grad():
+        norm.weight.copy_(weight)
+        norm.bias.copy_(bias)
+    x = whole.to(double).requires_grad_()
+    expected = norm(x)
+    expected.backward(gradient.to(double))
+
+    parts = [each.to(DEVICE) for each in whole.split([2, 5])]
+    gradients = [each.to(DEVICE) for each in gradient.split([2, 5])]
+    stats = [torch.batch_norm_stats(each, 1e-5) for each in parts]
+    running_mean, running_var = torch.zeros(3, device=DEVICE), torch.ones(3, device=DEVICE)
+    counts = torch.tensor([[40.0], [100.0]], device=DEVICE)
+    mean, invstd = torch.batch_norm_gather_stats_with_counts(
+        parts[0], torch.stack([each[0] for each in stats]), torch.stack([s[1] for s in stats]),
+        running_mean, running_var, 0.2, 1e-5, counts,
+    )  # fmt: skip
+    near = {"rtol": 2e-3, "atol": 4e-3} if dtype == torch.half else {"rtol": 1e-4, "atol": 1e-5}
+
+    def assert_near(value: Tensor, wanted: Tensor | None) -> None:
+        assert wanted is not None
+        torch.testing.assert_close(value.cpu().to(double), wanted.to(double), **near)
+
+    assert norm.running_mean is not None and norm.running_var is not None
+    assert_near(running_mean, norm.running_mean)
+    assert_near(running_var, norm.running_var)
+    scale, shift = weight.to(DEVICE), bias.to(DEVICE)
+    outputs = [torch.batch_norm_elemt(each, scale, shift, mean, invstd, 1e-5) for each in parts]
+    assert all(each.dtype == dtype for each in outputs)
+    assert_near(torch.cat(outputs), expected.detach())
+    reduced = [
+        torch.batch_norm_backward_reduce(g, each, mean, invstd, scale, True, True, True)
+        for g, each in zip(gradients, parts, strict=True)
+    ]
+    sum_dy, product, grad_weight, grad_bias = (sum(column) for column in zip(*reduced, strict=True))
+    assert_near(grad_weight, norm.weight.grad)
+    assert_near(grad_bias, norm.bias.grad)
+    grads = [
+        torch.batch_norm_backward_elemt(
+            g, each, mean, invstd, scale, sum_dy, product, counts.view(-1).to(torch.int)
+        )
+        for g, each in zip(gradients, parts, strict=True)
+    ]
+    assert_near(torch.cat(grads), x.grad)
+
+
+def test_parts_of_a_batch_norm_with_one_count_and_running_statistics() -> None:
+    x = torch.randn(6, 2, 3, device=DEVICE)
+    mean, var = torch.batch_norm_update_stats(x, None, None, 0.1)
+    torch.testing.assert_close(mean, x.mean((0, 2)))
+    torch.testing.assert_close(var, x.var((0, 2), correction=0))
+    means, invstds = (torch.stack([each, each]) for each in torch.batch_norm_stats(x, 1e-5))
+    both = torch.batch_norm_gather_stats(x, means, invstds, None, None, 0.1, 1e-5, 18)
+    torch.testing.assert_close(both, torch.batch_norm_stats(x, 1e-5))
+
+
+@pytest.mark.parametrize("name", ["rfft", "fft", "ifft", "irfft", "hfft", "rfft2", "irfft2"])
+def test_a_transform_of_half_is_that_of_float_rounded(name: str) -> None:
+    x = torch.randn(8, 16).half()
+    if "irfft" in name or name in ("fft", "ifft", "hfft"):
+        x = torch.complex(x.float(), torch.randn(8, 16)).to(torch.complex32)
+    function = getattr(torch.fft, name)
+    got = function(x.to(DEVICE))
+    wanted = function(x.to(torch.complex64 if x.is_complex() else torch.float))
+    assert got.dtype == (torch.complex32 if wanted.is_complex() else torch.half)
+    torch.testing.assert_close(
+        got.cpu().to(wanted.dtype), wanted, rtol=1e-2, atol=1e-2 * float(wanted.abs().max())
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_a_histogram_of_integers_has_their_type(dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 1, 2, 3, 7, 9], dtype=dtype, device=DEVICE)
+    assert torch.histc(x, bins=5, min=0, max=10).cpu().tolist() == [3, 2, 0, 1, 1]
+    assert torch.histc(x, bins=5, min=0, max=10).dtype == dtype
