@@ -115,7 +115,7 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--earlier", type=_checkout, metavar="FOLDER",
-        help="a checkout with a release build, whose training step --machine times too",
+        help="a checkout with a release build, which --machine and --part engine measure too",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, default=_OUTPUT, metavar="FOLDER")
     parser.add_argument(
@@ -161,6 +161,7 @@ def main() -> int:
             arguments.instructions,
             arguments.output / "engine.json",
             console,
+            arguments.earlier,
         )
         if wrong:
             return 1

@@ -14,7 +14,7 @@ from rich.markup import escape
 from uvmalloc.libraries import Libraries
 
 from bench.allocators.derived import add_derived
-from bench.allocators.engines import CAPACITY_BYTES, OURS, Program, find_programs
+from bench.allocators.engines import CAPACITY_BYTES, EARLIER, OURS, Program, find_programs
 from bench.allocators.faults import faults
 from bench.allocators.instructions import instructions_per_pair
 from bench.allocators.measure import Absent, Results, measure
@@ -34,12 +34,13 @@ def compare(
     count_instructions: bool,
     file: Path,
     console: Console,
+    earlier: Path | None = None,
 ) -> list[str]:
     """Measures at `level` the allocators of `wanted` that this build has. Writes `file`, and charts
     beside it. Returns a line for each allocator and replay with wrong allocations. A missed target
     is no failure here; the caller decides.
     """
-    found, not_built = find_programs(libraries)
+    found, not_built = find_programs(libraries, earlier)
     programs = {name: program for name, program in found.items() if name in wanted}
     load_before = os.getloadavg()[0]
     with (
@@ -54,8 +55,10 @@ def compare(
         )
     results, gaps = measured.results(), measured.gaps()
     add_derived(results, gaps, level)
-    if count_instructions and OURS in measured.versions:
-        _add_instructions(results, gaps, programs[OURS], level)
+    if count_instructions:
+        for name in (OURS, EARLIER):
+            if name in measured.versions:
+                _add_instructions(results, gaps, programs[name], level)
     verdict = targets(results)
     wrong = faults(results)
     document = {
@@ -86,13 +89,13 @@ def compare(
 
 
 def _add_instructions(results: Results, gaps: list[Absent], program: Program, level: Level) -> None:
-    cases = results.setdefault("instructions", {}).setdefault(OURS, {})
+    cases = results.setdefault("instructions", {}).setdefault(program.allocator, {})
     for size in level.sizes:
         try:
             cases[size] = instructions_per_pair(program, size)
         except RequestError as failure:
             cases[size] = None
-            gaps.append(Absent("instructions", OURS, size, str(failure)))
+            gaps.append(Absent("instructions", program.allocator, size, str(failure)))
 
 
 def _draw(results: Results, file: Path) -> None:

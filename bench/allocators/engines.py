@@ -16,13 +16,14 @@ from uvmalloc.libraries import Libraries
 from bench.environment import clean_environment
 
 OURS = "uvmalloc"
+EARLIER = "uvmalloc-earlier"  # of an earlier checkout
 TORCH = "pytorch"
 JEMALLOC = "jemalloc"
 _NEWEST_MINOR = "2.15"
 NEWEST_TORCH = f"{TORCH}-{_NEWEST_MINOR}"
 _EXPANDABLE = "-expandable"  # the end of the name of a torch with expandable segments
 TORCHES = tuple(name + end for name in (TORCH, NEWEST_TORCH) for end in ("", _EXPANDABLE))
-DRIVEN = (OURS, *TORCHES, "cub", "rmm", "umpire")
+DRIVEN = (OURS, EARLIER, *TORCHES, "cub", "rmm", "umpire")
 # jemalloc is a reference for pairs of small blocks, not an allocator of device memory.
 NAMES = (*DRIVEN, JEMALLOC)
 
@@ -32,6 +33,7 @@ CAPACITY_BYTES = 256 << 30
 
 _WHY_ABSENT = {
     OURS: "not built: scripts/build",
+    EARLIER: "no earlier checkout given: scripts/bench --earlier FOLDER",
     JEMALLOC: "not built: scripts/build",
     **dict.fromkeys(
         TORCHES, f"not built for this torch: scripts/setup, scripts/setup {_NEWEST_MINOR}"
@@ -53,8 +55,13 @@ class Program:
     environment: dict[str, str]
 
 
-def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, str]]:
-    """Returns the available programs by allocator, and the reasons why others are missing."""
+def find_programs(
+    libraries: Libraries, earlier: Path | None = None
+) -> tuple[dict[str, Program], dict[str, str]]:
+    """Returns the available programs by allocator, and the reasons why others are missing.
+
+    `earlier`: a checkout with a release build.
+    """
     environment = engine_environment(libraries)
     found: dict[str, Program] = {}
     for allocator in NAMES:
@@ -68,7 +75,13 @@ def find_programs(libraries: Libraries) -> tuple[dict[str, Program], dict[str, s
             if allocator.endswith(_EXPANDABLE):
                 own["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         else:
-            file = libraries.folder.parent / "bin" / f"bench_engine_{allocator}"
+            build = libraries.folder.parent
+            if allocator == EARLIER:
+                if earlier is None:
+                    continue
+                build = earlier / "build" / "release"
+            name = OURS if allocator == EARLIER else allocator
+            file = build / "bin" / f"bench_engine_{name}"
             command = (str(file),)
         if file.is_file() and Path(command[0]).is_file():
             found[allocator] = Program(allocator, command, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from bench.allocators.engines import DRIVEN, JEMALLOC, OURS, TORCH
+from bench.allocators.engines import DRIVEN, EARLIER, JEMALLOC, OURS, TORCH
 from bench.allocators.measure import Results
 from bench.allocators.plan import (
     LARGE_CHURNS,
@@ -17,7 +17,7 @@ from bench.verdict import Target
 
 _LEAST_PERCENT_BYTES = 16 << 10
 _VARYING = "varying"
-_OTHERS = tuple(name for name in DRIVEN if name != OURS)
+_OTHERS = tuple(name for name in DRIVEN if name not in (OURS, EARLIER))
 _DEVICE_PEERS = tuple(name for name in _OTHERS if name != TORCH)
 
 
