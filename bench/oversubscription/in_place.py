@@ -4,7 +4,8 @@ All runs are on the simulated device. Times are relative to the same program wit
 
 * Frozen weights, on a device that holds two thirds of them. Products with up to 16 rows read the
   other matrix once, so pages of that matrix that do not fit may stay on the host. With one row more
-  they are moved.
+  they are moved. On a device that holds half of them, the time is also compared with that of the
+  better of two ways: all weights are moved, or all are read on the host.
 * The state of AdamW, on a device that holds two thirds of the step. The fused optimizer goes
   through the state in one kernel, so the state may stay. The default optimizer needs it in several
   kernels, so it is moved.
@@ -40,13 +41,19 @@ _END = """
 print(json.dumps({"step_ns": (times[-1] - times[-5]) / 4, "sums": sums}))
 """
 FEW_ROWS = 16
-# Arguments: rows and steps. 24 weights of 2 MiB.
+# Arguments: rows, steps, and `host` if all weights are read on the host. 24 weights of 2 MiB.
 PROGRAM = (
     _BEGIN
     + """
 rows, steps = int(sys.argv[1]), int(sys.argv[2])
 down = [torch.randn(1024, 512).to("cuda") for _ in range(12)]
 up = [torch.randn(512, 1024).to("cuda") for _ in range(12)]
+if sys.argv[3:] == ["host"]:
+    import uvmalloc
+
+    for weight in down + up:
+        uvmalloc.advise(weight, preferred="cpu", accessed_by="cuda")
+        uvmalloc.prefetch(weight, "cpu")
 start = torch.randn(rows, 1024).to("cuda")
 for _ in range(steps):
     torch.cuda.synchronize()
@@ -78,7 +85,7 @@ for _ in range(10):
 """
     + _END
 )
-ENOUGH, WEIGHTS_CAPACITY = "1GiB", "36MiB"
+ENOUGH, WEIGHTS_CAPACITY, HALF_CAPACITY = "1GiB", "36MiB", "28MiB"
 OPTIMIZER_ROWS, OPTIMIZER_CAPACITY = "2048", "150MiB"
 
 
@@ -118,7 +125,12 @@ def measure() -> dict[str, Any]:
         _slowdown_of(OPTIMIZER_PROGRAM, [kind, OPTIMIZER_ROWS], OPTIMIZER_CAPACITY)
         for kind in ("fused", "default")
     )
+    both, moved_half = (
+        _run(PROGRAM, [str(rows), "20"], HALF_CAPACITY) for rows in (FEW_ROWS, FEW_ROWS + 1)
+    )
+    on_host = _run(PROGRAM, [str(FEW_ROWS), "20", "host"], ENOUGH)
     return {
+        "both_memories": both["step_ns"] / min(moved_half["step_ns"], on_host["step_ns"]),
         "in_place_speedup": moved_weights / weights,
         "in_place_optimizer_speedup": moved_state / state,
         "in_place_detail": {
@@ -126,6 +138,9 @@ def measure() -> dict[str, Any]:
             "moved": moved_weights,
             "optimizer_in_place": state,
             "optimizer_moved": moved_state,
+            "half_in_place_ns": both["step_ns"],
+            "half_moved_ns": moved_half["step_ns"],
+            "all_on_host_ns": on_host["step_ns"],
         },
     }
 
