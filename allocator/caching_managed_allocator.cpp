@@ -47,7 +47,7 @@ bool CachingManagedAllocator::record_use(const void* address, int device, Stream
 bool CachingManagedAllocator::record_use(const void* address, const DeviceStream& stream) {
   if (!engine_->uses.record_use(address, stream)) return false;
   if (engine_->live.is_watching()) {
-    const live::UseRange use{.address = address_of(address), .size_bytes = 1};
+    const live::UseRange use{.address = address_of(address), .size_bytes = live::kToEndOfBlock};
     // The kernel is already launched, so this reports the kernel's use without waiting for a turn.
     engine_->live.note_uses(stream.device, stream.handle, {&use, 1});
   }

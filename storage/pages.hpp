@@ -31,9 +31,24 @@ inline std::uintptr_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// A page's number is its address divided by kPageBytes.
-inline char* start_of_page(std::uintptr_t number) {
-  return reinterpret_cast<char*>(number << kPageShift);
+// The number of a page of 2 MiB: its address divided by kPageBytes.
+enum class PageNumber : std::uintptr_t {};
+
+constexpr PageNumber page_of(std::uintptr_t address) {
+  return PageNumber{address >> kPageShift};
+}
+constexpr std::uintptr_t address_of(PageNumber page) {
+  return static_cast<std::uintptr_t>(page) << kPageShift;
+}
+inline char* start_of_page(PageNumber page) {
+  return reinterpret_cast<char*>(address_of(page));
+}
+constexpr PageNumber operator+(PageNumber page, std::size_t pages) {
+  return PageNumber{static_cast<std::uintptr_t>(page) + pages};
+}
+// Pages from `first` to `page`.
+constexpr std::size_t operator-(PageNumber page, PageNumber first) {
+  return static_cast<std::uintptr_t>(page) - static_cast<std::uintptr_t>(first);
 }
 
 }  // namespace uvm

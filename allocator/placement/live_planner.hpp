@@ -4,9 +4,10 @@
 // all allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of
 // a device ends when no page has moved for long and the device's memory fits again.
 //
-// Thread-safe. One thread at a time plans and sends, under the planner's own lock, so that
-// decisions are made in the order of the calls. Moves never change contents: a missing or wrong
-// move does not change what a program computes.
+// Thread-safe. One thread at a time plans and sends, under the sending lock, so that moves are sent
+// in the order of the decisions. The plan lock guards the decisions and is not held across driver
+// calls; a free needs no other lock, so it never waits for the driver or a device. Moves never
+// change contents: a missing or wrong move does not change what a program computes.
 #pragma once
 
 #include <atomic>
@@ -18,22 +19,21 @@
 #include <vector>
 
 #include <uvmalloc/use_range.hpp>
+#include "allocator/placement/device_plan.hpp"
 #include "allocator/placement/spill_limit.hpp"
 #include "allocator/state/heap_state.hpp"
-#include "hints/live/thrash_detector.hpp"
 #include "hints/sharing/device_sharing.hpp"
 
 namespace uvm {
 
 namespace live {
 class LivePolicy;
-struct BlockExtent;
 }  // namespace live
 
 class LivePlanner {
  public:
   // Called with true when the planner starts to need note_uses(), and with false when the planner
-  // stops needing it or another listener replaces this one. Called under the planner's lock and no
+  // stops needing it or another listener replaces this one. Called under the sending lock and no
   // other lock. A listener must not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
@@ -76,14 +76,11 @@ class LivePlanner {
   void abandon() noexcept;
 
  private:
-  class DevicePlan;
-
   DevicePlan* plan_of(int device) UVM_NOT_ANALYSED;
-  live::BlockExtent block_at(std::uintptr_t address) const;
-  void look_at_peers_with_lock() UVM_NOT_ANALYSED;
-  void end_with_lock(std::unique_ptr<DevicePlan>& plan) noexcept UVM_NOT_ANALYSED;
-  void end_all_with_lock() noexcept UVM_NOT_ANALYSED;
-  void tell_listener_with_lock(bool wants_uses) noexcept UVM_NOT_ANALYSED;
+  void end_plan(std::unique_ptr<DevicePlan>& plan) noexcept UVM_NOT_ANALYSED;
+  void end_all() noexcept UVM_NOT_ANALYSED;
+  void look_at_peers() UVM_NOT_ANALYSED;
+  void tell_listener(bool wants_uses) noexcept UVM_NOT_ANALYSED;
   void react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept;
   template <class Act>
   void act(Act act) noexcept;
@@ -94,11 +91,14 @@ class LivePlanner {
   SpillLimit& spill_limit_;
   const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans no moves
   std::atomic<bool> watches_{false};
+  std::atomic<bool> free_failed_{false};  // a free could not be noted: planning has to stop
   std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there throws
-  mutable Ranked<std::mutex, LockRank::kPlan> mutex_;  // guards the members below
-  Listener listener_ UVM_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<DevicePlan>> plans_ UVM_GUARDED_BY(mutex_);  // by device
-  live::LiveFigures ended_ UVM_GUARDED_BY(mutex_);                         // of ended plans
+  Ranked<std::mutex, LockRank::kSending> sending_;
+  mutable PlanLock plan_lock_;
+  Listener listener_ UVM_GUARDED_BY(sending_);
+  // By device. Changed with both locks held.
+  std::vector<std::unique_ptr<DevicePlan>> plans_;
+  live::LiveFigures ended_ UVM_GUARDED_BY(plan_lock_);  // of ended plans
 };
 
 }  // namespace uvm

@@ -2,7 +2,7 @@
 // process uses, with links faster than the host's. A peer gets pages in at most half of its free
 // memory.
 //
-// Not thread-safe: guarded by LivePlanner's lock.
+// Not thread-safe: guarded by LivePlanner's sending lock.
 #pragma once
 
 #include <cstddef>

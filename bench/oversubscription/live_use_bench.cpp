@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <vector>
 
 #include "hints/live/live_plan.hpp"
 
@@ -14,22 +15,10 @@ namespace {
 using namespace uvm::live;
 using uvm::kPageBytes;
 
-class NoMoves final : public MoveSink {
+class AnyMemory final : public PageOwner {
  public:
-  void evict(std::uintptr_t, KernelNumber) override {}
-  void evict_to_peer(std::uintptr_t, int, KernelNumber) override {}
-  void leave_peer(std::uintptr_t) override {}
-  void use_in_place(std::uintptr_t, KernelNumber) override {}
-  void end_in_place(std::uintptr_t) override {}
-  Discarded discard(std::uintptr_t, KernelNumber) override { return Discarded::kRefused; }
-  void keep_copy(std::uintptr_t) override {}
-  void end_copy(std::uintptr_t) override {}
-  void drop(std::uintptr_t, KernelNumber) override {}
-  void hold_arrivals() override {}
-  void bring(std::uintptr_t, Arrival, KernelNumber) override {}
-  void end_group() override {}
-  void wait_for(std::uintptr_t) override {}
-  bool is_settled(std::uintptr_t, KernelNumber) override { return true; }
+  bool is_ours(uvm::PageNumber) const override { return true; }
+  Discarded take_free(uvm::PageNumber, uvm::DeviceStream*) override { return Discarded::kRefused; }
 };
 
 // With `short`, a quarter of the blocks has no room; otherwise all fit.
@@ -40,9 +29,11 @@ void use_event(benchmark::State& state) {
   const bool is_short = state.range(0) != 0;
   UseLog log([](std::uintptr_t) { return BlockExtent{}; });
   StepLearner learner(log);
-  NoMoves sink;
+  AnyMemory owner;
+  MoveList moves(owner, /*discards=*/true);
+  std::vector<PlannedMove> taken;
   const PlannedLivePolicy policy;
-  LivePlan plan(log, learner, policy, sink, is_short ? kBlocks * 3 / 4 : kBlocks);
+  LivePlan plan(log, learner, policy, moves, is_short ? kBlocks * 3 / 4 : kBlocks);
   for (std::size_t block = 1; block <= kBlocks; ++block)
     log.allocated(block * kPageBytes, kPageBytes);
   std::size_t kernel = 0;
@@ -54,6 +45,7 @@ void use_event(benchmark::State& state) {
     log.add_kernel(uses);
     learner.kernel_added();
     plan.before_kernel();
+    moves.take(&taken);
   };
   for (std::size_t i = 0; i < 4 * kKernels; ++i) note();
   for (auto _ : state) note();

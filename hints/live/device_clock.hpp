@@ -1,7 +1,7 @@
 // The time that a device takes between marks on the streams of a program, by events. If the runtime
 // has no events with timing, the host's clock at the marks stands for it.
 //
-// Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
+// Not thread-safe: LivePlanner's sending lock guards it, and is held across these calls.
 #pragma once
 
 #include <uvmalloc/device_runtime.hpp>

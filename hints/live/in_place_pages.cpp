@@ -16,7 +16,7 @@ bool InPlacePages::is_back_later(const Page& page, KernelNumber kernel, const Pa
 void InPlacePages::begin(Page& page) {
   page.is_in_place = true;
   page.is_on_host = true;
-  sink_.use_in_place(page.number, page.last_use);
+  decided_.use_in_place(page.number, page.last_use);
 }
 
 bool InPlacePages::may_go_on(const Page& page, KernelNumber newest, const PageSet& here) {
@@ -31,7 +31,7 @@ bool InPlacePages::may_go_on(const Page& page, KernelNumber newest, const PageSe
 }
 
 void InPlacePages::end(Page& page) {
-  if (std::exchange(page.is_in_place, false)) sink_.end_in_place(page.number);
+  if (std::exchange(page.is_in_place, false)) decided_.end_in_place(page.number);
 }
 
 }  // namespace uvm::live

@@ -5,7 +5,7 @@
 // Not thread-safe, as LivePlan. Knows no driver.
 #pragma once
 
-#include "hints/live/move_sink.hpp"
+#include "hints/live/move_list.hpp"
 #include "hints/live/page_set.hpp"
 #include "hints/live/page_uses.hpp"
 #include "hints/live/peer_pages.hpp"
@@ -17,8 +17,8 @@ namespace uvm::live {
 class InPlacePages {
  public:
   InPlacePages(const StepLearner& learner, const PageUses& uses, VictimFinder& victims,
-               const PeerPages& peers, MoveSink& sink)
-      : learner_(learner), uses_(uses), victims_(victims), peers_(peers), sink_(sink) {}
+               const PeerPages& peers, MoveList& decided)
+      : learner_(learner), uses_(uses), victims_(victims), peers_(peers), decided_(decided) {}
 
   // While the learner predicts: whether that kernel may use a page on the host. Where another
   // device has room, pages come, because those that leave for them go there.
@@ -37,7 +37,7 @@ class InPlacePages {
   const PageUses& uses_;
   VictimFinder& victims_;
   const PeerPages& peers_;
-  MoveSink& sink_;
+  MoveList& decided_;
   KernelNumber judged_kernel_ = 0;     // for which the next member holds
   KernelNumber victims_next_use_ = 0;  // of the page that would leave
 };

@@ -8,15 +8,15 @@
 
 namespace uvm::live {
 LivePlan::LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
-                   MoveSink& sink, std::size_t chunks)
+                   MoveList& decided, std::size_t chunks)
     : log_(log),
       learner_(learner),
       policy_(policy),
-      sink_(sink),
+      decided_(decided),
       chunks_(chunks),
       victims_(log, learner, policy),
       uses_(log, learner),
-      in_place_(learner, uses_, victims_, peers_, sink),
+      in_place_(learner, uses_, victims_, peers_, decided),
       lru_(log, chunks) {}
 
 void LivePlan::set_chunks(std::size_t chunks) {
@@ -32,35 +32,41 @@ void LivePlan::evict_surplus() {
   }
 }
 
-LivePlan::Corrections LivePlan::correct(std::uintptr_t first, const std::vector<bool>& are_here) {
-  Corrections corrections;
+LivePlan::Comparison LivePlan::compare(PageNumber first, const std::vector<bool>& are_here) {
+  Comparison comparison;
   for (std::size_t i = 0; i < are_here.size(); ++i) {
-    const auto found = pages_.find(first + i);
-    if (found == pages_.end()) continue;
-    Page& page = found->second;
+    const auto known = pages_.find(first + i);
+    if (known == pages_.end()) continue;
+    const Page& page = known->second;
     if (log_.blocks_in_page(page.number).empty()) continue;
     ++figures_.checked_pages;
     const bool is_expected = here_.contains(page);
-    if (is_expected) ++corrections.expected;
-    if (are_here[i]) ++corrections.found;
+    if (is_expected) ++comparison.expected;
+    if (are_here[i]) ++comparison.found;
     if (is_expected == are_here[i] || page.is_arriving || page.is_in_place || page.is_on_peer ||
-        page.keeps_copy || !sink_.is_settled(page.number, page.last_use))
+        page.keeps_copy)
       continue;
+    comparison.differences.push_back({page.number, page.last_use, are_here[i]});
+  }
+  return comparison;
+}
+
+void LivePlan::correct(const std::vector<Difference>& differences) {
+  for (const Difference& difference : differences) {
+    Page& page = page_at(difference.page);
     ++figures_.wrong_pages;
-    corrections.pages.push_back(page.number);
     page.is_uncertain = false;
-    page.is_on_host = !are_here[i];
-    if (are_here[i]) {
+    page.is_on_host = !difference.is_here;
+    if (difference.is_here) {
       here_.add(page);
     } else {
       here_.remove(page);
     }
+    is_synchronized_ = false;
   }
-  if (!corrections.pages.empty()) is_synchronized_ = false;
-  return corrections;
 }
 
-Place LivePlan::place_of(std::uintptr_t page, Place device) const {
+Place LivePlan::place_of(PageNumber page, Place device) const {
   const auto found = pages_.find(page);
   if (found == pages_.end() || found->second.is_uncertain) return Place::nowhere();
   if (here_.contains(found->second)) return device;
@@ -69,7 +75,7 @@ Place LivePlan::place_of(std::uintptr_t page, Place device) const {
   return is_on_host ? Place::host() : Place::nowhere();
 }
 
-Page& LivePlan::page_at(std::uintptr_t number) {
+Page& LivePlan::page_at(PageNumber number) {
   Page& page = pages_[number];
   page.number = number;
   return page;
@@ -82,7 +88,7 @@ void LivePlan::before_kernel(Launch launch) {
   const LoggedKernel& kernel = log_.kernel(now_);
   if (log_.use(kernel.first_use).twin == kNoUse) is_synchronized_ = false;
   for (std::uint32_t i = 0; i < kernel.use_count; ++i) note_use(log_.use(kernel.first_use + i));
-  for (const std::uintptr_t number : log_.pages_of_small_blocks())
+  for (const PageNumber number : log_.pages_of_small_blocks())
     note_small_use(page_at(number), now_);
   find_used_pages();
   judge();
@@ -95,10 +101,10 @@ void LivePlan::before_kernel(Launch launch) {
     return;
   }
   send_due_moves();
-  sink_.end_group();
+  decided_.end_group();
   for (Page* page : used_) use(*page);
   evict_surplus();
-  sink_.end_group();
+  decided_.end_group();
   if (learner_.predicts()) {
     look_ahead();
   } else {
@@ -107,7 +113,7 @@ void LivePlan::before_kernel(Launch launch) {
 }
 
 void LivePlan::note_use(const LoggedUse& use) {
-  UseLog::each_page(log_.record(use.record).extent, [&](std::uintptr_t number) {
+  log_.each_page(use, [&](PageNumber number) {
     Page& page = page_at(number);
     page.last_use = now_;
     page.history.used(now_, use.record, learner_.step_kernels());
@@ -143,11 +149,10 @@ void LivePlan::find_used_pages() {
     for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
       const LoggedUse& use = log_.use(kernel.first_use + i);
       if (((use.access & kReads) != 0) != reads) continue;
-      UseLog::each_page(log_.record(use.record).extent,
-                        [&](std::uintptr_t number) { add(page_at(number)); });
+      log_.each_page(use, [&](PageNumber number) { add(page_at(number)); });
     }
   }
-  for (const std::uintptr_t number : log_.pages_of_small_blocks()) add(page_at(number));
+  for (const PageNumber number : log_.pages_of_small_blocks()) add(page_at(number));
 }
 
 void LivePlan::judge() {
@@ -186,8 +191,9 @@ bool LivePlan::may_stay_for_newest(const Page& page) const {
 bool LivePlan::newest_blocks_fit() const {
   const LoggedKernel& kernel = log_.kernel(now_);
   for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
-    const BlockRecord& block = log_.record(log_.use(kernel.first_use + i).record);
-    if (block.extent.size_bytes > chunks_ * kPageBytes) return false;
+    std::size_t pages = 0;
+    log_.each_page(log_.use(kernel.first_use + i), [&](PageNumber) { ++pages; });
+    if (pages > chunks_) return false;
   }
   return true;
 }
@@ -204,7 +210,7 @@ void LivePlan::use_too_many(bool brings_some) {
   for (Page* page : used_) {
     page->last_use = now_;
     // Also for pages that the driver seems to have evicted since they were brought.
-    sink_.wait_for(page->number);
+    decided_.wait_for(page->number);
     here_.set_arriving(*page, false);
     peers_.came_back(*page);
   }
@@ -213,7 +219,7 @@ void LivePlan::use_too_many(bool brings_some) {
 
 void LivePlan::before_unlogged_kernel() {
   now_ = log_.newest();
-  for (const std::uintptr_t number : log_.pages_of_small_blocks()) {
+  for (const PageNumber number : log_.pages_of_small_blocks()) {
     Page& page = page_at(number);
     note_small_use(page, now_ + 1);
     use(page);
@@ -224,7 +230,7 @@ void LivePlan::block_allocated(RecordId id) {
   now_ = log_.newest();
   const BlockExtent& extent = log_.record(id).extent;
   bool was_in_place = false;
-  UseLog::each_page(extent, [&](std::uintptr_t number) {
+  UseLog::each_page(extent, [&](PageNumber number) {
     Page& page = page_at(number);
     page.last_use = now_ + 1;
     was_in_place |= page.is_in_place;
@@ -235,16 +241,16 @@ void LivePlan::block_allocated(RecordId id) {
   send_due_moves();
   // Nobody has written to the block yet. Kernels that are launched may still use what was there
   // before, on the host: then its bytes are not dropped.
-  UseLog::each_page(extent, [&](std::uintptr_t number) {
-    const bool is_own = number * kPageBytes >= extent.address &&
-                        (number + 1) * kPageBytes <= extent.address + extent.size_bytes;
+  UseLog::each_page(extent, [&](PageNumber number) {
+    const bool is_own = address_of(number) >= extent.address &&
+                        address_of(number + 1) <= extent.address + extent.size_bytes;
     use(page_at(number), is_own && !was_in_place ? Contents::kDropped : Contents::kKept);
     lru_.bring_new(page_at(number), now_ + 1);
   });
 }
 
 void LivePlan::block_freed(const BlockExtent& extent) {
-  UseLog::each_page(extent, [&](std::uintptr_t number) {
+  UseLog::each_page(extent, [&](PageNumber number) {
     const auto found = pages_.find(number);
     if (found == pages_.end()) return;
     Page& page = found->second;
@@ -277,7 +283,7 @@ void LivePlan::leave_device() {
 
 void LivePlan::set_peer_room(int device, std::size_t pages) {
   for (Page* page : peers_.set_room(device, pages)) {
-    sink_.leave_peer(page->number);
+    decided_.leave_peer(page->number);
     page->is_on_host = true;
   }
 }
@@ -300,7 +306,7 @@ void LivePlan::use(Page& page, Contents contents) {
     bring_again(page);
   }
   if (!page.is_arriving) return;
-  sink_.wait_for(page.number);
+  decided_.wait_for(page.number);
   here_.set_arriving(page, false);
 }
 
@@ -308,8 +314,8 @@ void LivePlan::use(Page& page, Contents contents) {
 void LivePlan::bring_again(Page& page) {
   page.is_uncertain = false;
   here_.set_arriving(page, true);
-  sink_.hold_arrivals();
-  sink_.bring(page.number, Arrival::kCopied, now_);
+  decided_.hold_arrivals();
+  decided_.bring(page.number, Arrival::kCopied, now_);
 }
 
 // The driver brings the page when it is used, and makes room by its own rule.
@@ -339,7 +345,7 @@ bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page*
   if (was_on_host && !page.keeps_copy && learner_.predicts() && !peers_.has_room() &&
       uses_.are_reads(page)) {
     page.keeps_copy = true;
-    sink_.keep_copy(page.number);
+    decided_.keep_copy(page.number);
   }
   peers_.came_back(page);
   here_.add(page);
@@ -347,7 +353,7 @@ bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page*
   const Arrival arrival = !was_away                        ? Arrival::kNew
                           : contents == Contents::kDropped ? Arrival::kDropped
                                                            : Arrival::kCopied;
-  sink_.bring(page.number, arrival, need);
+  decided_.bring(page.number, arrival, need);
   ++figures_.brought_pages;
   if (arrival == Arrival::kCopied) ++returned_pages_;
   return true;
@@ -360,12 +366,12 @@ void LivePlan::use_in_place(Page& page) {
 }
 
 void LivePlan::end_copy(Page& page) {
-  if (std::exchange(page.keeps_copy, false)) sink_.end_copy(page.number);
+  if (std::exchange(page.keeps_copy, false)) decided_.end_copy(page.number);
 }
 
 // Graphs may use memory that has been freed.
 Discarded LivePlan::discard(const Page& page) {
-  return sink_.discard(page.number, page.freed == 0 ? 0 : std::max(page.freed, page.last_use));
+  return decided_.discard(page.number, page.freed == 0 ? 0 : std::max(page.freed, page.last_use));
 }
 
 bool LivePlan::evict(Page& page) {
@@ -392,17 +398,17 @@ void LivePlan::send_away(Page& page) {
   here_.remove(page);
   ++figures_.evicted_pages;
   if (page.keeps_copy) {
-    sink_.drop(page.number, page.last_use);
+    decided_.drop(page.number, page.last_use);
     page.is_on_host = true;
     return;
   }
   ++copied_away_pages_;
   const int peer = peers_.send(page);
   if (peer == Page::kNoPeer) {
-    sink_.evict(page.number, page.last_use);
+    decided_.leave(page.number, Place::host(), page.last_use);
     page.is_on_host = true;
   } else {
-    sink_.evict_to_peer(page.number, peer, page.last_use);
+    decided_.leave(page.number, Place::device(peer), page.last_use);
     ++figures_.pages_to_peers;
   }
 }
@@ -431,12 +437,10 @@ void LivePlan::synchronize() {
 
 void LivePlan::plan_kernel(KernelNumber kernel) {
   wanted_.clear();
-  learner_.each_coming_use(kernel, [&](const BlockExtent& extent, std::uint8_t access) {
-    UseLog::each_page(extent, [&](std::uintptr_t number) {
-      Page& page = page_at(number);
-      if ((access & kOnce) == 0) page.used_often = kernel;
-      if (std::exchange(page.planned_last_use, kernel) != kernel) wanted_.push_back(&page);
-    });
+  learner_.each_coming_page(kernel, [&](PageNumber number, std::uint8_t access) {
+    Page& page = page_at(number);
+    if ((access & kOnce) == 0) page.used_often = kernel;
+    if (std::exchange(page.planned_last_use, kernel) != kernel) wanted_.push_back(&page);
   });
   if (wanted_.size() > chunks_) leave_in_place(kernel, &wanted_);
   if (wanted_.size() > chunks_) return;
@@ -504,7 +508,7 @@ void LivePlan::send_due_moves() {
                                    make_room(each);
                           }) &&
       std::ranges::all_of(due_, [&](const Move& each) {
-        if (each.need > now_ && std::exchange(needed_now, false)) sink_.end_group();
+        if (each.need > now_ && std::exchange(needed_now, false)) decided_.end_group();
         needed_now |= each.need <= now_;
         return make_room(each) && (here_.contains(*each.page) || bring_now(*each.page, each.need));
       });

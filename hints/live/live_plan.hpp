@@ -8,7 +8,7 @@
 // bounded by the chunks. Where pages really are is not known: faults move them too. The plan
 // believes that a page is on the device from its last use or arrival until it leaves.
 //
-// Not thread-safe: LivePlanner's lock guards it. Knows no driver.
+// Not thread-safe: LivePlanner's plan lock guards it. Knows no driver.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 #include "hints/live/device_pages.hpp"
 #include "hints/live/in_place_pages.hpp"
 #include "hints/live/live_policy.hpp"
-#include "hints/live/move_sink.hpp"
+#include "hints/live/move_list.hpp"
 #include "hints/live/page_set.hpp"
 #include "hints/live/page_uses.hpp"
 #include "hints/live/peer_pages.hpp"
@@ -35,8 +35,8 @@ namespace uvm::live {
 
 class LivePlan {
  public:
-  LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy, MoveSink& sink,
-           std::size_t chunks);
+  LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
+           MoveList& decided, std::size_t chunks);
 
   // The newest kernel of the log is about to be put on a stream. The pages of a graph come before
   // it, whether or not its step is known.
@@ -58,16 +58,23 @@ class LivePlan {
   // Chunks that pages may have of the device. If there are more pages, the surplus leaves before
   // the next kernel.
   void set_chunks(std::size_t chunks);
-  // Corrects the plan by the driver's answer: whether the page `first` + i is on the device. Leaves
-  // pages alone that streams have not finished using or moving, and pages with two places.
-  struct Corrections {
-    std::vector<std::uintptr_t> pages;  // that were not where the plan expected them
-    std::size_t expected = 0;           // pages with blocks that the plan expected on the device
-    std::size_t found = 0;              // pages with blocks that are on the device
+  // Compares the plan with the driver's answer: whether the page `first` + i is on the device.
+  // Leaves out pages on their way, and pages with two places.
+  struct Difference {
+    PageNumber page{};
+    KernelNumber last_use = 0;
+    bool is_here = false;
   };
-  Corrections correct(std::uintptr_t first, const std::vector<bool>& are_here);
+  struct Comparison {
+    std::vector<Difference> differences;  // of pages that were not where the plan expected them
+    std::size_t expected = 0;             // pages with blocks that the plan expected on the device
+    std::size_t found = 0;                // pages with blocks that are on the device
+  };
+  Comparison compare(PageNumber first, const std::vector<bool>& are_here);
+  // Corrects the plan. `differences`: of pages that streams have finished using and moving.
+  void correct(const std::vector<Difference>& differences);
   // Returns the place where the plan has the page, nowhere() if it does not know.
-  Place place_of(std::uintptr_t page, Place device) const;
+  Place place_of(PageNumber page, Place device) const;
   std::size_t chunks() const { return chunks_; }
   // So many moves are sent together, if that makes no kernel wait longer; 1 at first.
   void set_round(std::size_t moves) { round_moves_ = moves; }
@@ -100,7 +107,7 @@ class LivePlan {
     bool waits_for_free = false;  // the victim's blocks are expected to be freed before
   };
 
-  Page& page_at(std::uintptr_t number);
+  Page& page_at(PageNumber number);
   void use(Page& page, Contents contents = Contents::kKept);
   void note_use(const LoggedUse& use);
   void note_small_use(Page& page, KernelNumber kernel);
@@ -139,9 +146,9 @@ class LivePlan {
   const StepLearner& learner_;
   const LivePolicy& policy_;
   const LruLivePolicy lru_policy_;  // followed while judge_ finds it better
-  MoveSink& sink_;
+  MoveList& decided_;
   std::size_t chunks_;
-  std::unordered_map<std::uintptr_t, Page> pages_;
+  std::unordered_map<PageNumber, Page> pages_;
   DevicePages here_;
   // Before kernel planned_until_ + 1.
   PageSet planned_{&Page::planned_place, &Page::planned_last_use};

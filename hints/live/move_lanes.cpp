@@ -11,8 +11,8 @@
 namespace uvm::live {
 namespace {
 
-std::vector<std::uintptr_t> pages_of(std::span<const PlannedMove> moves) {
-  std::vector<std::uintptr_t> pages;
+std::vector<PageNumber> pages_of(std::span<const PlannedMove> moves) {
+  std::vector<PageNumber> pages;
   for (const PlannedMove& move : moves) pages.push_back(move.page);
   return pages;
 }
@@ -36,8 +36,8 @@ void each_group(std::span<const PlannedMove> moves, MayJoin may_join, Send send)
 }  // namespace
 
 MoveLanes::~MoveLanes() {
-  for (const std::uintptr_t page : copied_pages_) advise_end_of_copy(page, 1);
-  for (const std::uintptr_t page : in_place_pages_) advise_end_in_place(page, 1);
+  for (const PageNumber page : copied_pages_) advise_end_of_copy(page, 1);
+  for (const PageNumber page : in_place_pages_) advise_end_in_place(page, 1);
   while (!kernel_events_.empty()) release(kernel_events_.take());
   new_evictions_.clear();
   evictions_.clear();
@@ -113,7 +113,7 @@ bool MoveLanes::record_now() {
 
 // ---- rounds
 
-void MoveLanes::send(const MoveList& moves) {
+void MoveLanes::send(Moves moves) {
   std::vector<PlannedMove> round;
   for (const PlannedMove& move : moves) {
     if (move.kind == Kind::kWait) continue;
@@ -181,7 +181,7 @@ bool MoveLanes::may_come_together(const PlannedMove& first, const PlannedMove& o
 
 // The host is the preferred place, so that its copy stays where one of two copies goes.
 void MoveLanes::keep_copies(Moves moves) {
-  each_run(pages_of(moves), [this](std::uintptr_t page, std::size_t pages) {
+  each_run(pages_of(moves), [this](PageNumber page, std::size_t pages) {
     advise(page, pages, Advice::kSetPreferredLocation, Place::host());
     advise(page, pages, Advice::kSetReadMostly, Place::host());
   });
@@ -196,7 +196,7 @@ void MoveLanes::end_copies(Moves moves) {
   each_run(pages_of(moves), [this](auto page, auto pages) { advise_end_of_copy(page, pages); });
 }
 
-void MoveLanes::advise_end_of_copy(std::uintptr_t page, std::size_t pages) {
+void MoveLanes::advise_end_of_copy(PageNumber page, std::size_t pages) {
   advise(page, pages, Advice::kSetPreferredLocation, Place::device(device_));
   advise(page, pages, Advice::kUnsetReadMostly, Place::host());
 }
@@ -207,7 +207,7 @@ void MoveLanes::begin_in_place(Moves moves) {
     in_place_pages_.insert(move.page);
     std::erase(dropped_, move.page);
   }
-  each_run(pages_of(moves), [this](std::uintptr_t page, std::size_t pages) {
+  each_run(pages_of(moves), [this](PageNumber page, std::size_t pages) {
     advise(page, pages, Advice::kSetPreferredLocation, Place::host());
     advise(page, pages, Advice::kSetAccessedBy, Place::device(device_));
   });
@@ -218,7 +218,7 @@ void MoveLanes::end_in_place(Moves moves) {
   each_run(pages_of(moves), [this](auto page, auto pages) { advise_end_in_place(page, pages); });
 }
 
-void MoveLanes::advise_end_in_place(std::uintptr_t page, std::size_t pages) {
+void MoveLanes::advise_end_in_place(PageNumber page, std::size_t pages) {
   advise(page, pages, Advice::kUnsetAccessedBy, Place::device(device_));
   advise(page, pages, Advice::kSetPreferredLocation, Place::device(device_));
 }
@@ -236,7 +236,7 @@ void MoveLanes::drop_pages() {
   EventHandle used = kernel_events_.after(std::exchange(dropped_use_, 0));
   if (used == nullptr && record_now()) used = now_;
   if (used != nullptr && runtime_.synchronize_event(device_, used).ok()) {
-    each_run(dropped_, [this](std::uintptr_t page, std::size_t pages) {
+    each_run(dropped_, [this](PageNumber page, std::size_t pages) {
       advise(page, pages, Advice::kUnsetReadMostly, Place::host());
       advise(page, pages, Advice::kSetReadMostly, Place::host());
     });
@@ -327,7 +327,7 @@ void MoveLanes::bring(Moves moves) {
   }
 }
 
-void MoveLanes::wait_for(std::uintptr_t page) {
+void MoveLanes::wait_for(PageNumber page) {
   if (const auto arrival = arrivals_.extract(page)) wait(at_hand_, arrival.mapped());
 }
 
@@ -339,7 +339,7 @@ void MoveLanes::wait_until_left() {
   }
 }
 
-bool MoveLanes::is_settled(std::uintptr_t page, KernelNumber last_use) const {
+bool MoveLanes::is_settled(PageNumber page, KernelNumber last_use) const {
   const auto is_over = [this](EventHandle event) {
     return event != nullptr && runtime_.query_event(device_, event).ok();
   };
@@ -362,16 +362,16 @@ std::vector<RangeMove> MoveLanes::joined(Moves moves) const {
   for (const PlannedMove& move : moves) sorted.push_back(&move);
   std::ranges::sort(sorted, {}, &PlannedMove::page);
   std::vector<RangeMove> ranges;
-  std::uintptr_t next = 0;
+  PageNumber last{};
   for (const PlannedMove* move : sorted) {
     const Place place = place_after(*move);
-    if (!ranges.empty() && move->page == next && ranges.back().destination == place &&
-        may_join_(next - 1)) {
+    if (!ranges.empty() && move->page == last + 1 && ranges.back().destination == place &&
+        may_join_(last)) {
       ranges.back().size_bytes += kPageBytes;
     } else {
       ranges.push_back({start_of_page(move->page), kPageBytes, place});
     }
-    next = move->page + 1;
+    last = move->page;
   }
   return ranges;
 }
@@ -433,7 +433,7 @@ void MoveLanes::note_refused_batch(const RuntimeStatus& status) {
 
 // Calls `advise` for each run of neighbours.
 template <class Advise>
-void MoveLanes::each_run(std::vector<std::uintptr_t> pages, Advise advise) const {
+void MoveLanes::each_run(std::vector<PageNumber> pages, Advise advise) const {
   std::ranges::sort(pages);
   for (auto first = pages.begin(); first != pages.end();) {
     auto last = first + 1;
@@ -444,7 +444,7 @@ void MoveLanes::each_run(std::vector<std::uintptr_t> pages, Advise advise) const
 }
 
 // The memory may have been given back since: then the advice has no subject any more.
-void MoveLanes::advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place) {
+void MoveLanes::advise(PageNumber page, std::size_t pages, Advice advice, Place place) {
   const RuntimeStatus status =
       runtime_.advise(device_, start_of_page(page), pages * kPageBytes, advice, place);
   if (status.error != RuntimeError::kInvalidValue) count(HintKind::kAdvise, 1, status);
@@ -491,7 +491,7 @@ void MoveLanes::note_evictions(Moves moves, const SharedEvent& left) {
   }
 }
 
-MoveLanes::SharedEvent MoveLanes::take_eviction(std::uintptr_t page) {
+MoveLanes::SharedEvent MoveLanes::take_eviction(PageNumber page) {
   const auto left = evictions_.extract(page);
   if (!left) return nullptr;
   std::erase(eviction_order_, page);

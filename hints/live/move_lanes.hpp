@@ -10,7 +10,7 @@
 // page for the next kernel never waits for a page of a later one. If the driver refuses a batch,
 // its pages are sent one by one.
 //
-// Not thread-safe: LivePlanner's lock guards it, and is held across these calls.
+// Not thread-safe: LivePlanner's sending lock guards it, and is held across these calls.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ class MoveLanes {
  public:
   // Whether one range of a call may contain a page and the next page. The driver refuses a range
   // that reaches from one of its allocations into another.
-  using MayJoin = std::function<bool(std::uintptr_t page)>;
+  using MayJoin = std::function<bool(PageNumber page)>;
 
   // `batches`: of DeviceCapabilities.
   MoveLanes(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters, int device,
@@ -64,10 +64,12 @@ class MoveLanes {
   // Sends the moves. A page that is discarded is dropped after the work so far of its stream, and
   // before its later work; if that order cannot be had, or the driver refuses, the page goes to the
   // host. Advice takes effect at once: a dropped page waits for its last use on the calling thread.
-  void send(const MoveList& moves);
+  void send(std::span<const PlannedMove> moves);
 
-  // As in MoveSink. False if no event follows the kernel on its stream yet.
-  bool is_settled(std::uintptr_t page, KernelNumber last_use) const;
+  // Whether the device has executed the kernel that used the page last, and the page's last
+  // eviction. Then the driver's answer about the page is final. Asks the driver. False if no event
+  // follows the kernel on its stream yet.
+  bool is_settled(PageNumber page, KernelNumber last_use) const;
   // The calling thread waits for the work so far of the stream at hand, and for pages that leave.
   void wait_until_left();
   // False after the driver has refused batches.
@@ -114,7 +116,7 @@ class MoveLanes {
   void discard(Moves moves);
   bool order_discard(Moves moves, StreamHandle lane);
   void bring(Moves moves);
-  void wait_for(std::uintptr_t page);
+  void wait_for(PageNumber page);
   void drop_pages();
 
   // ---- calls
@@ -126,14 +128,14 @@ class MoveLanes {
   void note_refused_batch(const RuntimeStatus& status);
   Place place_after(const PlannedMove& move) const;
   template <class Advise>
-  void each_run(std::vector<std::uintptr_t> pages, Advise advise) const;
-  void advise(std::uintptr_t page, std::size_t pages, Advice advice, Place place);
-  void advise_end_of_copy(std::uintptr_t page, std::size_t pages);
-  void advise_end_in_place(std::uintptr_t page, std::size_t pages);
+  void each_run(std::vector<PageNumber> pages, Advise advise) const;
+  void advise(PageNumber page, std::size_t pages, Advice advice, Place place);
+  void advise_end_of_copy(PageNumber page, std::size_t pages);
+  void advise_end_in_place(PageNumber page, std::size_t pages);
   bool wait_for_uses(Moves moves, Lane& lane);
   void wait_for_arrivals(Moves moves, StreamHandle lane);
   void note_evictions(Moves moves, const SharedEvent& left);
-  SharedEvent take_eviction(std::uintptr_t page);
+  SharedEvent take_eviction(PageNumber page);
   void wait(const DeviceStream& stream, const SharedEvent& event);
   void wait(StreamHandle lane, const SharedEvent& event) { wait({device_, lane}, event); }
   SharedEvent record(StreamHandle stream);
@@ -162,13 +164,13 @@ class MoveLanes {
   std::size_t filling_turn_ = 0;
   std::vector<SharedEvent> new_evictions_;  // for which no page has come yet
   std::vector<SharedEvent> chunks_left_;    // for which the pages of this round come
-  std::unordered_map<std::uintptr_t, SharedEvent> evictions_;
-  std::deque<std::uintptr_t> eviction_order_;
-  std::unordered_map<std::uintptr_t, SharedEvent> arrivals_;
-  std::unordered_set<std::uintptr_t> copied_pages_;    // that keep copies on the host
-  std::unordered_set<std::uintptr_t> in_place_pages_;  // that are used on the host
-  std::vector<std::uintptr_t> dropped_;                // that still have their chunks
-  KernelNumber dropped_use_ = 0;                       // the last one of all of these
+  std::unordered_map<PageNumber, SharedEvent> evictions_;
+  std::deque<PageNumber> eviction_order_;
+  std::unordered_map<PageNumber, SharedEvent> arrivals_;
+  std::unordered_set<PageNumber> copied_pages_;    // that keep copies on the host
+  std::unordered_set<PageNumber> in_place_pages_;  // that are used on the host
+  std::vector<PageNumber> dropped_;                // that still have their chunks
+  KernelNumber dropped_use_ = 0;                   // the last one of all of these
 };
 
 }  // namespace uvm::live

@@ -17,7 +17,7 @@ struct Page {
   static constexpr std::size_t kNoPlace = std::numeric_limits<std::size_t>::max();
   static constexpr int kNoPeer = -1;
 
-  std::uintptr_t number = 0;
+  PageNumber number{};
   KernelNumber last_use = 0;
   KernelNumber counted = 0;              // the kernel of which it was counted as a page
   KernelNumber planned_last_use = 0;     // as far as kernels are planned

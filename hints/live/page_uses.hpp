@@ -16,16 +16,17 @@ class PageUses {
   PageUses(const UseLog& log, const StepLearner& learner) : log_(log), learner_(learner) {}
 
   // While the learner predicts: all blocks of the page are older than a step, and no kernel of the
-  // last step has written to them. A block is written when it is allocated, of which the log tells
-  // nothing.
+  // last step has written to the page. A block is written when it is allocated, of which the log
+  // tells nothing.
   bool are_reads(const Page& page) const;
-  // The same, but each block is used by one kernel of the step at most, which touches each byte
-  // once. It may write.
+  // The same, but the page is used by one kernel of the step at most, which touches each byte once.
+  // It may write.
   bool are_once_each(const Page& page) const;
 
  private:
-  // Whether all blocks of the page are older than a step, and their uses in the last one are as
-  // asked.
+  UseNumber latest(UseNumber number, const Page& page) const;
+  // Whether all blocks of the page are older than a step, and the uses of the page in the last one
+  // are as asked: ask(use, the one before it).
   template <class Ask>
   bool all_uses(const Page& page, Ask ask) const;
 

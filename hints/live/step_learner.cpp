@@ -76,7 +76,7 @@ bool StepLearner::repeats_twice(std::uint64_t distance) const {
   for (std::uint64_t back = policy::kComparedKernels; back < compared; ++back) {
     const KernelNumber later = newest - back;
     if (newest <= back + distance || !log_.has_kernel(later - distance)) return false;
-    if (!correspond(later, later - distance, &any_same_block)) return false;
+    if (!correspond(later, later - distance, Parts::kSame, &any_same_block)) return false;
   }
   return true;
 }
@@ -91,7 +91,7 @@ bool StepLearner::follow_at(std::uint64_t distance) {
   for (std::uint64_t back = 0; back < policy::kComparedKernels; ++back) {
     const KernelNumber later = newest - back;
     if (later <= distance || !log_.has_kernel(later - distance)) return false;
-    if (!correspond(later, later - distance, &any_same_block)) return false;
+    if (!correspond(later, later - distance, Parts::kSame, &any_same_block)) return false;
   }
   if (!any_same_block && !repeats_twice(distance)) return false;
   distance_ = distance;
@@ -114,7 +114,8 @@ bool StepLearner::has_same_role(const LoggedUse& later, const LoggedUse& earlier
   return age + policy::kAgeSlack >= distance && age <= distance + policy::kAgeSlack;
 }
 
-bool StepLearner::correspond(KernelNumber later, KernelNumber earlier, bool* any_same_block) const {
+bool StepLearner::correspond(KernelNumber later, KernelNumber earlier, Parts parts,
+                             bool* any_same_block) const {
   const LoggedKernel& now = log_.kernel(later);
   const LoggedKernel& before = log_.kernel(earlier);
   if (now.use_count != before.use_count) return false;
@@ -122,6 +123,7 @@ bool StepLearner::correspond(KernelNumber later, KernelNumber earlier, bool* any
     const LoggedUse& use = log_.use(now.first_use + i);
     const LoggedUse& twin = log_.use(before.first_use + i);
     if (!has_same_role(use, twin, later - earlier)) return false;
+    if (parts == Parts::kSame && use.part.first != twin.part.first) return false;
     *any_same_block |= use.record == twin.record;
   }
   return true;
@@ -129,7 +131,7 @@ bool StepLearner::correspond(KernelNumber later, KernelNumber earlier, bool* any
 
 bool StepLearner::try_to_match(KernelNumber later, KernelNumber earlier) {
   bool any_same_block = false;
-  if (!correspond(later, earlier, &any_same_block)) return false;
+  if (!correspond(later, earlier, Parts::kAny, &any_same_block)) return false;
   const LoggedKernel& now = log_.kernel(later);
   const LoggedKernel& before = log_.kernel(earlier);
   for (std::uint32_t i = 0; i < now.use_count; ++i)
@@ -143,19 +145,25 @@ RecordId StepLearner::present_block(RecordId id) const {
   return successor != kNoRecord && log_.record(successor).is_live ? successor : kNoRecord;
 }
 
-std::optional<KernelNumber> StepLearner::next_use(RecordId id, KernelNumber after) const {
+std::optional<KernelNumber> StepLearner::next_use(RecordId id, PageNumber page,
+                                                  KernelNumber after) const {
   const BlockRecord& record = log_.record(id);
   if (record.last_use == kNoUse)
     return record.born == kBeforeLog ? std::nullopt : std::optional(after + 1);
   const UseNumber twin = log_.use(record.last_use).twin;
   if (twin == kNoUse || !log_.has_use(twin)) return std::nullopt;
+  // The uses since the twin are those of a step.
+  const std::size_t number = page - page_of(record.extent.address);
+  std::optional<KernelNumber> first;
   for (UseNumber next = log_.use(twin).next; log_.has_use(next); next = log_.use(next).next) {
-    const KernelNumber kernel = log_.use(next).kernel + distance_;
-    if (kernel > after) return kernel;
-    // The newest use comes again with the step after the next one.
-    if (next == record.last_use) return kernel + distance_;
+    const LoggedUse& use = log_.use(next);
+    if (use.part.covers(number)) {
+      if (use.kernel + distance_ > after) return use.kernel + distance_;
+      if (!first) first = use.kernel + 2 * distance_;
+    }
+    if (next == record.last_use) break;
   }
-  return std::nullopt;
+  return first;
 }
 
 }  // namespace uvm::live

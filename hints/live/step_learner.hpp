@@ -38,24 +38,25 @@ class StepLearner {
   std::uint64_t slack() const { return std::min(policy::kAgeSlack, step_kernels() / 2); }
   std::uint64_t times_lost() const { return times_lost_; }
 
-  // The first kernel after `after` that uses the block, while predicts(). `after` is the newest
-  // kernel or one of the next step. nullopt: no use is known. A block without any use so far is
-  // used by the next kernel.
-  std::optional<KernelNumber> next_use(RecordId id, KernelNumber after) const;
+  // The first kernel after `after` that uses that page of the block, while predicts(). `after` is
+  // the newest kernel or one of the next step. nullopt: no use is known. A block without any use so
+  // far is used by the next kernel.
+  std::optional<KernelNumber> next_use(RecordId id, PageNumber page, KernelNumber after) const;
 
-  // Visits the memory of the blocks that a coming kernel will use, with its access, while
-  // predicts(). False: nothing is known of the kernel. A block that is not allocated yet is
-  // expected where it was one step before: an allocator that gets the same requests finds the same
-  // places.
+  // Visits the pages of blocks that a coming kernel will use, with its access, while predicts().
+  // False: nothing is known of the kernel. A block that is not allocated yet is expected where it
+  // was one step before: an allocator that gets the same requests finds the same places.
   template <class Visit>
-  bool each_coming_use(KernelNumber coming, Visit visit) const {
+  bool each_coming_page(KernelNumber coming, Visit visit) const {
     const KernelNumber twin = coming - distance_;
     if (coming <= distance_ || !log_.has_kernel(twin)) return false;
     const LoggedKernel& kernel = log_.kernel(twin);
     for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
       const LoggedUse& before = log_.use(kernel.first_use + i);
       const RecordId present = present_block(before.record);
-      visit(log_.record(present == kNoRecord ? before.record : present).extent, before.access);
+      const RecordId block = present == kNoRecord ? before.record : present;
+      UseLog::each_page(log_.record(block).extent, before.part,
+                        [&](PageNumber page) { visit(page, before.access); });
     }
     return true;
   }
@@ -64,7 +65,11 @@ class StepLearner {
   RecordId present_block(RecordId id) const;
   // The blocks of equal role are linked if the kernels correspond.
   bool try_to_match(KernelNumber later, KernelNumber earlier);
-  bool correspond(KernelNumber later, KernelNumber earlier, bool* any_same_block) const;
+  // Whether a step is searched, in which uses of the same parts of blocks correspond, or followed.
+  // A step may use another part of a block each time, as of a data set.
+  enum class Parts : std::uint8_t { kSame, kAny };
+  bool correspond(KernelNumber later, KernelNumber earlier, Parts parts,
+                  bool* any_same_block) const;
   bool has_same_role(const LoggedUse& later, const LoggedUse& earlier,
                      std::uint64_t distance) const;
   void follow();

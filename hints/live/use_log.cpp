@@ -21,14 +21,14 @@ BlockExtent UseLog::freed(std::uintptr_t address) {
 }
 
 RecordId UseLog::find(std::uintptr_t address) const {
-  for (const RecordId id : blocks_in_page(address / kPageBytes)) {
+  for (const RecordId id : blocks_in_page(page_of(address))) {
     const BlockExtent& extent = records_[id].extent;
     if (address - extent.address < extent.size_bytes) return id;
   }
   return kNoRecord;
 }
 
-std::span<const RecordId> UseLog::blocks_in_page(std::uintptr_t page) const {
+std::span<const RecordId> UseLog::blocks_in_page(PageNumber page) const {
   const auto found = pages_.find(page);
   if (found == pages_.end()) return {};
   return found->second;
@@ -44,14 +44,14 @@ RecordId UseLog::add_record(const BlockExtent& extent, KernelNumber born) {
     unused_.pop_back();
   }
   records_[id] = {.extent = extent, .born = born, .is_live = true};
-  each_page(extent, [&](std::uintptr_t page) { pages_[page].push_back(id); });
+  each_page(extent, [&](PageNumber page) { pages_[page].push_back(id); });
   return id;
 }
 
 void UseLog::end(RecordId id) {
   BlockRecord& record = records_[id];
   record.is_live = false;
-  each_page(record.extent, [&](std::uintptr_t page) {
+  each_page(record.extent, [&](PageNumber page) {
     const auto found = pages_.find(page);
     std::erase(found->second, id);
     if (found->second.empty()) pages_.erase(found);
@@ -70,12 +70,12 @@ KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch)
         extent = {range.address, range.size_bytes};
       if (extent.size_bytes < policy::kLeastLoggedBytes) {
         if (extent.size_bytes != 0)
-          each_page(extent, [this](std::uintptr_t page) { small_pages_.push_back(page); });
+          each_page(extent, [this](PageNumber page) { small_pages_.push_back(page); });
         continue;
       }
       id = add_record(extent, kBeforeLog);
     }
-    add_use(id, range.access);
+    add_use(id, range);
   }
   LoggedKernel kernel{.first_use = first};
   kernel.use_count = static_cast<std::uint32_t>(first_use_ + uses_.size() - first);
@@ -87,12 +87,32 @@ KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch)
   return newest();
 }
 
-void UseLog::add_use(RecordId id, std::uint8_t access) {
+namespace {
+
+Part part_of(const BlockExtent& extent, const UseRange& range) {
+  const std::size_t left_bytes = extent.size_bytes - (range.address - extent.address);
+  const PageNumber begin = page_of(extent.address);
+  Part part{.first = static_cast<std::uint32_t>(page_of(range.address) - begin)};
+  if (range.size_bytes == 0 || range.size_bytes >= left_bytes) return part;
+  const std::uintptr_t last = range.address + range.size_bytes - 1;
+  part.end = static_cast<std::uint32_t>(page_of(last) - begin) + 1;
+  return part;
+}
+
+Part joined(const Part& one, const Part& other) {
+  return {std::min(one.first, other.first), std::max(one.end, other.end)};
+}
+
+}  // namespace
+
+void UseLog::add_use(RecordId id, const UseRange& range) {
   BlockRecord& record = records_[id];
+  const Part part = part_of(record.extent, range);
   const KernelNumber kernel = newest() + 1;
   if (record.last_use != kNoUse && use(record.last_use).kernel == kernel) {
-    std::uint8_t& known = uses_[record.last_use - first_use_].access;
-    known = joined_access(known, access);
+    LoggedUse& known = uses_[record.last_use - first_use_];
+    known.access = joined_access(known.access, range.access);
+    known.part = joined(known.part, part);
     return;
   }
   const UseNumber number = first_use_ + uses_.size();
@@ -100,7 +120,8 @@ void UseLog::add_use(RecordId id, std::uint8_t access) {
   const UseNumber previous = record.last_use;
   record.last_use = number;
   ++record.logged_uses;
-  uses_.push_back({.record = id, .kernel = kernel, .previous = previous, .access = access});
+  uses_.push_back(
+      {.record = id, .part = part, .kernel = kernel, .previous = previous, .access = range.access});
 }
 
 void UseLog::forget_oldest_kernel() {

@@ -5,7 +5,7 @@
 // A record stands for one allocation. A freed address that is allocated again gets a new record, so
 // a record is an identity that survives no free. Kernels are numbered from 1.
 //
-// Not thread-safe: LivePlanner's lock guards it. Knows no driver.
+// Not thread-safe: LivePlanner's plan lock guards it. Knows no driver.
 #pragma once
 
 #include <cstddef>
@@ -43,8 +43,19 @@ struct BlockRecord {
   RecordId successor = kNoRecord;  // the block with the same role one step later
 };
 
+// The pages of a block that a kernel uses, counted from the block's first page.
+struct Part {
+  static constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
+
+  std::uint32_t first = 0;
+  std::uint32_t end = kEnd;  // kEnd: to the end of the block
+
+  bool covers(std::size_t page) const { return page >= first && page < end; }
+};
+
 struct LoggedUse {
   RecordId record = kNoRecord;
+  Part part;
   KernelNumber kernel = 0;
   UseNumber previous = kNoUse;  // of the same record
   UseNumber next = kNoUse;      // of the same record
@@ -74,7 +85,7 @@ class UseLog {
   KernelNumber add_kernel(std::span<const UseRange> ranges, Launch launch = Launch::kKernel);
 
   // Pages in which the newest kernel uses blocks that are too small for the log.
-  const std::vector<std::uintptr_t>& pages_of_small_blocks() const { return small_pages_; }
+  const std::vector<PageNumber>& pages_of_small_blocks() const { return small_pages_; }
 
   KernelNumber newest() const { return first_kernel_ + kernels_.size() - 1; }
   bool has_kernel(KernelNumber number) const {
@@ -91,12 +102,27 @@ class UseLog {
   void set_twin(UseNumber later, UseNumber earlier);
 
   // The records of live blocks that lie, in part or as a whole, in the page.
-  std::span<const RecordId> blocks_in_page(std::uintptr_t page) const;
+  std::span<const RecordId> blocks_in_page(PageNumber page) const;
 
+  // Whether the use is of that page, which is one of its block.
+  bool covers(const LoggedUse& use, PageNumber page) const {
+    return use.part.covers(page - page_of(records_[use.record].extent.address));
+  }
+  template <class Visit>
+  void each_page(const LoggedUse& use, Visit visit) const {
+    each_page(records_[use.record].extent, use.part, visit);
+  }
+  template <class Visit>
+  static void each_page(const BlockExtent& extent, const Part& part, Visit visit) {
+    std::size_t number = 0;
+    each_page(extent, [&](PageNumber page) {
+      if (part.covers(number++)) visit(page);
+    });
+  }
   template <class Visit>
   static void each_page(const BlockExtent& extent, Visit visit) {
     const std::uintptr_t end = extent.address + extent.size_bytes;
-    for (std::uintptr_t page = extent.address / kPageBytes; page * kPageBytes < end; ++page)
+    for (PageNumber page = page_of(extent.address); address_of(page) < end; page = page + 1)
       visit(page);
   }
 
@@ -104,14 +130,14 @@ class UseLog {
   RecordId find(std::uintptr_t address) const;
   RecordId add_record(const BlockExtent& extent, KernelNumber born);
   void end(RecordId id);
-  void add_use(RecordId id, std::uint8_t access);
+  void add_use(RecordId id, const UseRange& range);
   void forget_oldest_kernel();
 
   BlockOf block_of_;
   std::vector<BlockRecord> records_;
   std::vector<RecordId> unused_;
-  std::unordered_map<std::uintptr_t, std::vector<RecordId>> pages_;
-  std::vector<std::uintptr_t> small_pages_;
+  std::unordered_map<PageNumber, std::vector<RecordId>> pages_;
+  std::vector<PageNumber> small_pages_;
   std::deque<LoggedKernel> kernels_;
   std::deque<LoggedUse> uses_;
   KernelNumber first_kernel_ = 1;

@@ -39,7 +39,8 @@ KernelNumber VictimFinder::next_use(const Page& page, KernelNumber after,
   *live_bytes = 0;
   for (const RecordId id : log_.blocks_in_page(page.number)) {
     *live_bytes += std::min(log_.record(id).extent.size_bytes, kPageBytes);
-    if (const auto next = learner_.next_use(id, after)) earliest = std::min(earliest, *next);
+    if (const auto next = learner_.next_use(id, page.number, after))
+      earliest = std::min(earliest, *next);
   }
   const auto by_others = page.history.next_use_by_others(
       after, learner_.step_kernels(), [this](RecordId id) { return log_.record(id).is_live; });

@@ -18,7 +18,11 @@ constexpr std::uint8_t joined_access(std::uint8_t one, std::uint8_t other) {
   return (one & other & kOnce) != 0 ? either : static_cast<std::uint8_t>(either & ~kOnce);
 }
 
-// A range that a kernel uses. The range must be inside one block.
+// A size that reaches to the end of the range's block.
+inline constexpr std::size_t kToEndOfBlock = static_cast<std::size_t>(-1);
+
+// A range that a kernel uses, inside one block. Only its pages are moved for the kernel: a page
+// that the kernel uses beside them is moved by the driver, at the cost of a fault.
 struct UseRange {
   std::uintptr_t address = 0;
   std::size_t size_bytes = 0;

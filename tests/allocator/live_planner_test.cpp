@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <limits>
 #include <random>
 #include <set>
@@ -40,6 +42,7 @@ class LivePlannerTest : public AllocatorTest {
     machine = std::make_shared<FakeMachine>(devices);
     machine->total_bytes = 64 * kMiB;
     machine->capabilities.batches = has_batches;
+    machine->capabilities.finds_pages = can_find_pages;
     Configuration configuration = without_thread_caches();
     configuration.policy = policy;
     configuration.thrashing = settings.thrashing;
@@ -51,6 +54,7 @@ class LivePlannerTest : public AllocatorTest {
   void SetUp() override { start_small(Policy::kAuto); }
   int devices = 1;
   bool has_batches = false;
+  bool can_find_pages = false;
 
   std::uint64_t reserved_bytes() const {
     const auto figures = allocator->statistics();
@@ -235,6 +239,22 @@ TEST_F(LivePlannerTest, PagesThatAreReadOnceAndDoNotFitAreReadOnTheHostUntilThey
     return hint.kind == HintKind::kAdvise && hint.advice == Advice::kUnsetAccessedBy;
   });
   EXPECT_EQ(ended, 10);
+}
+
+// The driver has evicted a page that the plan has on the device.
+TEST_F(LivePlannerTest, PagesThatStreamsStillUseAreNotCorrected) {
+  can_find_pages = true;
+  start_small(Policy::kLru);
+  allocate_pages(kPages + 1);
+  step(2);
+  machine->pages_on_host.insert(blocks[0]);
+  machine->busy.insert(stream(1));
+  const auto wrong_pages = [this] { return allocator->inspection().live_figures().wrong_pages; };
+  for (int i = 0; i < 70; ++i) kernel(1);
+  EXPECT_EQ(wrong_pages(), 0u);
+  machine->finish(stream(1));
+  for (int i = 0; i < 70; ++i) kernel(1);
+  EXPECT_EQ(wrong_pages(), 1u);
 }
 
 TEST_F(LivePlannerTest, AProgramThatLowersItsLimitWhileItRunsHasFewerPagesOnTheDevice) {
@@ -696,6 +716,22 @@ TEST_F(LivePlannerTest, ThreadsMayAllocateFreeAndUseMemoryWhileMovesArePlanned) 
   EXPECT_EQ(wrong, 0) << "blocks with another's bytes, or calls that failed";
   EXPECT_EQ(allocator->inspection().live_figures().kernels, 4 * kRounds);
   allocator->inspection().check_invariants();
+}
+
+// The driver's calls for moves may take long, and some wait for the device.
+TEST_F(LivePlannerTest, AFreeDoesNotWaitForMovesThatAreBeingSent) {
+  allocate_pages(kPages + 1);
+  step(kPages + 1);
+  bool was_freed = false;
+  machine->before_prefetch = [&] {
+    auto freed = std::async(std::launch::async, [&] { allocator->free(blocks.back()); });
+    was_freed = freed.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    machine->before_prefetch = nullptr;
+    if (!was_freed) std::thread([f = std::move(freed)]() mutable { f.wait(); }).detach();
+  };
+  kernel(0);
+  kernel(kPages);
+  EXPECT_TRUE(was_freed);
 }
 
 TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {

@@ -41,8 +41,8 @@ TEST(GraphUsesTest, TheLogTakesARangeOfAGraphInNoBlockAsABlock) {
   const UseRange use{.address = 8 * kPageBytes, .size_bytes = 3 * kPageBytes};
   EXPECT_EQ(log.add_kernel({&use, 1}), kBeforeLog);
   EXPECT_EQ(log.add_kernel({&use, 1}, Launch::kGraph), 1u);
-  EXPECT_EQ(log.blocks_in_page(10).size(), 1u);
-  EXPECT_TRUE(log.blocks_in_page(11).empty());
+  EXPECT_EQ(log.blocks_in_page(PageNumber{10}).size(), 1u);
+  EXPECT_TRUE(log.blocks_in_page(PageNumber{11}).empty());
 }
 
 }  // namespace

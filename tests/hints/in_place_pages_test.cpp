@@ -21,29 +21,29 @@ void circle(LiveProgram& program, std::size_t pages, std::uint8_t access) {
 TEST(InPlacePagesTest, PagesThatDoNotFitAndAreReadOnceStayOnTheHostAndNothingMovesAnyMore) {
   LiveProgram program(12);
   for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
-  EXPECT_EQ(program.sink.in_place.size(), 8u);
-  program.sink.clear();
+  EXPECT_EQ(program.record.in_place.size(), 8u);
+  program.record.clear();
   const live::LiveFigures before = program.plan.figures();
   for (int step = 0; step < 10; ++step) circle(program, 20, kReadOnce);
-  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.record.calls(), 0u);
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
-  EXPECT_EQ(program.sink.in_place.size(), 8u);
+  EXPECT_EQ(program.record.in_place.size(), 8u);
 }
 
 TEST(InPlacePagesTest, PagesThatAreReadAndWrittenOnceStayToo) {
   LiveProgram program(12);
   for (int step = 0; step < 4; ++step) circle(program, 20, LiveProgram::kBoth | live::kOnce);
-  EXPECT_EQ(program.sink.in_place.size(), 8u);
-  program.sink.clear();
+  EXPECT_EQ(program.record.in_place.size(), 8u);
+  program.record.clear();
   for (int step = 0; step < 10; ++step) circle(program, 20, LiveProgram::kBoth | live::kOnce);
-  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.record.calls(), 0u);
 }
 
 TEST(InPlacePagesTest, PagesAreMovedOfWhichAKernelTouchesBytesMoreThanOnce) {
   for (const std::uint8_t access : {std::uint8_t{live::kReads}, LiveProgram::kBoth}) {
     LiveProgram program(12);
     for (int step = 0; step < 6; ++step) circle(program, 20, access);
-    EXPECT_TRUE(program.sink.in_place.empty());
+    EXPECT_TRUE(program.record.in_place.empty());
   }
 }
 
@@ -56,7 +56,7 @@ TEST(InPlacePagesTest, PagesAreMovedThatAreUsedAgainBeforeThoseThatWouldLeave) {
         program.kernel({page}, access);
       }
     }
-    EXPECT_TRUE(program.sink.in_place.empty());
+    EXPECT_TRUE(program.record.in_place.empty());
     EXPECT_GT(program.plan.figures().brought_pages, 0u);
   }
 }
@@ -69,10 +69,10 @@ TEST(InPlacePagesTest, PagesThatOnlySomeKernelsReadOnceStayForThese) {
     for (int turn = 0; turn < 3; ++turn) circle(program, 20, kReadOnce);
   };
   for (int i = 0; i < 4; ++i) step();
-  program.sink.clear();
+  program.record.clear();
   const live::LiveFigures before = program.plan.figures();
   for (int i = 0; i < 10; ++i) step();
-  EXPECT_LE(program.sink.brought.size(), 100u) << "moved for each kernel they would be 320";
+  EXPECT_LE(program.record.brought.size(), 100u) << "moved for each kernel they would be 320";
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
 }
 
@@ -80,27 +80,27 @@ TEST(InPlacePagesTest, AKernelThatTouchesBytesMoreThanOnceBringsThePage) {
   for (const std::uint8_t access : {LiveProgram::kBoth, std::uint8_t{live::kReads}}) {
     LiveProgram program(12);
     for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
-    ASSERT_EQ(program.sink.in_place.size(), 8u);
-    const std::uintptr_t page = *program.sink.in_place.begin();
-    const std::size_t number = page - LiveProgram::at(0) / testing::kPage;
-    program.sink.clear();
+    ASSERT_EQ(program.record.in_place.size(), 8u);
+    const PageNumber page = *program.record.in_place.begin();
+    const std::size_t number = page - LiveProgram::page(0);
+    program.record.clear();
     for (std::size_t each = 0; each <= number; ++each) program.kernel({each}, kReadOnce);
     program.kernel({number}, access);
-    EXPECT_FALSE(program.sink.in_place.contains(page));
-    EXPECT_EQ(program.sink.brought, std::vector<std::uintptr_t>{page});
+    EXPECT_FALSE(program.record.in_place.contains(page));
+    EXPECT_EQ(program.record.brought, std::vector<PageNumber>{page});
   }
 }
 
 TEST(InPlacePagesTest, ABlockThatIsAllocatedInAPageEndsItsStay) {
   LiveProgram program(12);
   for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
-  ASSERT_FALSE(program.sink.in_place.empty());
-  const std::uintptr_t page = *program.sink.in_place.begin();
-  const std::size_t number = page - LiveProgram::at(0) / testing::kPage;
+  ASSERT_FALSE(program.record.in_place.empty());
+  const PageNumber page = *program.record.in_place.begin();
+  const std::size_t number = page - LiveProgram::page(0);
   program.free(number);
   program.allocate(number);
-  EXPECT_FALSE(program.sink.in_place.contains(page));
-  EXPECT_EQ(program.sink.arrivals[page], live::Arrival::kCopied)
+  EXPECT_FALSE(program.record.in_place.contains(page));
+  EXPECT_EQ(program.record.arrivals[page], live::Arrival::kCopied)
       << "kernels that are launched may still read the old bytes";
 }
 
@@ -116,7 +116,7 @@ TEST(InPlacePagesTest, AKernelThatNeedsMoreThanThereIsUsesTheRestInPlace) {
   const live::LiveFigures before = program.plan.figures();
   for (int i = 0; i < 5; ++i) step();
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
-  EXPECT_GE(program.sink.in_place.size(), 8u);
+  EXPECT_GE(program.record.in_place.size(), 8u);
 }
 
 TEST(InPlacePagesTest, AKernelThatNeedsMoreThanThereIsUsesTheRestInPlaceWithoutAKnownStep) {
@@ -129,28 +129,28 @@ TEST(InPlacePagesTest, AKernelThatNeedsMoreThanThereIsUsesTheRestInPlaceWithoutA
     const live::LiveFigures before = program.plan.figures();
     program.kernel(state, LiveProgram::kBoth | once);
     const bool stay = once != 0;
-    EXPECT_EQ(program.sink.in_place.size(), stay ? 8u : 0u) << "those that had left";
+    EXPECT_EQ(program.record.in_place.size(), stay ? 8u : 0u) << "those that had left";
     EXPECT_EQ(program.plan.figures().missing_pages - before.missing_pages, stay ? 0u : 8u);
     program.kernel({0});
-    EXPECT_FALSE(program.sink.in_place.contains(LiveProgram::at(0) / testing::kPage))
+    EXPECT_FALSE(program.record.in_place.contains(LiveProgram::page(0)))
         << "the next kernel may touch its bytes more than once";
   }
 }
 
-TEST(InPlacePagesTest, ABlockLargerThanTheDeviceIsLeftToTheDriver) {
+TEST(InPlacePagesTest, AUseOfMoreThanTheDeviceHasIsLeftToTheDriver) {
   LiveProgram program(4);
   program.allocate(0, 8);
   for (int i = 0; i < 3; ++i)
-    program.kernel_of({{LiveProgram::at(0), testing::kPage, live::kReads | live::kOnce}});
-  EXPECT_TRUE(program.sink.in_place.empty());
-  EXPECT_TRUE(program.sink.brought.empty()) << "the kernel may use little of the block";
+    program.kernel_of({{LiveProgram::at(0), 8 * testing::kPage, live::kReads | live::kOnce}});
+  EXPECT_TRUE(program.record.in_place.empty());
+  EXPECT_TRUE(program.record.brought.empty()) << "the kernel may use little of the block";
 }
 
 TEST(InPlacePagesTest, NewPagesOfAKernelThatNeedsMoreThanThereIsComeToTheDevice) {
   LiveProgram program(4);
   program.kernel({0, 1, 2, 3, 4, 5}, LiveProgram::kBoth | live::kOnce);
-  EXPECT_TRUE(program.sink.in_place.empty()) << "a page that is nowhere needs no copy";
-  EXPECT_EQ(program.sink.brought.size(), 4u);
+  EXPECT_TRUE(program.record.in_place.empty()) << "a page that is nowhere needs no copy";
+  EXPECT_EQ(program.record.brought.size(), 4u);
 }
 
 TEST(InPlacePagesTest, PagesOfTheSameKernelAreNotThoseThatWouldLeave) {
@@ -159,48 +159,48 @@ TEST(InPlacePagesTest, PagesOfTheSameKernelAreNotThoseThatWouldLeave) {
     for (std::size_t page = 0; page < 20; page += 2) program.kernel({page, page + 1}, kReadOnce);
   };
   for (int i = 0; i < 8; ++i) step();
-  EXPECT_EQ(program.sink.in_place.size(), 8u);
-  program.sink.clear();
+  EXPECT_EQ(program.record.in_place.size(), 8u);
+  program.record.clear();
   const live::LiveFigures before = program.plan.figures();
   for (int i = 0; i < 10; ++i) step();
-  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.record.calls(), 0u);
   EXPECT_EQ(program.plan.figures().in_place_pages, before.in_place_pages);
 }
 
 TEST(InPlacePagesTest, NoPageStaysOnTheHostWhileAnotherDeviceHasRoom) {
   LiveProgram program(12);
   for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
-  ASSERT_EQ(program.sink.in_place.size(), 8u);
-  program.plan.set_peer_room(1, 9);
+  ASSERT_EQ(program.record.in_place.size(), 8u);
+  program.set_peer_room(1, 9);
   for (int step = 0; step < 2; ++step) circle(program, 20, kReadOnce);
-  EXPECT_TRUE(program.sink.in_place.empty());
-  EXPECT_EQ(program.sink.on_peer.size(), 8u);
+  EXPECT_TRUE(program.record.in_place.empty());
+  EXPECT_EQ(program.record.on_peer.size(), 8u);
 }
 
 TEST(InPlacePagesTest, PagesComeBackWhenThereIsRoom) {
   LiveProgram program(12);
   for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
-  ASSERT_FALSE(program.sink.in_place.empty());
+  ASSERT_FALSE(program.record.in_place.empty());
   program.plan.set_chunks(20);
   for (int step = 0; step < 2; ++step) circle(program, 20, kReadOnce);
-  EXPECT_TRUE(program.sink.in_place.empty());
+  EXPECT_TRUE(program.record.in_place.empty());
 }
 
 TEST(InPlacePagesTest, ASmallBlockThatAKernelUsesInAPageEndsItsStay) {
   for (const bool is_logged : {true, false}) {
     LiveProgram program(12);
     for (int step = 0; step < 4; ++step) circle(program, 20, kReadOnce);
-    ASSERT_FALSE(program.sink.in_place.empty());
-    const std::uintptr_t page = *program.sink.in_place.begin();
-    const std::uintptr_t small = page * testing::kPage;
-    program.free(page - LiveProgram::at(0) / testing::kPage);
+    ASSERT_FALSE(program.record.in_place.empty());
+    const PageNumber page = *program.record.in_place.begin();
+    const std::uintptr_t small = address_of(page);
+    program.free(page - LiveProgram::page(0));
     program.small_extent = 1 << 10;
     std::vector<live::UseRange> uses = {{small, 64, live::kReads}};
     if (is_logged) uses.push_back({LiveProgram::at(1), testing::kPage, kReadOnce});
-    program.sink.clear();
+    program.record.clear();
     program.kernel_of(uses);
-    EXPECT_FALSE(program.sink.in_place.contains(page));
-    EXPECT_EQ(std::ranges::count(program.sink.brought, page), 1);
+    EXPECT_FALSE(program.record.in_place.contains(page));
+    EXPECT_EQ(std::ranges::count(program.record.brought, page), 1);
   }
 }
 
@@ -214,7 +214,7 @@ TEST(InPlacePagesTest, NoOrderOfKernelsWritesBytesOfAPageInPlaceMoreThanOnce) {
       const std::uint8_t access = strays && random() % 2 == 0 ? LiveProgram::kBoth : kReadOnce;
       program.kernel({page}, access);
       if ((access & live::kWrites) == 0) continue;
-      EXPECT_FALSE(program.sink.in_place.contains(LiveProgram::at(page) / testing::kPage));
+      EXPECT_FALSE(program.record.in_place.contains(LiveProgram::page(page)));
     }
   }
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 namespace {
 

@@ -27,19 +27,19 @@ void there_and_back(LiveProgram& program, std::size_t pages) {
 TEST(LivePlanTest, EachPageIsAskedForOnceWhenAllFits) {
   LiveProgram program(12);
   there_and_back(program, 12);
-  EXPECT_EQ(program.sink.brought.size(), 12u) << "where pages are is not known at first";
-  program.sink.clear();
+  EXPECT_EQ(program.record.brought.size(), 12u) << "where pages are is not known at first";
+  program.record.clear();
   for (int step = 0; step < 10; ++step) there_and_back(program, 12);
   EXPECT_TRUE(program.learner.predicts());
-  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.record.calls(), 0u);
 }
 
 TEST(LivePlanTest, PagesComeAtTheirUseUntilTheStepIsKnown) {
   LiveProgram program(8);
   there_and_back(program, 12);
   EXPECT_FALSE(program.learner.predicts());
-  EXPECT_EQ(program.sink.brought.size(), 16u) << "12 at first, 4 on the way back";
-  EXPECT_EQ(program.sink.evicted.size(), 8u);
+  EXPECT_EQ(program.record.brought.size(), 16u) << "12 at first, 4 on the way back";
+  EXPECT_EQ(program.record.evicted.size(), 8u);
   EXPECT_EQ(program.plan.figures().missing_pages, 0u);
 }
 
@@ -47,13 +47,13 @@ TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
   LiveProgram program(8);
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
   const LiveFigures before = program.plan.figures();
-  program.sink.clear();
+  program.record.clear();
   for (int step = 0; step < 10; ++step) there_and_back(program, 12);
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
   // Belady: with 12 pages and 8 chunks, 4 pages leave on each pass.
-  EXPECT_EQ(program.sink.brought.size(), 80u);
-  EXPECT_EQ(program.sink.evicted.size(), 80u);
-  EXPECT_EQ(program.sink.waited.size(), 80u);
+  EXPECT_EQ(program.record.brought.size(), 80u);
+  EXPECT_EQ(program.record.evicted.size(), 80u);
+  EXPECT_EQ(program.record.waited.size(), 80u);
 }
 
 TEST(LivePlanTest, MovesThatNobodyNeedsSoonGoTogether) {
@@ -64,11 +64,11 @@ TEST(LivePlanTest, MovesThatNobodyNeedsSoonGoTogether) {
     program.plan.set_round(round);
     for (int step = 0; step < 4; ++step) there_and_back(program, kPages);
     const LiveFigures before = program.plan.figures();
-    program.sink.clear();
+    program.record.clear();
     std::size_t brought = 0;
     const auto kernel = [&](std::size_t page) {
       program.kernel({page});
-      const std::size_t now = program.sink.brought.size();
+      const std::size_t now = program.record.brought.size();
       if (now > brought) bursts[round].push_back(now - brought);
       brought = now;
     };
@@ -76,7 +76,7 @@ TEST(LivePlanTest, MovesThatNobodyNeedsSoonGoTogether) {
     for (std::size_t page = kPages; page-- > 0;) kernel(page);
     EXPECT_EQ(brought, 64u) << "32 on each pass, as with enough calls";
     EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
-    EXPECT_EQ(program.sink.waited.size(), 64u);
+    EXPECT_EQ(program.record.waited.size(), 64u);
   }
   EXPECT_EQ(bursts[4], std::vector<std::size_t>(16, 4));
   EXPECT_GT(bursts[1].size(), 48u);
@@ -85,12 +85,35 @@ TEST(LivePlanTest, MovesThatNobodyNeedsSoonGoTogether) {
 TEST(LivePlanTest, PagesOfTheNextKernelAreAGroupOfTheirOwn) {
   LiveProgram program(8);
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
-  program.sink.clear();
-  program.sink.groups.clear();
+  program.record.clear();
+  program.record.groups.clear();
   program.kernel({40});
-  ASSERT_EQ(program.sink.groups.size(), 2u);
-  EXPECT_EQ(program.sink.groups[0], 0u);
-  EXPECT_EQ(program.sink.groups[1], 3u) << "a page leaves, page 40 comes, and its kernel waits";
+  ASSERT_FALSE(program.record.groups.empty());
+  EXPECT_EQ(program.record.groups[0], 2u) << "a page leaves, and page 40 comes";
+}
+
+TEST(LivePlanTest, OfABlockTheUsedPagesMove) {
+  LiveProgram program(4, Policy::kLru);
+  program.log.allocated(LiveProgram::at(0), 12 * testing::kPage);
+  program.kernel_of({{LiveProgram::at(2) + 100, 2 * testing::kPage - 200}});
+  EXPECT_EQ(program.record.brought,
+            (std::vector<PageNumber>{LiveProgram::page(2), LiveProgram::page(3)}));
+  program.kernel_of({{LiveProgram::at(10), live::kToEndOfBlock}});
+  EXPECT_EQ(program.record.brought.size(), 4u);
+  EXPECT_EQ(program.record.brought.back(), LiveProgram::page(11));
+  EXPECT_EQ(program.plan.figures().missing_pages, 0u);
+}
+
+TEST(LivePlanTest, AStepThatGoesThroughOneBlockIsServedAsOneOfManyBlocks) {
+  LiveProgram program(8);
+  program.log.allocated(LiveProgram::at(0), 12 * testing::kPage);
+  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
+  const LiveFigures before = program.plan.figures();
+  program.record.clear();
+  for (int step = 0; step < 10; ++step) there_and_back(program, 12);
+  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
+  EXPECT_EQ(program.record.brought.size(), 80u);
+  EXPECT_EQ(program.record.waited.size(), 80u);
 }
 
 TEST(LivePlanTest, LruMovesMoreThanThePlanForTheSameStep) {
@@ -102,9 +125,9 @@ TEST(LivePlanTest, LruMovesMoreThanThePlanForTheSameStep) {
       for (std::size_t page = 0; page < 12; ++page) program.kernel({page});
     };
     for (int step = 0; step < 4; ++step) circle();
-    program.sink.clear();
+    program.record.clear();
     for (int step = 0; step < 10; ++step) circle();
-    brought[policy] = program.sink.brought.size();
+    brought[policy] = program.record.brought.size();
   }
   EXPECT_EQ(brought[Policy::kLru], 120u);
   EXPECT_LE(brought[Policy::kPlanned], 50u);
@@ -113,11 +136,10 @@ TEST(LivePlanTest, LruMovesMoreThanThePlanForTheSameStep) {
 TEST(LivePlanTest, NoPageLeavesThatIsNeededEarlierThanTheOneThatComes) {
   LiveProgram program(8);
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
-  program.sink.clear();
+  program.record.clear();
   // Pages 8 to 11 and back to 8 come next, so the pages that leave are the first four.
   for (std::size_t page = 0; page < 8; ++page) program.kernel({page});
-  for (const std::uintptr_t page : program.sink.evicted)
-    EXPECT_LT(page, LiveProgram::at(8) / testing::kPage);
+  for (const PageNumber page : program.record.evicted) EXPECT_LT(page, LiveProgram::page(8));
 }
 
 TEST(LivePlanTest, AChangedStepIsServedAsBeforeItWasKnownAndLearnedAgain) {
@@ -125,9 +147,9 @@ TEST(LivePlanTest, AChangedStepIsServedAsBeforeItWasKnownAndLearnedAgain) {
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
   for (std::size_t page = 20; page < 44; ++page) program.kernel({page, page + 1});
   EXPECT_FALSE(program.learner.predicts());
-  program.sink.clear();
+  program.record.clear();
   for (std::size_t page = 50; page < 80; ++page) program.kernel({page, page + 1, page + 2});
-  EXPECT_EQ(program.sink.brought.size(), 32u) << "each page once";
+  EXPECT_EQ(program.record.brought.size(), 32u) << "each page once";
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
   EXPECT_TRUE(program.learner.predicts());
   const LiveFigures before = program.plan.figures();
@@ -137,13 +159,13 @@ TEST(LivePlanTest, AChangedStepIsServedAsBeforeItWasKnownAndLearnedAgain) {
 }
 
 TEST(LivePlanTest, StepsThatNeverRepeatAreServedAsByLru) {
-  std::map<Policy, std::vector<std::uintptr_t>> evicted;
+  std::map<Policy, std::vector<PageNumber>> evicted;
   for (const Policy policy : {Policy::kLru, Policy::kAuto}) {
     LiveProgram program(8, policy);
     std::mt19937 random(1);
     for (int kernel = 0; kernel < 5000; ++kernel)
       program.kernel({random() % 40, 40 + random() % 40});
-    evicted[policy] = program.sink.evicted;
+    evicted[policy] = program.record.evicted;
   }
   EXPECT_GT(evicted[Policy::kLru].size(), 5000u);
   EXPECT_EQ(evicted[Policy::kAuto], evicted[Policy::kLru]);
@@ -222,11 +244,10 @@ TEST(LivePlanTest, AFreePageIsDiscardedBeforeAPageInUseIsCopied) {
     program.kernel({page});
   }
   program.free(5);
-  program.sink.clear();
+  program.record.clear();
   program.kernel({20});
-  EXPECT_EQ(program.sink.discarded,
-            std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
-  EXPECT_TRUE(program.sink.evicted.empty());
+  EXPECT_EQ(program.record.discarded, std::vector<PageNumber>{LiveProgram::page(5)});
+  EXPECT_TRUE(program.record.evicted.empty());
 }
 
 TEST(LivePlanTest, AFreePageThatCannotBeDiscardedIsCopied) {
@@ -236,26 +257,26 @@ TEST(LivePlanTest, AFreePageThatCannotBeDiscardedIsCopied) {
     program.kernel({page});
   }
   program.free(5);
-  program.sink.clear();
-  program.sink.discards = false;
+  program.record.clear();
+  program.record.discards = false;
   program.kernel({20});
-  EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
+  EXPECT_EQ(program.record.evicted, std::vector<PageNumber>{LiveProgram::page(5)});
 }
 
 TEST(LivePlanTest, OfAKernelThatNeedsMoreThanTheDeviceHasThePagesComeThatItReads) {
   LiveProgram program(4, Policy::kLru);
   program.kernel({6, 7});
-  program.sink.clear();
+  program.record.clear();
   const std::vector<live::UseRange> uses = {{LiveProgram::at(0), testing::kPage, live::kWrites},
                                             {LiveProgram::at(1), testing::kPage, live::kWrites},
                                             {LiveProgram::at(2), testing::kPage, live::kReads},
                                             {LiveProgram::at(3), testing::kPage, live::kReads},
                                             {LiveProgram::at(4), testing::kPage, live::kReads}};
   program.kernel_of(uses);
-  const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
-  EXPECT_EQ(program.sink.brought,
-            (std::vector<std::uintptr_t>{first + 2, first + 3, first + 4, first}));
-  EXPECT_EQ(program.sink.evicted, (std::vector<std::uintptr_t>{first + 6, first + 7}));
+  const PageNumber first = LiveProgram::page(0);
+  EXPECT_EQ(program.record.brought,
+            (std::vector<PageNumber>{first + 2, first + 3, first + 4, first}));
+  EXPECT_EQ(program.record.evicted, (std::vector<PageNumber>{first + 6, first + 7}));
   EXPECT_EQ(program.plan.figures().missing_pages, 1u);
   EXPECT_EQ(program.plan.pages_here(), 4u) << "page 1 has the chunk of page 2, which came first";
 }
@@ -263,39 +284,39 @@ TEST(LivePlanTest, OfAKernelThatNeedsMoreThanTheDeviceHasThePagesComeThatItReads
 TEST(LivePlanTest, APageThatTheDriverMayHaveEvictedComesAgainWithoutAVictim) {
   LiveProgram program(4, Policy::kLru);
   program.kernel({0, 1, 2, 3, 4, 5});
-  program.sink.clear();
+  program.record.clear();
   program.kernel({5});
-  EXPECT_EQ(program.sink.brought, std::vector<std::uintptr_t>{LiveProgram::at(5) / testing::kPage});
-  EXPECT_TRUE(program.sink.evicted.empty());
-  EXPECT_EQ(program.sink.holds, 1u) << "the kernel before evicts it again, if it comes earlier";
-  program.sink.clear();
+  EXPECT_EQ(program.record.brought, std::vector<PageNumber>{LiveProgram::page(5)});
+  EXPECT_TRUE(program.record.evicted.empty());
+  EXPECT_EQ(program.record.held, 1u) << "the kernel before evicts it again, if it comes earlier";
+  program.record.clear();
   program.kernel({5});
-  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.record.calls(), 0u);
 }
 
-TEST(LivePlanTest, ABlockThatIsLargerThanTheDeviceIsLeftToTheDriver) {
+TEST(LivePlanTest, AUseOfMoreThanTheDeviceHasIsLeftToTheDriver) {
   LiveProgram program(4, Policy::kLru);
   program.allocate(0, 5);
-  program.kernel({0});
-  EXPECT_EQ(program.sink.calls(), 0u) << "the kernel may use little of it";
+  program.kernel_of({{LiveProgram::at(0), 5 * testing::kPage}});
+  EXPECT_EQ(program.record.calls(), 0u) << "the kernel may use little of it";
   EXPECT_EQ(program.plan.figures().missing_pages, 5u);
 }
 
 TEST(LivePlanTest, ALargeNewBlockTakesNoChunksThatItsKernelNeedsForWhatItReads) {
   LiveProgram program(8, Policy::kLru);
   for (std::size_t page = 0; page < 8; ++page) program.kernel({page});
-  program.sink.clear();
+  program.record.clear();
   program.allocate(20, 2);
-  EXPECT_EQ(program.sink.evicted.size(), 2u);
-  program.sink.clear();
+  EXPECT_EQ(program.record.evicted.size(), 2u);
+  program.record.clear();
   program.allocate(30, 3);
-  EXPECT_EQ(program.sink.calls(), 0u);
+  EXPECT_EQ(program.record.calls(), 0u);
 }
 
 TEST(LivePlanTest, ANewBlockCountsAmongThePagesThatAKernelNeeds) {
   LiveProgram program(4, Policy::kLru);
   program.allocate(0, 3);
-  program.sink.clear();
+  program.record.clear();
   program.kernel({0, 1, 2, 10, 11});
   EXPECT_EQ(program.plan.figures().missing_pages, 1u) << "five pages, of a device with four";
 }
@@ -305,18 +326,18 @@ TEST(LivePlanTest, PagesOfKernelsThatUseSmallBlocksAloneCount) {
   program.small_extent = 1 << 10;
   program.kernel({9});
   program.small_extent = 0;
-  EXPECT_EQ(program.sink.brought, std::vector<std::uintptr_t>{LiveProgram::at(9) / testing::kPage});
-  program.sink.holds_small_blocks = {LiveProgram::at(9) / testing::kPage};
+  EXPECT_EQ(program.record.brought, std::vector<PageNumber>{LiveProgram::page(9)});
+  program.record.holds_small_blocks = {LiveProgram::page(9)};
   program.kernel({0});
   program.kernel({1, 2, 3});
-  EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(0) / testing::kPage})
+  EXPECT_EQ(program.record.evicted, std::vector<PageNumber>{LiveProgram::page(0)})
       << "of five pages in four chunks";
 }
 
 TEST(LivePlanTest, APageOfSmallBlocksStaysForAStepAfterTheirLastUse) {
   LiveProgram program(8, Policy::kPlanned);
-  const std::uintptr_t small = LiveProgram::at(40) / testing::kPage;
-  program.sink.holds_small_blocks = {small};
+  const PageNumber small = LiveProgram::page(40);
+  program.record.holds_small_blocks = {small};
   const auto step = [&] {
     program.small_extent = 1 << 10;
     program.kernel({40});
@@ -325,23 +346,23 @@ TEST(LivePlanTest, APageOfSmallBlocksStaysForAStepAfterTheirLastUse) {
   };
   for (int i = 0; i < 6; ++i) step();
   const LiveFigures before = program.plan.figures();
-  program.sink.clear();
+  program.record.clear();
   for (int i = 0; i < 10; ++i) step();
   // With 12 pages and the 7 remaining chunks, 5 pages leave on each pass.
-  EXPECT_EQ(program.sink.brought.size(), 100u);
+  EXPECT_EQ(program.record.brought.size(), 100u);
   EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
 }
 
 TEST(LivePlanTest, APageLeavesAfterTheKernelThatUsedItLast) {
   LiveProgram program(4, Policy::kLru);
   for (const std::size_t page : {0u, 1u, 0u, 2u, 3u, 4u, 5u}) program.kernel({page});
-  const auto at = [](std::size_t page) { return LiveProgram::at(page) / testing::kPage; };
-  EXPECT_EQ(program.sink.last_uses,
-            (std::map<std::uintptr_t, live::KernelNumber>{{at(1), 2}, {at(0), 3}}));
+  const auto at = [](std::size_t page) { return LiveProgram::page(page); };
+  EXPECT_EQ(program.record.last_uses,
+            (std::map<PageNumber, live::KernelNumber>{{at(1), 2}, {at(0), 3}}));
 }
 
 struct FreedPageTest : ::testing::Test {
-  static constexpr std::uintptr_t kNumber = 16;  // of page 0
+  static constexpr PageNumber kNumber{16};  // of page 0
   LiveProgram program{8, Policy::kLru};
 
   // Page 0 has a block and is on the host.
@@ -351,37 +372,37 @@ struct FreedPageTest : ::testing::Test {
       program.kernel({page});
     }
     program.kernel({20});
-    EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{kNumber});
+    EXPECT_EQ(program.record.evicted, std::vector<PageNumber>{kNumber});
   }
 };
 
 TEST_F(FreedPageTest, OldBytesOnTheHostAreGivenUpAndNotCopiedForANewBlock) {
   program.free(0);
-  EXPECT_TRUE(program.sink.discarded.empty());
+  EXPECT_TRUE(program.record.discarded.empty());
   program.kernel({20});
-  EXPECT_EQ(program.sink.discarded, std::vector<std::uintptr_t>{kNumber});
-  EXPECT_EQ(program.sink.freed_at[kNumber], 9u) << "kernels so far when it was freed";
+  EXPECT_EQ(program.record.discarded, std::vector<PageNumber>{kNumber});
+  EXPECT_EQ(program.record.freed_at[kNumber], 9u) << "kernels so far when it was freed";
   program.allocate(0);
-  EXPECT_EQ(program.sink.arrivals[kNumber], live::Arrival::kNew);
+  EXPECT_EQ(program.record.arrivals[kNumber], live::Arrival::kNew);
 }
 
 TEST_F(FreedPageTest, OldBytesThatAreStillThereAreDroppedWhenTheBlockIsAllocated) {
-  program.sink.discards = false;
+  program.record.discards = false;
   program.free(0);
   program.kernel({20});
   program.allocate(0);
-  EXPECT_EQ(program.sink.arrivals[kNumber], live::Arrival::kDropped);
+  EXPECT_EQ(program.record.arrivals[kNumber], live::Arrival::kDropped);
 }
 
 TEST_F(FreedPageTest, BytesOfABlockInUseAreCopied) {
   program.kernel({0});
-  EXPECT_EQ(program.sink.arrivals[kNumber], live::Arrival::kCopied);
-  EXPECT_TRUE(program.sink.discarded.empty());
+  EXPECT_EQ(program.record.arrivals[kNumber], live::Arrival::kCopied);
+  EXPECT_TRUE(program.record.discarded.empty());
 }
 
 TEST_F(FreedPageTest, ANewBlockThatSharesThePageLeavesItsBytes) {
   program.allocate_bytes(LiveProgram::at(0) + testing::kPage / 2, testing::kPage);
-  EXPECT_EQ(program.sink.arrivals[kNumber], live::Arrival::kCopied);
+  EXPECT_EQ(program.record.arrivals[kNumber], live::Arrival::kCopied);
 }
 
 TEST(LivePlanTest, APageWithBlocksThatAreTooSmallForTheLogStays) {
@@ -391,11 +412,11 @@ TEST(LivePlanTest, APageWithBlocksThatAreTooSmallForTheLogStays) {
     program.kernel({page});
   }
   program.free(5);
-  const std::uintptr_t small = LiveProgram::at(5) / testing::kPage;
-  program.sink.holds_small_blocks = {small};
+  const PageNumber small = LiveProgram::page(5);
+  program.record.holds_small_blocks = {small};
   program.kernel({20});
-  EXPECT_TRUE(program.sink.discarded.empty());
-  EXPECT_EQ(program.sink.evicted, std::vector<std::uintptr_t>{LiveProgram::at(0) / testing::kPage});
+  EXPECT_TRUE(program.record.discarded.empty());
+  EXPECT_EQ(program.record.evicted, std::vector<PageNumber>{LiveProgram::page(0)});
 }
 
 TEST(LivePlanTest, EveryPageLeavesADeviceThatIsAnotherProgramsForAWhile) {
@@ -406,11 +427,11 @@ TEST(LivePlanTest, EveryPageLeavesADeviceThatIsAnotherProgramsForAWhile) {
   }
   program.free(2);
   program.free(3);
-  program.sink.holds_small_blocks = {LiveProgram::at(3) / testing::kPage};
-  program.plan.leave_device();
+  program.record.holds_small_blocks = {LiveProgram::page(3)};
+  program.leave_device();
   EXPECT_EQ(program.plan.pages_here(), 0u);
-  EXPECT_EQ(program.sink.discarded.size(), 1u);
-  EXPECT_EQ(program.sink.evicted.size(), 3u) << "with the page of small blocks";
+  EXPECT_EQ(program.record.discarded.size(), 1u);
+  EXPECT_EQ(program.record.evicted.size(), 3u) << "with the page of small blocks";
 }
 
 // Ten parameters that stay, and a temporary block for each, at the same address in every step.
@@ -434,9 +455,9 @@ TEST_F(TemporaryBlocksTest, PagesComeBeforeTheBlockIsAllocated) {
   std::size_t late = 0;
   for (std::size_t kernel = 0; kernel < 30; ++kernel) {
     const std::size_t temporary = 20 + kernel % 10 % 3;
-    program.sink.clear();
+    program.record.clear();
     program.allocate(temporary);
-    late += program.sink.brought.size();
+    late += program.record.brought.size();
     program.kernel({kernel % 10, temporary});
     program.kernel({temporary});
     program.free(temporary);
@@ -447,11 +468,11 @@ TEST_F(TemporaryBlocksTest, PagesComeBeforeTheBlockIsAllocated) {
 TEST_F(TemporaryBlocksTest, NoPageOfAParameterIsCopiedWhereTemporaryOnesWillBeFree) {
   // Ten parameters and one temporary block at a time need at least 11 chunks; there are 10.
   for (int count = 0; count < 6; ++count) step();
-  program.sink.clear();
+  program.record.clear();
   for (int count = 0; count < 10; ++count) step();
-  EXPECT_LE(program.sink.evicted.size(), 40u) << "Belady: two a step, or a few more";
-  for (const std::uintptr_t page : program.sink.evicted)
-    EXPECT_LT(page, LiveProgram::at(20) / testing::kPage) << "nobody reads a temporary block again";
+  EXPECT_LE(program.record.evicted.size(), 40u) << "Belady: two a step, or a few more";
+  for (const PageNumber page : program.record.evicted)
+    EXPECT_LT(page, LiveProgram::page(20)) << "nobody reads a temporary block again";
 }
 
 TEST(LivePlanTest, PagesThatTheStepOnlyReadsLeaveWithoutACopyOnceTheyHaveComeForIt) {
@@ -460,72 +481,70 @@ TEST(LivePlanTest, PagesThatTheStepOnlyReadsLeaveWithoutACopyOnceTheyHaveComeFor
     for (std::size_t page = 0; page < 12; ++page) program.kernel({page}, live::kReads);
   };
   for (int i = 0; i < 30; ++i) step();
-  EXPECT_EQ(program.sink.copied.size(), 12u) << "each has left once";
-  program.sink.clear();
+  EXPECT_EQ(program.record.copied.size(), 12u) << "each has left once";
+  program.record.clear();
   for (int i = 0; i < 10; ++i) step();
-  EXPECT_TRUE(program.sink.evicted.empty());
-  EXPECT_GE(program.sink.dropped.size(), 40u);
+  EXPECT_TRUE(program.record.evicted.empty());
+  EXPECT_GE(program.record.dropped.size(), 40u);
   program.kernel({3}, live::kWrites);
-  EXPECT_EQ(program.sink.copied.size(), 11u) << "a page that is written keeps no copy";
+  EXPECT_EQ(program.record.copied.size(), 11u) << "a page that is written keeps no copy";
   program.allocate(5);
-  EXPECT_EQ(program.sink.copied.size(), 10u) << "nor a page in which a block is allocated";
+  EXPECT_EQ(program.record.copied.size(), 10u) << "nor a page in which a block is allocated";
 }
 
 TEST(LivePlanTest, PagesThatTheStepWritesKeepNoCopy) {
   LiveProgram program(8);
   for (int step = 0; step < 8; ++step) there_and_back(program, 12);
-  EXPECT_TRUE(program.sink.copied.empty());
-  EXPECT_TRUE(program.sink.dropped.empty());
+  EXPECT_TRUE(program.record.copied.empty());
+  EXPECT_TRUE(program.record.dropped.empty());
 }
 
 TEST(LivePlanTest, PagesOfAGraphComeBeforeItThoughNoStepIsKnown) {
   LiveProgram program(4);
   program.kernel({0, 1, 2, 3});
-  program.sink.clear();
+  program.record.clear();
   program.graph({2, 3, 4, 5});
   EXPECT_FALSE(program.learner.predicts());
-  const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
-  EXPECT_EQ(program.sink.brought, (std::vector<std::uintptr_t>{first + 4, first + 5}));
-  EXPECT_EQ(program.sink.evicted, (std::vector<std::uintptr_t>{first, first + 1}));
-  EXPECT_EQ(program.sink.waited, program.sink.brought);
-  EXPECT_EQ(program.sink.holds, 0u);
+  const PageNumber first = LiveProgram::page(0);
+  EXPECT_EQ(program.record.brought, (std::vector<PageNumber>{first + 4, first + 5}));
+  EXPECT_EQ(program.record.evicted, (std::vector<PageNumber>{first, first + 1}));
+  EXPECT_EQ(program.record.waited, program.record.brought);
+  EXPECT_EQ(program.record.held, 0u);
 }
 
 TEST(LivePlanTest, OfAGraphThatNeedsMoreThanTheDeviceHasThePagesOfItsFirstKernelsCome) {
   LiveProgram program(4);
-  const std::uintptr_t first = LiveProgram::at(0) / testing::kPage;
+  const PageNumber first = LiveProgram::page(0);
   program.graph({5, 4, 3, 2, 1, 0});
-  EXPECT_EQ(program.sink.brought,
-            (std::vector<std::uintptr_t>{first + 5, first + 4, first + 3, first + 2}));
-  EXPECT_EQ(program.sink.waited, program.sink.brought);
-  EXPECT_TRUE(program.sink.evicted.empty());
-  program.sink.clear();
+  EXPECT_EQ(program.record.brought,
+            (std::vector<PageNumber>{first + 5, first + 4, first + 3, first + 2}));
+  EXPECT_EQ(program.record.waited, program.record.brought);
+  EXPECT_TRUE(program.record.evicted.empty());
+  program.record.clear();
   program.graph({5, 4, 3, 2, 1, 0});
-  EXPECT_EQ(program.sink.brought, (std::vector<std::uintptr_t>{first + 5, first + 4}))
+  EXPECT_EQ(program.record.brought, (std::vector<PageNumber>{first + 5, first + 4}))
       << "the driver has taken their chunks for pages 1 and 0";
-  EXPECT_EQ(program.sink.evicted.size(), 2u);
+  EXPECT_EQ(program.record.evicted.size(), 2u);
 }
 
 // Whatever the order of events, no page of the current kernel leaves, or stays on the host if the
 // kernel touches its bytes more than once. No page with a live block is discarded. A kernel that
 // uses a requested page waits for that page.
-std::uintptr_t page_at(std::size_t page) {
-  return LiveProgram::at(page) / testing::kPage;
-}
-
 TEST(LivePlanTest, APageThatTheDriverHasEvictedIsBroughtAgain) {
   LiveProgram program(4);
   program.kernel({0, 1});
   program.kernel({2});
-  const auto corrections = program.plan.correct(page_at(0), {true, false, true, true});
-  EXPECT_EQ(corrections.pages, std::vector{page_at(1)});
-  EXPECT_EQ(corrections.expected, 3U);
-  EXPECT_EQ(corrections.found, 2U) << "page 3 is unknown to the plan";
+  const auto comparison = program.plan.compare(LiveProgram::page(0), {true, false, true, true});
+  ASSERT_EQ(comparison.differences.size(), 1U);
+  EXPECT_EQ(comparison.differences[0].page, LiveProgram::page(1));
+  EXPECT_EQ(comparison.expected, 3U);
+  EXPECT_EQ(comparison.found, 2U) << "page 3 is unknown to the plan";
+  program.plan.correct(comparison.differences);
   EXPECT_EQ(program.plan.pages_here(), 2U);
   EXPECT_EQ(program.plan.figures().wrong_pages, 1U);
-  program.sink.clear();
+  program.record.clear();
   program.kernel({1});
-  EXPECT_EQ(program.sink.brought, std::vector{page_at(1)});
+  EXPECT_EQ(program.record.brought, std::vector{LiveProgram::page(1)});
 }
 
 TEST(LivePlanTest, APageThatIsStillOnTheDeviceIsNotBroughtAgain) {
@@ -533,30 +552,21 @@ TEST(LivePlanTest, APageThatIsStillOnTheDeviceIsNotBroughtAgain) {
   program.kernel({0});
   program.kernel({1});
   program.kernel({2});
-  ASSERT_EQ(program.sink.evicted, std::vector{page_at(0)});
-  program.plan.correct(page_at(0), {true, false});
-  program.sink.clear();
+  ASSERT_EQ(program.record.evicted, std::vector{LiveProgram::page(0)});
+  program.plan.correct(program.plan.compare(LiveProgram::page(0), {true, false}).differences);
+  program.record.clear();
   program.kernel({0});
-  EXPECT_TRUE(program.sink.brought.empty());
-}
-
-TEST(LivePlanTest, PagesThatStreamsStillMoveOrUseAreNotCorrected) {
-  LiveProgram program(4);
-  program.kernel({0, 1});
-  program.sink.unsettled = {page_at(0), page_at(1)};
-  const auto corrections = program.plan.correct(page_at(0), {false, false});
-  EXPECT_TRUE(corrections.pages.empty());
-  EXPECT_EQ(program.plan.pages_here(), 2U);
+  EXPECT_TRUE(program.record.brought.empty());
 }
 
 TEST(LivePlanTest, SurplusPagesLeaveADeviceThatHasShrunk) {
   LiveProgram program(4);
   for (std::size_t page = 0; page < 4; ++page) program.kernel({page});
   program.plan.set_chunks(2);
-  EXPECT_TRUE(program.sink.evicted.empty()) << "not before the next kernel";
+  EXPECT_TRUE(program.record.evicted.empty()) << "not before the next kernel";
   program.kernel({3});
   EXPECT_EQ(program.plan.pages_here(), 2U);
-  EXPECT_EQ(std::ranges::count(program.sink.evicted, page_at(3)), 0);
+  EXPECT_EQ(std::ranges::count(program.record.evicted, LiveProgram::page(3)), 0);
 }
 
 TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
@@ -572,7 +582,7 @@ TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
     for (std::size_t i = 0; i < step; ++i) kernels.push_back({random() % 24, random() % 24});
     for (int event = 0; event < testing::steps(1500, 500); ++event) {
       const std::size_t what = random() % 100;
-      program.sink.clear();
+      program.record.clear();
       if (what < 2) {
         const std::size_t page = 30 + random() % 20;
         if (live.contains(page)) {
@@ -595,17 +605,17 @@ TEST(LivePlanTest, NoOrderOfEventsMovesMemoryThatAKernelAtHandUses) {
       program.kernel(pages, access);
       const bool is_too_large = what == 3 && program.plan.chunks() < 20;
       for (const std::size_t used : pages) {
-        const std::uintptr_t page = LiveProgram::at(used) / testing::kPage;
-        EXPECT_FALSE(program.sink.arriving.contains(page)) << "seed " << seed;
+        const PageNumber page = LiveProgram::page(used);
+        EXPECT_FALSE(program.record.arriving.contains(page)) << "seed " << seed;
         if (is_too_large) continue;
-        EXPECT_EQ(std::ranges::count(program.sink.evicted, page), 0) << "seed " << seed;
-        EXPECT_TRUE((access & live::kOnce) != 0 || !program.sink.in_place.contains(page))
+        EXPECT_EQ(std::ranges::count(program.record.evicted, page), 0) << "seed " << seed;
+        EXPECT_TRUE((access & live::kOnce) != 0 || !program.record.in_place.contains(page))
             << "seed " << seed;
       }
-      for (const std::uintptr_t page : program.sink.discarded)
+      for (const PageNumber page : program.record.discarded)
         EXPECT_TRUE(program.log.blocks_in_page(page).empty()) << "seed " << seed;
-      for (const std::uintptr_t page : program.sink.in_place)
-        EXPECT_FALSE(program.sink.arriving.contains(page)) << "seed " << seed;
+      for (const PageNumber page : program.record.in_place)
+        EXPECT_FALSE(program.record.arriving.contains(page)) << "seed " << seed;
     }
   }
 }

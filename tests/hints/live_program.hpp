@@ -14,55 +14,18 @@ namespace uvm::testing {
 
 inline constexpr std::size_t kPage = kPageBytes;
 
-// Records every move. Refuses a discard if the test says so.
-class RecordingSink final : public live::MoveSink {
+// Owns all memory, and records the moves. Refuses a discard if the test says so.
+class MoveRecord final : public live::PageOwner {
  public:
-  void evict(std::uintptr_t page, live::KernelNumber last_use) override {
-    last_uses[page] = last_use;
-    evicted.push_back(page);
-    arriving.erase(page);
-  }
-  void evict_to_peer(std::uintptr_t page, int peer, live::KernelNumber) override {
-    on_peer[page] = peer;
-    arriving.erase(page);
-  }
-  void leave_peer(std::uintptr_t page) override {
-    left_peer.push_back(page);
-    on_peer.erase(page);
-  }
-  live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override {
+  bool is_ours(PageNumber) const override { return true; }
+  live::Discarded take_free(PageNumber page, DeviceStream*) override {
     if (holds_small_blocks.contains(page)) return live::Discarded::kInUse;
-    if (!discards) return live::Discarded::kRefused;
-    freed_at[page] = freed;
-    discarded.push_back(page);
-    return live::Discarded::kYes;
+    return discards ? live::Discarded::kYes : live::Discarded::kRefused;
   }
-  void keep_copy(std::uintptr_t page) override { copied.insert(page); }
-  void end_copy(std::uintptr_t page) override { copied.erase(page); }
-  void use_in_place(std::uintptr_t page, live::KernelNumber) override {
-    in_place.insert(page);
-    arriving.erase(page);
-  }
-  void end_in_place(std::uintptr_t page) override { in_place.erase(page); }
-  void drop(std::uintptr_t page, live::KernelNumber last_use) override {
-    last_uses[page] = last_use;
-    dropped.push_back(page);
-    arriving.erase(page);
-  }
-  void hold_arrivals() override { ++holds; }
-  void bring(std::uintptr_t page, live::Arrival arrival, live::KernelNumber need) override {
-    brought.push_back(page);
-    needs[page] = need;
-    arrivals[page] = arrival;
-    arriving.insert(page);
-    on_peer.erase(page);
-  }
-  void end_group() override { groups.push_back(calls()); }
-  void wait_for(std::uintptr_t page) override {
-    if (arriving.erase(page) != 0) waited.push_back(page);
-  }
-  bool is_settled(std::uintptr_t page, live::KernelNumber) override {
-    return !unsettled.contains(page);
+  void add(live::MoveList* moves) {
+    std::vector<live::PlannedMove> taken;
+    moves->take(&taken);
+    for (const live::PlannedMove& move : taken) add(move);
   }
   std::size_t calls() const {
     return evicted.size() + dropped.size() + discarded.size() + brought.size() + waited.size();
@@ -75,25 +38,79 @@ class RecordingSink final : public live::MoveSink {
     waited.clear();
   }
 
-  std::set<std::uintptr_t> unsettled;                      // is_settled() returns false
-  std::map<std::uintptr_t, live::KernelNumber> last_uses;  // as of the last eviction
-  std::map<std::uintptr_t, live::KernelNumber> freed_at;   // as of the last discard
-  std::map<std::uintptr_t, live::Arrival> arrivals;        // as of the last arrival
-  std::map<std::uintptr_t, live::KernelNumber> needs;      // likewise
-  std::vector<std::uintptr_t> evicted;
-  std::vector<std::uintptr_t> discarded;
-  std::vector<std::uintptr_t> brought;
-  std::vector<std::uintptr_t> waited;
-  std::vector<std::uintptr_t> dropped;
-  std::map<std::uintptr_t, int> on_peer;
-  std::vector<std::uintptr_t> left_peer;
-  std::set<std::uintptr_t> arriving;
-  std::set<std::uintptr_t> copied;
-  std::set<std::uintptr_t> in_place;
-  std::size_t holds = 0;
-  std::vector<std::size_t> groups;  // calls() at the end of each
-  std::set<std::uintptr_t> holds_small_blocks;
+  std::map<PageNumber, live::KernelNumber> last_uses;  // as of the last eviction
+  std::map<PageNumber, live::KernelNumber> freed_at;   // as of the last discard
+  std::map<PageNumber, live::Arrival> arrivals;        // as of the last arrival
+  std::map<PageNumber, live::KernelNumber> needs;      // likewise
+  std::vector<PageNumber> evicted;
+  std::vector<PageNumber> discarded;
+  std::vector<PageNumber> brought;
+  std::vector<PageNumber> waited;
+  std::vector<PageNumber> dropped;
+  std::map<PageNumber, int> on_peer;
+  std::vector<PageNumber> left_peer;
+  std::set<PageNumber> arriving;
+  std::set<PageNumber> copied;
+  std::set<PageNumber> in_place;
+  std::size_t held = 0;             // arrivals that follow their stream
+  std::vector<std::size_t> groups;  // moves in each, but for those before the first
+  std::set<PageNumber> holds_small_blocks;
   bool discards = true;
+
+ private:
+  void add(const live::PlannedMove& move) {
+    using Kind = live::PlannedMove::Kind;
+    if (move.begins_group) groups.push_back(0);
+    if (!groups.empty() && move.kind != Kind::kWait) ++groups.back();
+    switch (move.kind) {
+      case Kind::kEndCopy:
+        copied.erase(move.page);
+        break;
+      case Kind::kEndInPlace:
+        in_place.erase(move.page);
+        break;
+      case Kind::kDrop:
+        last_uses[move.page] = move.kernel;
+        dropped.push_back(move.page);
+        arriving.erase(move.page);
+        break;
+      case Kind::kUseInPlace:
+        in_place.insert(move.page);
+        arriving.erase(move.page);
+        break;
+      case Kind::kLeave:
+        arriving.erase(move.page);
+        if (move.place.is_device()) {
+          on_peer[move.page] = move.place.index;
+        } else {
+          last_uses[move.page] = move.kernel;
+          evicted.push_back(move.page);
+        }
+        break;
+      case Kind::kLeavePeer:
+        left_peer.push_back(move.page);
+        on_peer.erase(move.page);
+        break;
+      case Kind::kDiscard:
+        freed_at[move.page] = move.kernel;
+        discarded.push_back(move.page);
+        break;
+      case Kind::kKeepCopy:
+        copied.insert(move.page);
+        break;
+      case Kind::kBring:
+        brought.push_back(move.page);
+        needs[move.page] = move.kernel;
+        arrivals[move.page] = move.arrival;
+        arriving.insert(move.page);
+        on_peer.erase(move.page);
+        if (move.follows_stream) ++held;
+        break;
+      case Kind::kWait:
+        if (arriving.erase(move.page) != 0) waited.push_back(move.page);
+        break;
+    }
+  }
 };
 
 // One device's log, learner and plan.
@@ -101,9 +118,10 @@ struct LiveProgram {
   static constexpr std::uint8_t kBoth = live::kReads | live::kWrites;
 
   explicit LiveProgram(std::size_t chunks, Policy wanted = Policy::kPlanned)
-      : policy(live::make_live_policy(wanted)), plan(log, learner, *policy, sink, chunks) {}
+      : policy(live::make_live_policy(wanted)), plan(log, learner, *policy, moves, chunks) {}
 
   static std::uintptr_t at(std::size_t page) { return (page + 16) * kPage; }
+  static PageNumber page(std::size_t page) { return page_of(at(page)); }
 
   // Runs a kernel that uses the blocks that begin at these pages.
   void kernel(const std::vector<std::size_t>& pages, std::uint8_t access = kBoth,
@@ -116,18 +134,29 @@ struct LiveProgram {
                  live::Launch launch = live::Launch::kKernel) {
     if (log.add_kernel(uses, launch) == live::kBeforeLog) {
       plan.before_unlogged_kernel();
-      return;
+    } else {
+      learner.kernel_added();
+      plan.before_kernel(launch);
     }
-    learner.kernel_added();
-    plan.before_kernel(launch);
+    record.add(&moves);
   }
   void graph(const std::vector<std::size_t>& pages) { kernel(pages, kBoth, live::Launch::kGraph); }
   void allocate(std::size_t page, std::size_t pages = 1) {
     const live::RecordId id = log.allocated(at(page), pages * kPage);
     plan.block_allocated(id);
+    record.add(&moves);
   }
   void allocate_bytes(std::uintptr_t address, std::size_t size_bytes) {
     plan.block_allocated(log.allocated(address, size_bytes));
+    record.add(&moves);
+  }
+  void set_peer_room(int device, std::size_t pages) {
+    plan.set_peer_room(device, pages);
+    record.add(&moves);
+  }
+  void leave_device() {
+    plan.leave_device();
+    record.add(&moves);
   }
   void free(std::size_t page) { plan.block_freed(log.freed(at(page))); }
 
@@ -137,7 +166,8 @@ struct LiveProgram {
     return live::BlockExtent{address / kPage * kPage, small_extent == 0 ? kPage : small_extent};
   }};
   live::StepLearner learner{log};
-  RecordingSink sink;
+  MoveRecord record;
+  live::MoveList moves{record, /*discards=*/true};
   std::unique_ptr<live::LivePolicy> policy;
   live::LivePlan plan;
 };

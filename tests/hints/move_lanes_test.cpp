@@ -15,46 +15,65 @@ using testing::FakeMachine;
 using testing::FakeRuntime;
 using testing::stream;
 
+// Memory that is free, with one stream that may use it.
+struct FreeMemory final : PageOwner {
+  bool is_ours(PageNumber) const override { return true; }
+  Discarded take_free(PageNumber, DeviceStream* out) override {
+    *out = user;
+    return Discarded::kYes;
+  }
+  DeviceStream user{0, stream(1)};
+};
+
+void send_list(MoveLanes& lanes, MoveList* list) {
+  std::vector<PlannedMove> moves;
+  list->take(&moves);
+  lanes.send(moves);
+}
+
 // Lanes with functions that send one move each.
 struct TestLanes : MoveLanes {
   using MoveLanes::MoveLanes;
 
   template <class Plan>
   void send_planned(Plan plan) {
-    MoveList moves;
     plan(moves);
-    send(moves);
+    send_list(*this, &moves);
   }
   void leave(std::uintptr_t page, Place place, KernelNumber last_use) {
-    send_planned([&](MoveList& moves) { moves.leave(page, place, last_use); });
+    send_planned([&](MoveList& list) { list.leave(PageNumber{page}, place, last_use); });
   }
   void leave_peer(std::uintptr_t page) {
-    send_planned([&](MoveList& moves) { moves.leave_peer(page); });
+    send_planned([&](MoveList& list) { list.leave_peer(PageNumber{page}); });
   }
   void discard(std::uintptr_t page, const DeviceStream& user, KernelNumber freed) {
-    send_planned([&](MoveList& moves) { moves.discard(page, user, freed); });
+    memory.user = user;
+    send_planned([&](MoveList& list) { list.discard(PageNumber{page}, freed); });
   }
   void keep_copy(std::uintptr_t page) {
-    send_planned([&](MoveList& moves) { moves.keep_copy(page); });
+    send_planned([&](MoveList& list) { list.keep_copy(PageNumber{page}); });
   }
   void end_copy(std::uintptr_t page) {
-    send_planned([&](MoveList& moves) { moves.end_copy(page); });
+    send_planned([&](MoveList& list) { list.end_copy(PageNumber{page}); });
   }
   void drop(std::uintptr_t page, KernelNumber last_use) {
-    send_planned([&](MoveList& moves) { moves.drop(page, last_use); });
+    send_planned([&](MoveList& list) { list.drop(PageNumber{page}, last_use); });
   }
   void use_in_place(std::uintptr_t page, KernelNumber last_use) {
-    send_planned([&](MoveList& moves) { moves.use_in_place(page, last_use); });
+    send_planned([&](MoveList& list) { list.use_in_place(PageNumber{page}, last_use); });
   }
   void end_in_place(std::uintptr_t page) {
-    send_planned([&](MoveList& moves) { moves.end_in_place(page); });
+    send_planned([&](MoveList& list) { list.end_in_place(PageNumber{page}); });
   }
   void to_device(std::uintptr_t page, Arrival arrival) {
-    send_planned([&](MoveList& moves) { moves.bring(page, arrival, 1); });
+    send_planned([&](MoveList& list) { list.bring(PageNumber{page}, arrival, 1); });
   }
   void wait_for(std::uintptr_t page) {
-    send_planned([&](MoveList& moves) { moves.wait_for(page); });
+    send_planned([&](MoveList& list) { list.wait_for(PageNumber{page}); });
   }
+
+  FreeMemory memory;
+  MoveList moves{memory, /*discards=*/true};
 };
 
 struct MoveLanesTest : ::testing::Test {
@@ -62,8 +81,8 @@ struct MoveLanesTest : ::testing::Test {
   FakeRuntime runtime{machine};
   EventPool events{runtime, 1};
   HintCounters counters;
-  std::set<std::uintptr_t> last_pages;  // of allocations
-  const MoveLanes::MayJoin may_join = [this](std::uintptr_t page) {
+  std::set<PageNumber> last_pages;  // of allocations
+  const MoveLanes::MayJoin may_join = [this](PageNumber page) {
     return !last_pages.contains(page);
   };
   TestLanes lanes{runtime, events, counters, 0, /*batches=*/false, may_join};
@@ -142,18 +161,17 @@ TEST_F(MoveLanesTest, APageThatCannotBeDiscardedGoesToTheHost) {
 }
 
 TEST_F(MoveLanesTest, ArrivalsThatAreHeldWaitForTheStreamUntilTheNextList) {
-  MoveList moves;
+  MoveList& moves = lanes.moves;
   lanes.begin({0, stream(1)}, 1);
   moves.hold_arrivals();
-  moves.bring(7, Arrival::kCopied, 1);
-  lanes.send(moves);
+  moves.bring(PageNumber{7}, Arrival::kCopied, 1);
+  send_list(lanes, &moves);
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1"}));
   lanes.begin({0, stream(1)}, 1);
   machine->waits.clear();
-  moves.clear();
   for (std::uintptr_t page = 8; page < 8 + policy::kLanesEachWay; ++page)
-    moves.bring(page, Arrival::kCopied, 1);
-  lanes.send(moves);
+    moves.bring(PageNumber{page}, Arrival::kCopied, 1);
+  send_list(lanes, &moves);
   EXPECT_TRUE(machine->waits.empty());
 }
 
@@ -295,26 +313,28 @@ struct MoveBatchTest : MoveLanesTest {
   MoveBatchTest() { machine->capabilities.batches = true; }
 
   TestLanes batching{runtime, events, counters, 0, /*batches=*/true, may_join};
-  MoveList moves;
+  FreeMemory memory;
+  MoveList moves{memory, /*discards=*/true};
 
   static Hint to(Place place, std::uintptr_t page, std::size_t pages = 1) {
-    return {HintKind::kPrefetch, {}, place, start_of_page(page), pages * kPageBytes};
+    return {HintKind::kPrefetch, {}, place, start_of_page(PageNumber{page}), pages * kPageBytes};
   }
   static Hint discard_of(std::uintptr_t page, std::size_t pages = 1) {
-    return {HintKind::kDiscard, {}, Place::nowhere(), start_of_page(page), pages * kPageBytes};
+    return {HintKind::kDiscard,
+            {},
+            Place::nowhere(),
+            start_of_page(PageNumber{page}),
+            pages * kPageBytes};
   }
-  void send() {
-    batching.send(moves);
-    moves.clear();
-  }
+  void send() { send_list(batching, &moves); }
 };
 
 TEST_F(MoveBatchTest, PagesLeaveByOneCallAndComeByOneWithNeighboursInOneRange) {
   batching.begin({0, stream(1)}, 1);
   for (const std::uintptr_t page : {4u, 20u, 3u}) {
-    moves.leave(page, Place::host(), 1);
-    moves.bring(100 + 2 * page, Arrival::kCopied, 1);
-    moves.wait_for(100 + 2 * page);
+    moves.leave(PageNumber{page}, Place::host(), 1);
+    moves.bring(PageNumber{100 + 2 * page}, Arrival::kCopied, 1);
+    moves.wait_for(PageNumber{100 + 2 * page});
   }
   send();
   EXPECT_EQ(machine->batches,
@@ -330,38 +350,38 @@ TEST_F(MoveBatchTest, PagesLeaveByOneCallAndComeByOneWithNeighboursInOneRange) {
 
 TEST_F(MoveBatchTest, APageAloneTakesAnOrdinaryCallAndNeighboursOneRange) {
   batching.begin({0, stream(1)}, 1);
-  moves.leave(5, Place::host(), 1);
+  moves.leave(PageNumber{5}, Place::host(), 1);
   send();
   EXPECT_TRUE(machine->batches.empty());
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 5)}));
-  for (std::uintptr_t page = 7; page < 10; ++page) moves.leave(page, Place::host(), 1);
+  for (std::uintptr_t page = 7; page < 10; ++page) moves.leave(PageNumber{page}, Place::host(), 1);
   send();
   EXPECT_EQ(machine->batches, (std::vector<std::vector<Hint>>{{to(Place::host(), 7, 3)}}));
 }
 
 TEST_F(MoveBatchTest, NoRangeOfACallReachesIntoTheNextAllocation) {
   batching.begin({0, stream(1)}, 1);
-  last_pages = {8};
-  for (std::uintptr_t page = 7; page < 11; ++page) moves.leave(page, Place::host(), 1);
+  last_pages = {PageNumber{8}};
+  for (std::uintptr_t page = 7; page < 11; ++page) moves.leave(PageNumber{page}, Place::host(), 1);
   send();
   EXPECT_EQ(machine->batches,
             (std::vector<std::vector<Hint>>{{to(Place::host(), 7, 2), to(Place::host(), 9, 2)}}));
   machine->hints.clear();
-  for (std::uintptr_t page = 7; page < 11; ++page) moves.keep_copy(page);
+  for (std::uintptr_t page = 7; page < 11; ++page) moves.keep_copy(PageNumber{page});
   send();
   std::vector<std::pair<void*, std::size_t>> advised;
   for (const Hint& hint : machine->hints) advised.emplace_back(hint.address, hint.size_bytes);
   using Ranges = std::vector<std::pair<void*, std::size_t>>;
-  EXPECT_EQ(advised, (Ranges{{start_of_page(7), 2 * kPageBytes},
-                             {start_of_page(7), 2 * kPageBytes},
-                             {start_of_page(9), 2 * kPageBytes},
-                             {start_of_page(9), 2 * kPageBytes}}));
+  EXPECT_EQ(advised, (Ranges{{start_of_page(PageNumber{7}), 2 * kPageBytes},
+                             {start_of_page(PageNumber{7}), 2 * kPageBytes},
+                             {start_of_page(PageNumber{9}), 2 * kPageBytes},
+                             {start_of_page(PageNumber{9}), 2 * kPageBytes}}));
 }
 
 TEST_F(MoveBatchTest, NeighboursThatGoToDifferentPlacesAreTwoRangesOfOneCall) {
   batching.begin({0, stream(1)}, 1);
-  moves.leave(7, Place::host(), 1);
-  moves.leave(8, Place::device(1), 1);
+  moves.leave(PageNumber{7}, Place::host(), 1);
+  moves.leave(PageNumber{8}, Place::device(1), 1);
   send();
   EXPECT_EQ(machine->batches,
             (std::vector<std::vector<Hint>>{{to(Place::host(), 7), to(Place::device(1), 8)}}));
@@ -370,7 +390,7 @@ TEST_F(MoveBatchTest, NeighboursThatGoToDifferentPlacesAreTwoRangesOfOneCall) {
 TEST_F(MoveBatchTest, APageForTheNextKernelNeverComesWithOneOfALaterKernel) {
   batching.begin_kernel({0, stream(1)}, 10);
   const auto bring = [&](std::uintptr_t page, KernelNumber need) {
-    moves.bring(page, Arrival::kCopied, need);
+    moves.bring(PageNumber{page}, Arrival::kCopied, need);
   };
   bring(1, 10);
   bring(3, 10);
@@ -392,9 +412,9 @@ TEST_F(MoveBatchTest, APageForTheNextKernelNeverComesWithOneOfALaterKernel) {
 
 TEST_F(MoveBatchTest, APageThatComesAndLeavesAgainDoesSoInThatOrder) {
   batching.begin({0, stream(1)}, 1);
-  moves.bring(7, Arrival::kCopied, 1);
-  moves.leave(7, Place::host(), 1);
-  moves.bring(7, Arrival::kCopied, 1);
+  moves.bring(PageNumber{7}, Arrival::kCopied, 1);
+  moves.leave(PageNumber{7}, Place::host(), 1);
+  moves.bring(PageNumber{7}, Arrival::kCopied, 1);
   send();
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::device(0), 7), to(Place::host(), 7),
                                                to(Place::device(0), 7)}));
@@ -403,13 +423,14 @@ TEST_F(MoveBatchTest, APageThatComesAndLeavesAgainDoesSoInThatOrder) {
 TEST_F(MoveBatchTest, PagesThatAreCopiedComeInRoundsAndOthersTogether) {
   batching.begin({0, stream(1)}, 1);
   const std::size_t pages = 2 * policy::kRoundPages;
-  for (std::uintptr_t page = 0; page < pages; ++page) moves.bring(2 * page, Arrival::kNew, 1);
+  for (std::uintptr_t page = 0; page < pages; ++page)
+    moves.bring(PageNumber{2 * page}, Arrival::kNew, 1);
   send();
   ASSERT_EQ(machine->batches.size(), 1u);
   EXPECT_EQ(machine->batches[0].size(), pages);
   machine->batches.clear();
   for (std::uintptr_t page = 100; page < 100 + pages; ++page)
-    moves.bring(2 * page, Arrival::kCopied, 1);
+    moves.bring(PageNumber{2 * page}, Arrival::kCopied, 1);
   send();
   ASSERT_EQ(machine->batches.size(), 2u);
   EXPECT_EQ(machine->batches[0].size(), policy::kRoundPages);
@@ -417,11 +438,11 @@ TEST_F(MoveBatchTest, PagesThatAreCopiedComeInRoundsAndOthersTogether) {
 
 TEST_F(MoveBatchTest, APageWaitsForNoMoveOfTheNextGroup) {
   batching.begin({0, stream(1)}, 1);
-  moves.leave(3, Place::host(), 1);
-  moves.bring(5, Arrival::kCopied, 1);
+  moves.leave(PageNumber{3}, Place::host(), 1);
+  moves.bring(PageNumber{5}, Arrival::kCopied, 1);
   moves.end_group();
-  moves.leave(7, Place::host(), 1);
-  moves.bring(9, Arrival::kCopied, 20);
+  moves.leave(PageNumber{7}, Place::host(), 1);
+  moves.bring(PageNumber{9}, Arrival::kCopied, 20);
   send();
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3), to(Place::device(0), 5),
                                                to(Place::host(), 7), to(Place::device(0), 9)}));
@@ -430,7 +451,8 @@ TEST_F(MoveBatchTest, APageWaitsForNoMoveOfTheNextGroup) {
 TEST_F(MoveBatchTest, MoreMovesThanABatchHoldsTakeSeveral) {
   batching.begin({0, stream(1)}, 1);
   const std::size_t pages = DeviceRuntime::kMostBatchMoves + 2;
-  for (std::uintptr_t page = 0; page < pages; ++page) moves.leave(2 * page, Place::host(), 1);
+  for (std::uintptr_t page = 0; page < pages; ++page)
+    moves.leave(PageNumber{2 * page}, Place::host(), 1);
   send();
   ASSERT_EQ(machine->batches.size(), 2u);
   EXPECT_EQ(machine->batches[0].size(), DeviceRuntime::kMostBatchMoves);
@@ -440,10 +462,11 @@ TEST_F(MoveBatchTest, MoreMovesThanABatchHoldsTakeSeveral) {
 TEST_F(MoveBatchTest, PagesOfOneStreamAreDiscardedByOneCallAndNewOnesComeByOne) {
   batching.begin({0, stream(1)}, 1);
   for (const std::uintptr_t page : {3u, 5u}) {
-    moves.discard(page, {0, stream(1)}, 0);
-    moves.bring(100 + page, Arrival::kDropped, 1);
+    moves.discard(PageNumber{page}, 0);
+    moves.bring(PageNumber{100 + page}, Arrival::kDropped, 1);
   }
-  moves.discard(7, {0, stream(2)}, 0);
+  memory.user = {0, stream(2)};
+  moves.discard(PageNumber{7}, 0);
   send();
   EXPECT_EQ(machine->batches, (std::vector<std::vector<Hint>>{
                                   {discard_of(3), discard_of(5)},
@@ -455,12 +478,12 @@ TEST_F(MoveBatchTest, PagesOfOneStreamAreDiscardedByOneCallAndNewOnesComeByOne) 
 TEST_F(MoveBatchTest, PagesOfARefusedBatchMoveOneByOneAndTheNextOnesInABatchAgain) {
   machine->failures["prefetch_batch"] = 1;
   batching.begin({0, stream(1)}, 1);
-  for (const std::uintptr_t page : {3u, 5u}) moves.leave(page, Place::host(), 1);
+  for (const std::uintptr_t page : {3u, 5u}) moves.leave(PageNumber{page}, Place::host(), 1);
   send();
   EXPECT_TRUE(machine->batches.empty());
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3), to(Place::host(), 5)}));
   EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 0u);
-  for (const std::uintptr_t page : {7u, 9u}) moves.leave(page, Place::host(), 1);
+  for (const std::uintptr_t page : {7u, 9u}) moves.leave(PageNumber{page}, Place::host(), 1);
   send();
   EXPECT_EQ(machine->batches.size(), 1u);
 }
@@ -469,8 +492,8 @@ TEST_F(MoveBatchTest, OfARefusedBatchOnlyThePageIsLostThatTheDriverRefusesAlone)
   machine->failures["prefetch_batch"] = 1;
   machine->failures["prefetch"] = 1;
   batching.begin({0, stream(1)}, 1);
-  for (const std::uintptr_t page : {3u, 5u}) moves.bring(page, Arrival::kCopied, 1);
-  moves.wait_for(3);
+  for (const std::uintptr_t page : {3u, 5u}) moves.bring(PageNumber{page}, Arrival::kCopied, 1);
+  moves.wait_for(PageNumber{3});
   send();
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::device(0), 5)}));
   EXPECT_EQ(counters.of(HintKind::kPrefetch).failed, 1u);
@@ -482,10 +505,10 @@ TEST_F(MoveBatchTest, OfARefusedBatchOnlyThePageIsLostThatTheDriverRefusesAlone)
 TEST_F(MoveBatchTest, ADriverThatTakesNoBatchesIsNotAskedAgain) {
   machine->failures["batches"] = 1;
   batching.begin({0, stream(1)}, 1);
-  for (const std::uintptr_t page : {3u, 5u}) moves.leave(page, Place::host(), 1);
+  for (const std::uintptr_t page : {3u, 5u}) moves.leave(PageNumber{page}, Place::host(), 1);
   send();
   EXPECT_FALSE(batching.sends_batches());
-  for (const std::uintptr_t page : {7u, 9u}) moves.leave(page, Place::host(), 1);
+  for (const std::uintptr_t page : {7u, 9u}) moves.leave(PageNumber{page}, Place::host(), 1);
   send();
   EXPECT_TRUE(machine->batches.empty());
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3), to(Place::host(), 5),
@@ -496,7 +519,7 @@ TEST_F(MoveBatchTest, DiscardsThatARefusedBatchHeldAreSentOneByOne) {
   machine->failures["discard_batch"] = 1;
   machine->failures["discard"] = 1;
   batching.begin({0, stream(1)}, 1);
-  for (const std::uintptr_t page : {3u, 5u}) moves.discard(page, {0, stream(1)}, 0);
+  for (const std::uintptr_t page : {3u, 5u}) moves.discard(PageNumber{page}, 0);
   send();
   EXPECT_EQ(counters.of(HintKind::kDiscard).sent, 1u);
   EXPECT_EQ(machine->hints, (std::vector<Hint>{to(Place::host(), 3)})) << "its chunk is needed";
@@ -508,9 +531,9 @@ TEST_F(MoveBatchTest, APageWaitsForTheLastKernelOfEachStreamThatUsedThePagesThat
   batching.begin_kernel({0, stream(1)}, 3);
   batching.begin_kernel({0, stream(2)}, 4);
   batching.begin_kernel({0, stream(1)}, 5);
-  moves.leave(10, Place::host(), 1);
-  moves.leave(12, Place::host(), 2);
-  moves.leave(14, Place::host(), 3);
+  moves.leave(PageNumber{10}, Place::host(), 1);
+  moves.leave(PageNumber{12}, Place::host(), 2);
+  moves.leave(PageNumber{14}, Place::host(), 3);
   send();
   EXPECT_EQ(machine->waits, (std::vector<std::string>{"stream lane waits for stream 1",
                                                       "stream lane waits for stream 2"}));
@@ -519,13 +542,13 @@ TEST_F(MoveBatchTest, APageWaitsForTheLastKernelOfEachStreamThatUsedThePagesThat
 TEST_F(MoveBatchTest, AdviceForNeighboursIsOneCall) {
   batching.begin({0, stream(1)}, 1);
   for (const std::uintptr_t page : {8u, 7u}) {
-    moves.keep_copy(page);
-    moves.bring(page, Arrival::kCopied, 1);
+    moves.keep_copy(PageNumber{page});
+    moves.bring(PageNumber{page}, Arrival::kCopied, 1);
   }
   send();
   ASSERT_EQ(machine->hints.size(), 3u);
   EXPECT_EQ(machine->hints[1], (Hint{HintKind::kAdvise, Advice::kSetReadMostly, Place::host(),
-                                     start_of_page(7), 2 * kPageBytes}));
+                                     start_of_page(PageNumber{7}), 2 * kPageBytes}));
   EXPECT_EQ(machine->hints[2], to(Place::device(0), 7, 2));
 }
 

@@ -95,33 +95,33 @@ void there_and_back(LiveProgram& program, std::size_t pages) {
 
 TEST(PeerPagesTest, PagesLeaveToAPeerAsFarAsItHasRoomAndComeBackFromIt) {
   LiveProgram program(8);
-  program.plan.set_peer_room(1, 3);
+  program.set_peer_room(1, 3);
   for (int step = 0; step < 5; ++step) there_and_back(program, 12);
-  program.sink.clear();
+  program.record.clear();
   const live::LiveFigures before = program.plan.figures();
   for (int step = 0; step < 10; ++step) there_and_back(program, 12);
   const live::LiveFigures now = program.plan.figures();
   // With 12 pages and 8 chunks, 4 pages leave on each pass, at most 3 of them to the peer.
   EXPECT_EQ(now.evicted_pages - before.evicted_pages, 80u);
-  EXPECT_EQ(now.pages_to_peers - before.pages_to_peers, 80 - program.sink.evicted.size());
+  EXPECT_EQ(now.pages_to_peers - before.pages_to_peers, 80 - program.record.evicted.size());
   EXPECT_GE(now.pages_to_peers - before.pages_to_peers, 30u);
-  EXPECT_LE(program.sink.on_peer.size(), 3u);
-  EXPECT_TRUE(program.sink.left_peer.empty());
+  EXPECT_LE(program.record.on_peer.size(), 3u);
+  EXPECT_TRUE(program.record.left_peer.empty());
 }
 
 TEST(PeerPagesTest, APeerThatNeedsItsMemoryGetsItAtOnceAndTheHostGetsTheNextPages) {
   LiveProgram program(8);
-  program.plan.set_peer_room(1, 8);
+  program.set_peer_room(1, 8);
   for (int step = 0; step < 5; ++step) there_and_back(program, 12);
-  ASSERT_FALSE(program.sink.on_peer.empty());
-  const std::size_t there = program.sink.on_peer.size();
-  program.plan.set_peer_room(1, 0);
-  EXPECT_TRUE(program.sink.on_peer.empty());
-  EXPECT_EQ(program.sink.left_peer.size(), there);
-  program.sink.clear();
+  ASSERT_FALSE(program.record.on_peer.empty());
+  const std::size_t there = program.record.on_peer.size();
+  program.set_peer_room(1, 0);
+  EXPECT_TRUE(program.record.on_peer.empty());
+  EXPECT_EQ(program.record.left_peer.size(), there);
+  program.record.clear();
   for (int step = 0; step < 5; ++step) there_and_back(program, 12);
-  EXPECT_TRUE(program.sink.on_peer.empty());
-  EXPECT_EQ(program.sink.evicted.size(), 40u);
+  EXPECT_TRUE(program.record.on_peer.empty());
+  EXPECT_EQ(program.record.evicted.size(), 40u);
 }
 
 }  // namespace

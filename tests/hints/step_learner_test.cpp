@@ -23,13 +23,17 @@ struct StepLearnerTest : ::testing::Test {
     log.add_kernel(uses);
     learner.kernel_added();
   }
-  // Returns the addresses of the blocks that the learner expects.
+  // Returns the addresses of the pages that the learner expects.
   std::vector<std::uintptr_t> coming(std::uint64_t kernels_ahead) const {
-    std::vector<std::uintptr_t> blocks;
-    learner.each_coming_use(
-        log.newest() + kernels_ahead,
-        [&](const BlockExtent& extent, std::uint8_t) { blocks.push_back(extent.address); });
-    return blocks;
+    std::vector<std::uintptr_t> pages;
+    learner.each_coming_page(log.newest() + kernels_ahead, [&](PageNumber page, std::uint8_t) {
+      pages.push_back(address_of(page));
+    });
+    return pages;
+  }
+  // Of the block's first page.
+  std::optional<KernelNumber> next_use(RecordId id) const {
+    return learner.next_use(id, page_of(log.record(id).extent.address), log.newest());
   }
 };
 
@@ -42,8 +46,8 @@ TEST_F(StepLearnerTest, ARepeatedStepIsFoundAndItsNextBlocksAreKnown) {
   EXPECT_EQ(learner.step_kernels(), 12u);
   EXPECT_EQ(coming(1), std::vector<std::uintptr_t>{at(0)});
   EXPECT_EQ(coming(12), std::vector<std::uintptr_t>{at(11)});
-  EXPECT_EQ(learner.next_use(blocks[3], log.newest()), log.newest() + 4);
-  EXPECT_EQ(learner.next_use(blocks[11], log.newest()), log.newest() + 12);
+  EXPECT_EQ(next_use(blocks[3]), log.newest() + 4);
+  EXPECT_EQ(next_use(blocks[11]), log.newest() + 12);
 }
 
 TEST_F(StepLearnerTest, TemporaryBlocksMayLieElsewhereInEachStep) {
@@ -87,7 +91,7 @@ TEST_F(StepLearnerTest, AStepMayReplaceAllOfItsBlocks) {
   EXPECT_EQ(learner.times_lost(), 0u);
   ASSERT_FALSE(coming(5).empty());
   EXPECT_EQ(coming(5)[0], at(place[4]));
-  EXPECT_EQ(learner.next_use(log.blocks_in_page(place[4] + 16)[0], log.newest()), log.newest() + 5);
+  EXPECT_EQ(next_use(log.blocks_in_page(PageNumber{place[4] + 16})[0]), log.newest() + 5);
 }
 
 TEST_F(StepLearnerTest, APartThatRepeatsWithinAStepIsNotTheStep) {
@@ -156,12 +160,35 @@ TEST_F(StepLearnerTest, ATemporaryBlockHasNoNextUseAfterItsLast) {
       kernel(page < 6 ? std::vector<std::size_t>{page, 100 + step}
                       : std::vector<std::size_t>{page});
       if (step == 3 && page == 2) {
-        EXPECT_EQ(learner.next_use(temporary, log.newest()), log.newest() + 1);
+        EXPECT_EQ(next_use(temporary), log.newest() + 1);
       }
     }
     if (step < 3) log.freed(at(100 + step));
   }
-  EXPECT_EQ(learner.next_use(temporary, log.newest()), std::nullopt);
+  EXPECT_EQ(next_use(temporary), std::nullopt);
+}
+
+TEST_F(StepLearnerTest, PartsOfABlockAreToldApart) {
+  const RecordId block = log.allocated(at(0), 12 * kPageBytes);
+  for (int step = 0; step < 3; ++step)
+    for (std::size_t page = 0; page < 12; ++page) kernel({page});
+  ASSERT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 12u);
+  EXPECT_EQ(coming(4), std::vector<std::uintptr_t>{at(3)});
+  EXPECT_EQ(learner.next_use(block, page_of(at(3)), log.newest()), log.newest() + 4);
+  EXPECT_EQ(learner.next_use(block, page_of(at(3)), log.newest() + 6), log.newest() + 16);
+}
+
+TEST_F(StepLearnerTest, AStepMayUseAnotherPartOfADataSetEachTime) {
+  for (std::size_t page = 0; page < 12; ++page) allocate(page);
+  log.allocated(at(100), 64 * kPageBytes);
+  for (std::size_t step = 0; step < 8; ++step) {
+    kernel({100 + step});
+    for (std::size_t page = 0; page < 12; ++page) kernel({page});
+  }
+  ASSERT_TRUE(learner.predicts());
+  EXPECT_EQ(learner.step_kernels(), 13u);
+  EXPECT_EQ(learner.times_lost(), 0u);
 }
 
 TEST_F(StepLearnerTest, LayersOfTheSameShapesAreNotTakenForTheStep) {

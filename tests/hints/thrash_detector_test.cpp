@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "hints/live/policy.hpp"
+
 namespace uvm::live {
 namespace {
 

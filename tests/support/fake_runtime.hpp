@@ -112,6 +112,7 @@ class FakeMachine {
   std::map<int, std::size_t> free_bytes;        // of devices that have less than all of it free
   bool has_fast_links = false;                  // between its devices
   std::set<int> unused_devices;                 // devices without a context
+  std::set<char*> pages_on_host;                // as find_pages() answers; others are on its device
   std::size_t allocatable_bytes = std::size_t{64}
                                   << 30;     // limit of all managed allocations together
   std::map<char*, std::size_t> allocations;  // with the margins around them
@@ -223,6 +224,15 @@ class FakeRuntime final : public DeviceRuntime {
   RuntimeStatus has_fast_link(int, int, bool* out) const override {
     is_called_without_locks("has_fast_link");
     *out = machine_->has_fast_links;
+    return {};
+  }
+  RuntimeStatus find_pages(int device, const void* address, std::size_t size_bytes,
+                           std::size_t page_bytes, Place* out) const override {
+    is_called_without_locks("find_pages");
+    std::lock_guard lock(machine_->mutex);
+    auto* page = static_cast<char*>(const_cast<void*>(address));
+    for (std::size_t done = 0; done < size_bytes; done += page_bytes, page += page_bytes)
+      *out++ = machine_->pages_on_host.contains(page) ? Place::host() : Place::device(device);
     return {};
   }
   RuntimeStatus pointer_attributes(const void*, PointerAttributes* out) const override {

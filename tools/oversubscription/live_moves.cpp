@@ -53,8 +53,8 @@ void LiveMoves::allocate(const Event& event) {
 }
 
 void LiveMoves::send_moves() {
-  lanes_.send(moves_);
-  moves_.clear();
+  moves_.take(&sending_);
+  lanes_.send(sending_);
 }
 
 void LiveMoves::free(const Event& event) {
@@ -70,8 +70,7 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   last_stream_ = event.stream;
   if (plan_ == nullptr) {
     if (!is_short(event, hints)) return;
-    live::MoveSink& sink = *this;
-    plan_ = std::make_unique<live::LivePlan>(log_, learner_, *policy_, sink, chunks_of(hints));
+    plan_ = std::make_unique<live::LivePlan>(log_, learner_, *policy_, moves_, chunks_of(hints));
   }
   std::vector<live::UseRange> uses;
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
@@ -111,14 +110,14 @@ BlockExtent LiveMoves::block_at(std::uintptr_t address) const {
   return {allocation.address, allocation.size_bytes};
 }
 
-live::Discarded LiveMoves::discard(std::uintptr_t page, live::KernelNumber freed) {
+live::Discarded LiveMoves::take_free(PageNumber page, DeviceStream* user) {
   if (holds_anything(page)) return live::Discarded::kInUse;
-  moves_.discard(page, stream(), freed);
+  *user = stream();
   return live::Discarded::kYes;
 }
 
-bool LiveMoves::holds_anything(std::uintptr_t page) const {
-  const std::uintptr_t start = page * kBlockBytes;
+bool LiveMoves::holds_anything(PageNumber page) const {
+  const std::uintptr_t start = address_of(page);
   const auto next = live_.lower_bound({start, 0});
   if (next != live_.end() && next->first < start + kBlockBytes) return true;
   if (next == live_.begin()) return false;

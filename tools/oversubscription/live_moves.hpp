@@ -19,7 +19,7 @@
 
 namespace uvm::oversubscription {
 
-class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSink {
+class LiveMoves final : public uvmsim::replay::HintPolicy, private live::PageOwner {
  public:
   LiveMoves(const uvmsim::replay::Recording& recording, Policy policy);
   // The replay has ended, so its machine must receive no more calls.
@@ -41,36 +41,14 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
   void run_kernel(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
   bool is_short(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
   live::BlockExtent block_at(std::uintptr_t address) const;
-  bool holds_anything(std::uintptr_t page) const;
+  bool holds_anything(PageNumber page) const;
   // As far as a recording tells, neighbouring pages are of one allocation.
-  static bool any_page(std::uintptr_t) { return true; }
+  static bool any_page(PageNumber) { return true; }
   DeviceStream stream() const { return {0, ReplayRuntime::handle_of(last_stream_)}; }
 
-  // ---- MoveSink
-  void evict(std::uintptr_t page, live::KernelNumber last_use) override {
-    moves_.leave(page, Place::host(), last_use);
-  }
-  void evict_to_peer(std::uintptr_t page, int, live::KernelNumber last_use) override {
-    evict(page, last_use);
-  }
-  void leave_peer(std::uintptr_t page) override { moves_.leave_peer(page); }
-  bool is_settled(std::uintptr_t, live::KernelNumber) override { return true; }
-  live::Discarded discard(std::uintptr_t page, live::KernelNumber freed) override;
-  void keep_copy(std::uintptr_t page) override { moves_.keep_copy(page); }
-  void end_copy(std::uintptr_t page) override { moves_.end_copy(page); }
-  void use_in_place(std::uintptr_t page, live::KernelNumber last_use) override {
-    moves_.use_in_place(page, last_use);
-  }
-  void end_in_place(std::uintptr_t page) override { moves_.end_in_place(page); }
-  void drop(std::uintptr_t page, live::KernelNumber last_use) override {
-    moves_.drop(page, last_use);
-  }
-  void hold_arrivals() override { moves_.hold_arrivals(); }
-  void bring(std::uintptr_t page, live::Arrival arrival, live::KernelNumber need) override {
-    moves_.bring(page, arrival, need);
-  }
-  void end_group() override { moves_.end_group(); }
-  void wait_for(std::uintptr_t page) override { moves_.wait_for(page); }
+  // ---- PageOwner
+  bool is_ours(PageNumber) const override { return true; }
+  live::Discarded take_free(PageNumber page, DeviceStream* user) override;
   void send_moves();
 
   const uvmsim::replay::Recording& recording_;
@@ -86,7 +64,8 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::MoveSin
   std::uint32_t last_stream_ = 0;
   live::UseLog log_;
   live::StepLearner learner_{log_};
-  live::MoveList moves_;
+  live::MoveList moves_{*this, /*discards=*/true};
+  std::vector<live::PlannedMove> sending_;
   live::MoveLanes lanes_{runtime_, events_, counters_, 0, false, &any_page};
   std::unique_ptr<live::LivePlan> plan_;  // null while all memory fits
 };

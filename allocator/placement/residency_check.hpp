@@ -1,0 +1,55 @@
+// Compares, a part at a time, where the live plan of a device expects its pages with where the
+// driver has them. Fewer pages than expected mean that another program has taken memory of the
+// device: the plan does without that memory. It tries a quarter of it again after some rounds that
+// find all pages, and after twice as many each time that pages get lost again.
+//
+// Not thread-safe: guarded by LivePlanner's sending lock. Calls the driver.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "allocator/state/heap_state.hpp"
+
+namespace uvm {
+
+class ResidencyCheck {
+ public:
+  struct Result {
+    std::size_t expected = 0;           // pages that were expected on the device
+    std::size_t found = 0;              // pages that are there
+    std::vector<PageNumber> corrected;  // pages that the plan had elsewhere
+  };
+  // Compares pages with the plan and corrects it: whether the page `first` + i is on the device.
+  using Compare = std::function<Result(PageNumber first_page, const std::vector<bool>& are_here)>;
+
+  ResidencyCheck(Machine& machine, HeapState& state, int device, Compare compare);
+
+  // Compares the next pages, if the driver finds pages.
+  void compare_some();
+  // Pages that other programs have taken, as far as lost pages show.
+  std::size_t taken_pages() const { return taken_; }
+
+ private:
+  struct Part {
+    char* begin = nullptr;
+    std::size_t pages = 0;
+  };
+  Part next_part();
+  void compare_part(const Part& part);
+  void end_round();
+
+  Machine& machine_;
+  HeapState& state_;
+  const int device_;
+  const Compare compare_;
+  char* compared_until_ = nullptr;  // in this round
+  std::size_t expected_ = 0;        // in this round
+  std::size_t found_ = 0;           // in this round
+  std::size_t taken_ = 0;
+  std::size_t good_rounds_ = 0;  // since pages were last lost, or memory was tried again
+  std::size_t rounds_to_try_ = 1;
+};
+
+}  // namespace uvm
