@@ -314,7 +314,7 @@ _BOUNDS = (
     ("live_speedup_over_driver", 3, False), ("live_least_speedup", 1, False),
     ("auto_over_lru_worst", 1, True), ("steady_faults_live", 0, True),
     ("peer_speedup", 1.2, False), ("in_place_speedup", 1.2, False),
-    ("in_place_optimizer_speedup", 1.2, False),
+    ("in_place_optimizer_speedup", 1.2, False), ("both_memories", 0.8, True),
 )  # fmt: skip
 
 
