@@ -33,9 +33,11 @@ def test_plans_do_what_modules_do(clean_environment: dict[str, str], programs: i
              (line.strip().split(" ", 1) for line in done.stdout.splitlines())}  # fmt: skip
     assert found["differ"] == 0
     assert found["with an arena"] > 0.5 * programs
-    assert found["with mutations"] > 0.13 * programs
     assert found["results"] > 2 * programs
     assert found["errors"] > 0.9 * programs
+    if programs < 100:
+        return  # too few for every kind of program
+    assert found["with mutations"] > 0.13 * programs
     assert found["refused"] > 0
     assert found["in threads"] > 0.17 * programs
 
