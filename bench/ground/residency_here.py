@@ -1,7 +1,8 @@
 """Counts the pages that uvmalloc believes to be elsewhere than the driver has them.
 
 `python -m bench.ground.residency_here WORKLOAD STEPS TAKEN_MIB` runs steps of a workload, takes
-memory of the device as another program would, and runs the steps again.
+memory of the device as another program would, and runs the steps again. `location_calls` and
+`hint_calls` are the driver's calls that ask for places and those for hints, in the later steps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import sys
 import torch
 from torch import Tensor
 
+from bench.oversubscription.live_steps_here import HINT_CALLS
 from bench.oversubscription.programs import make
+from bench.simulated_counters import count_calls, load_simulator
 
 _MIB = 1 << 20
 _PAGE = 2 * _MIB
@@ -71,10 +74,14 @@ def main() -> None:
     if driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(taken_mib * _MIB)) != 0:
         sys.exit(f"the device has no {taken_mib} MiB left")
     _, wrong_at_once = count_pages()
+    simulator = load_simulator()
+    kinds = {"location_calls": ("cuMemGetLocationInfo",), "hint_calls": HINT_CALLS}
+    before = {kind: count_calls(simulator, names) for kind, names in kinds.items()}
     for _ in range(steps):
         step()
+    calls = {kind: count_calls(simulator, names) - before[kind] for kind, names in kinds.items()}
     pages, wrong = count_pages()
-    print(json.dumps({"pages": pages, "wrong_at_once": wrong_at_once, "wrong": wrong}))
+    print(json.dumps({"pages": pages, "wrong_at_once": wrong_at_once, "wrong": wrong, **calls}))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from bench.oversubscription.programs import make
 from bench.simulated_counters import count_calls, load_simulator, read_machine, read_managed_bytes
 
-_HINT_CALLS = (
+HINT_CALLS = (
     "cuMemAdvise", "cuMemAdvise_v2", "cuMemPrefetchAsync", "cuMemPrefetchAsync_v2",
     "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync",
 )  # fmt: skip
@@ -35,7 +35,7 @@ def main() -> None:
         result = step()
         torch.cuda.synchronize()
         calls = {
-            "hint_calls": count_calls(simulator, _HINT_CALLS),
+            "hint_calls": count_calls(simulator, HINT_CALLS),
             "order_calls": count_calls(simulator, _ORDER_CALLS),
         }
         used = {"used_bytes": getattr(step, "used_bytes", 0)}
