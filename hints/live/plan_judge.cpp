@@ -76,6 +76,7 @@ bool PlanJudge::waits() const {
 
 void PlanJudge::set_trust() {
   if (std::exchange(trusts_plan_, kernels_ >= paused_until_ && !waits()) == trusts_plan_) return;
+  changed_before_ = changed_;
   changed_ = kernels_;
   begin_step();
   moved_more_ = 0;
@@ -84,12 +85,15 @@ void PlanJudge::set_trust() {
 
 void PlanJudge::step_took(const ThrashDetector::Step& step) {
   if (!are_alike(step.kernels, step_->kernels)) return;
-  // Before a step of the plan comes one in which pages go where the plan needs them.
-  const std::uint64_t served_alike = trusts_plan_ ? 2 * step.kernels : step.kernels;
-  if (kernels_ < changed_ + served_alike + step.kernels_since) return;
-  if (!trusts_plan_) {
+  const std::uint64_t ended = kernels_ - std::min(kernels_, step.kernels_since);
+  const std::uint64_t began = ended - std::min(ended, step.kernels);
+  // Before a step of the plan comes one in which pages go where the plan needs them. The time of a
+  // step may become known after the plan is followed, or not followed, again.
+  const bool is_of_now = began >= changed_ + (trusts_plan_ ? step.kernels : 0);
+  const bool is_lrus_before = trusts_plan_ && ended <= changed_ && began >= changed_before_;
+  if (is_lrus_before || (is_of_now && !trusts_plan_)) {
     step_->lru_time = step.time;
-  } else if (step_->lru_time) {
+  } else if (is_of_now && step_->lru_time) {
     const auto time = static_cast<double>(step.time.count());
     plan_ns_ = plan_steps_ == 0 ? time : (plan_ns_ + time) / 2;
     ++plan_steps_;

@@ -61,6 +61,7 @@ class PlanJudge {
 
   bool trusts_plan_ = true;
   std::uint64_t changed_ = 0;  // kernels when trusts_plan_ last changed
+  std::uint64_t changed_before_ = 0;
   std::uint64_t paused_until_ = 0;
   std::uint64_t pause_kernels_ = 0;  // the length of the last pause
 

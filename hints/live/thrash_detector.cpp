@@ -31,7 +31,7 @@ void ThrashDetector::kernel_added(std::uint64_t step_kernels, std::uint64_t move
   if (!has_ended) return;
   clock.mark();
   ended_bytes_ = moved;
-  ended_step_ = step_kernels;
+  ended_step_ = step_kernels == 0 ? 0 : kernels_;
   kernels_ = 0;
   moved_before_ = moved_bytes;
   waits_for_time_ = true;
