@@ -43,8 +43,8 @@ TEST(LivePlanTest, PagesComeAtTheirUseUntilTheStepIsKnown) {
   EXPECT_EQ(program.plan.figures().missing_pages, 0u);
 }
 
-TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
-  LiveProgram program(8);
+// On a device with 8 chunks.
+void expect_that_pages_come_ahead(LiveProgram& program) {
   for (int step = 0; step < 4; ++step) there_and_back(program, 12);
   const LiveFigures before = program.plan.figures();
   program.record.clear();
@@ -54,6 +54,11 @@ TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
   EXPECT_EQ(program.record.brought.size(), 80u);
   EXPECT_EQ(program.record.evicted.size(), 80u);
   EXPECT_EQ(program.record.waited.size(), 80u);
+}
+
+TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
+  LiveProgram program(8);
+  expect_that_pages_come_ahead(program);
 }
 
 TEST(LivePlanTest, MovesThatNobodyNeedsSoonGoTogether) {
@@ -107,13 +112,7 @@ TEST(LivePlanTest, OfABlockTheUsedPagesMove) {
 TEST(LivePlanTest, AStepThatGoesThroughOneBlockIsServedAsOneOfManyBlocks) {
   LiveProgram program(8);
   program.log.allocated(LiveProgram::at(0), 12 * testing::kPage);
-  for (int step = 0; step < 4; ++step) there_and_back(program, 12);
-  const LiveFigures before = program.plan.figures();
-  program.record.clear();
-  for (int step = 0; step < 10; ++step) there_and_back(program, 12);
-  EXPECT_EQ(program.plan.figures().missing_pages, before.missing_pages);
-  EXPECT_EQ(program.record.brought.size(), 80u);
-  EXPECT_EQ(program.record.waited.size(), 80u);
+  expect_that_pages_come_ahead(program);
 }
 
 TEST(LivePlanTest, LruMovesMoreThanThePlanForTheSameStep) {
