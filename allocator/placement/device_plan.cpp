@@ -34,7 +34,7 @@ DevicePlan::DevicePlan(Machine& machine, HeapState& state, const live::LivePolic
 }
 
 DevicePlan::~DevicePlan() {
-  put_back(&free_pages_);
+  put_back_free_pages();
 }
 
 void DevicePlan::allocated(const BlockExtent& block, bool is_used_here,
@@ -154,20 +154,10 @@ live::Discarded DevicePlan::take_free(PageNumber page, DeviceStream* user) {
 
 // Sends what the plan has decided.
 void DevicePlan::send_moves() {
-  std::vector<PageBlock*> discarded;
-  {
-    const RankedGuard lock(lock_);
-    moves_.take(&sending_);
-    std::swap(free_pages_, discarded);
-  }
-  try {
-    lanes_.send(sending_);
-  } catch (...) {
-    put_back(&discarded);
-    throw;
-  }
+  moves_.take(&sending_);
+  lanes_.send(sending_);
   plan_.set_round(lanes_.sends_batches() ? policy::kRoundPages : 1);
-  put_back(&discarded);
+  put_back_free_pages();
 }
 
 // ---- what the driver and the heap say
@@ -212,11 +202,11 @@ ResidencyCheck::Result DevicePlan::compare(PageNumber first, const std::vector<b
   return result;
 }
 
-void DevicePlan::put_back(std::vector<PageBlock*>* pages) noexcept {
-  if (pages->empty()) return;
+void DevicePlan::put_back_free_pages() noexcept {
+  if (free_pages_.empty()) return;
   const HeapGuard heap(state_);
-  for (PageBlock* block : *pages) heap->pools.put(block, heap->pools.at(block->pool));
-  pages->clear();
+  for (PageBlock* block : free_pages_) heap->pools.put(block, heap->pools.at(block->pool));
+  free_pages_.clear();
 }
 
 void DevicePlan::look_around() {

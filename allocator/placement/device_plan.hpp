@@ -73,7 +73,7 @@ class DevicePlan final : private live::PageOwner {
   live::BlockExtent block_at(std::uintptr_t address) const;
   bool is_in_span_of_next(PageNumber page) const;
   ResidencyCheck::Result compare(PageNumber first, const std::vector<bool>& are_here);
-  void put_back(std::vector<PageBlock*>* pages) noexcept;
+  void put_back_free_pages() noexcept;
   void look_around();
   void measure_peers();
   void judge_step();
@@ -86,11 +86,11 @@ class DevicePlan final : private live::PageOwner {
   // do not change.
   live::UseLog log_;
   live::StepLearner learner_;
-  live::MoveList moves_;                // that are not sent yet
-  std::vector<PageBlock*> free_pages_;  // whose discards are among these moves
-  live::LivePlan plan_;
-  // Used with the sending lock held.
+  // Used with the sending lock held: a free decides on no move.
+  live::MoveList moves_;                    // that are not sent yet
   std::vector<live::PlannedMove> sending_;  // or sent last
+  std::vector<PageBlock*> free_pages_;      // whose discards are among these moves
+  live::LivePlan plan_;                     // as log_ and learner_
   live::MoveLanes lanes_;
   ResidencyCheck residency_;
   PeerRoom peers_;

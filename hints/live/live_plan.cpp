@@ -97,7 +97,7 @@ void LivePlan::before_kernel(Launch launch) {
     leave_in_place(now_, &used_);
   }
   if (used_.size() > chunks_) {
-    use_too_many(launch == Launch::kGraph || newest_blocks_fit());
+    use_too_many(launch == Launch::kGraph || newest_parts_fit());
     return;
   }
   send_due_moves();
@@ -168,7 +168,7 @@ void LivePlan::judge() {
 // If a kernel needs more pages than the device has, those that may stay on the host do. A page that
 // arrives before a coming kernel is judged again when the kernel uses it.
 void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
-  const bool is_for_newest = kernel == now_ && newest_blocks_fit();
+  const bool is_for_newest = kernel == now_ && newest_parts_fit();
   std::erase_if(*pages, [&](Page* page) {
     if (here_.contains(*page)) return false;
     const bool may_stay = is_for_newest ? may_stay_for_newest(*page)
@@ -182,13 +182,13 @@ void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
 }
 
 // A page that the newest kernel touches once would come and leave again for other pages of the same
-// kernel, so it may stay whatever other kernels do with it. Of a block that is larger than the
-// device a kernel often uses little, so such blocks are left to the driver.
+// kernel, so it may stay whatever other kernels do with it. Of a part that is larger than the
+// device a kernel often uses little, so such parts are left to the driver.
 bool LivePlan::may_stay_for_newest(const Page& page) const {
   return page.is_on_host && page.used_often != now_ && !peers_.has_room();
 }
 
-bool LivePlan::newest_blocks_fit() const {
+bool LivePlan::newest_parts_fit() const {
   const LoggedKernel& kernel = log_.kernel(now_);
   for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
     std::size_t pages = 0;
@@ -199,7 +199,7 @@ bool LivePlan::newest_blocks_fit() const {
 }
 
 // The pages come that the kernel, or the graph, reads, and then others while there is room. The
-// driver moves the rest. Of a block that is larger than the device a kernel often uses little, and
+// driver moves the rest. Of a part that is larger than the device a kernel often uses little, and
 // the driver moves only that.
 void LivePlan::use_too_many(bool brings_some) {
   const std::size_t brought = brings_some ? chunks_ : 0;

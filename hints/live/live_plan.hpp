@@ -115,8 +115,8 @@ class LivePlan {
   void judge();
   void leave_in_place(KernelNumber kernel, std::vector<Page*>* pages);
   bool may_stay_for_newest(const Page& page) const;
-  // Whether none of the newest kernel's blocks is larger than the device.
-  bool newest_blocks_fit() const;
+  // Whether the newest kernel uses no more of any block than the device holds.
+  bool newest_parts_fit() const;
   void use_too_many(bool brings_some);
   void bring_again(Page& page);
   void leave_to_driver(Page& page);

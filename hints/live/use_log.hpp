@@ -114,16 +114,15 @@ class UseLog {
   }
   template <class Visit>
   static void each_page(const BlockExtent& extent, const Part& part, Visit visit) {
-    std::size_t number = 0;
-    each_page(extent, [&](PageNumber page) {
-      if (part.covers(number++)) visit(page);
-    });
+    const std::uintptr_t end = extent.address + extent.size_bytes;
+    const PageNumber begin = page_of(extent.address);
+    for (std::size_t number = part.first; number < part.end && address_of(begin + number) < end;
+         ++number)
+      visit(begin + number);
   }
   template <class Visit>
   static void each_page(const BlockExtent& extent, Visit visit) {
-    const std::uintptr_t end = extent.address + extent.size_bytes;
-    for (PageNumber page = page_of(extent.address); address_of(page) < end; page = page + 1)
-      visit(page);
+    each_page(extent, Part{}, visit);
   }
 
  private:
