@@ -25,8 +25,9 @@ void LivePlan::set_chunks(std::size_t chunks) {
   is_synchronized_ = false;
 }
 
-void LivePlan::evict_surplus() {
-  while (here_.size() > chunks_) {
+// At most so many stay.
+void LivePlan::evict_until(std::size_t pages) {
+  while (here_.size() > pages) {
     Page* victim = victims_.choose(here_.set(), now_);
     if (victim == nullptr || !evict(*victim)) return;
   }
@@ -103,7 +104,7 @@ void LivePlan::before_kernel(Launch launch) {
   send_due_moves();
   decided_.end_group();
   for (Page* page : used_) use(*page);
-  evict_surplus();
+  evict_until(chunks_);
   decided_.end_group();
   if (learner_.predicts()) {
     look_ahead();
@@ -157,6 +158,8 @@ void LivePlan::find_used_pages() {
 
 void LivePlan::judge() {
   lru_.end_kernel(now_);
+  if (spare_.kernel_added(learner_.step_kernels(), moved_by_lru(), copied_away_pages_, chunks_))
+    is_synchronized_ = false;
   if (!policy_.is_judged()) return;
   judge_.kernel_added(learner_.step_kernels(), moved_pages(), moved_by_lru(), chunks_);
   const LivePolicy& best = judge_.trusts_plan() ? policy_ : lru_policy_;
@@ -353,7 +356,7 @@ bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page*
   const Arrival arrival = !was_away                        ? Arrival::kNew
                           : contents == Contents::kDropped ? Arrival::kDropped
                                                            : Arrival::kCopied;
-  decided_.bring(page.number, arrival, need);
+  decided_.bring(page.number, arrival, need, chunks_ - std::min(chunks_, here_.size()));
   ++figures_.brought_pages;
   if (arrival == Arrival::kCopied) ++returned_pages_;
   return true;
@@ -416,7 +419,10 @@ void LivePlan::send_away(Page& page) {
 // ---- coming kernels
 
 void LivePlan::look_ahead() {
-  if (!is_synchronized_) synchronize();
+  if (!is_synchronized_) {
+    evict_until(planned_chunks());
+    synchronize();
+  }
   // A step ahead at most: what comes later is the same again.
   const std::uint64_t ahead =
       std::min<std::uint64_t>(victims_.policy().kernels_ahead(), learner_.step_kernels());
@@ -447,7 +453,7 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
   for (Page* page : wanted_) {
     if (planned_.contains(*page)) continue;
     Move move{.page = page, .need = kernel};
-    if (planned_.size() >= chunks_) {
+    if (planned_.size() >= planned_chunks()) {
       const bool may_stay = in_place_.may_begin(*page, kernel);
       if (may_stay && page->is_in_place) continue;
       move.victim = victims_.choose(planned_, kernel);

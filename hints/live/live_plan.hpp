@@ -27,6 +27,7 @@
 #include "hints/live/peer_pages.hpp"
 #include "hints/live/plan_judge.hpp"
 #include "hints/live/shadow_lru.hpp"
+#include "hints/live/spare_chunks.hpp"
 #include "hints/live/step_learner.hpp"
 #include "hints/live/use_log.hpp"
 #include "hints/live/victim_finder.hpp"
@@ -128,7 +129,7 @@ class LivePlan {
                  Page* first_victim = nullptr);
   // False: the page holds blocks that are too small for the log, and stays.
   bool evict(Page& page);
-  void evict_surplus();
+  void evict_until(std::size_t pages);
   void send_away(Page& page);
   Discarded discard(const Page& page);
   void end_copy(Page& page);
@@ -141,6 +142,7 @@ class LivePlan {
   void send_due_moves();
   bool make_room(const Move& move);
   bool is_to_come(const Page& page) const;
+  std::size_t planned_chunks() const { return chunks_ - spare_.count(); }
 
   const UseLog& log_;
   const StepLearner& learner_;
@@ -169,6 +171,7 @@ class LivePlan {
   KernelNumber now_ = 0;
   ShadowLru lru_;  // for judge_
   PlanJudge judge_;
+  SpareChunks spare_;
   LiveFigures figures_;
   std::uint64_t returned_pages_ = 0;
   std::uint64_t copied_away_pages_ = 0;

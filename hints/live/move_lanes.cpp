@@ -253,7 +253,7 @@ void MoveLanes::leave(Moves moves) {
   if (left.empty()) return;
   const SharedEvent event = record(lane.stream);
   if (event == nullptr) return;
-  new_evictions_.push_back(event);
+  new_evictions_.push_back({event, left.size()});
   note_evictions(left, event);
 }
 
@@ -280,7 +280,7 @@ void MoveLanes::discard(Moves moves) {
     left = call(Call::kDiscard, moves, lane);
   }
   if (!left.empty()) {
-    if (const SharedEvent event = record(lane)) new_evictions_.push_back(event);
+    if (const SharedEvent event = record(lane)) new_evictions_.push_back({event, left.size()});
     // Later work of the stream may write to the page only after the discard.
     if (!events_.order(user, {device_, lane})) (void)runtime_.synchronize_stream(device_, lane);
   }
@@ -311,7 +311,7 @@ void MoveLanes::bring(Moves moves) {
   Lane& lane = first.arrival == Arrival::kCopied ? next_lane(arriving_lanes_, &arriving_turn_)
                                                  : next_lane(filling_lanes_, &filling_turn_);
   if (lane.stream == nullptr || (first.follows_stream && !follow_the_stream(lane))) return;
-  if (chunks_left_.empty()) chunks_left_ = std::exchange(new_evictions_, {});
+  take_chunks(std::ranges::min(moves, {}, &PlannedMove::free_chunks).free_chunks);
   for (const SharedEvent& left : chunks_left_) wait(lane.stream, left);
   for (const PlannedMove& move : moves) {
     if (const SharedEvent left = take_eviction(move.page)) wait(lane.stream, left);
@@ -324,6 +324,17 @@ void MoveLanes::bring(Moves moves) {
   for (const PlannedMove& move : brought) {
     arrivals_.erase(move.page);
     if (event != nullptr) arrivals_.emplace(move.page, event);
+  }
+}
+
+// The pages of this round come after all evictions but the last ones, of so many pages.
+void MoveLanes::take_chunks(std::size_t free_chunks) {
+  std::size_t pages = 0;
+  for (const Eviction& each : new_evictions_) pages += each.pages;
+  while (pages > free_chunks) {
+    pages -= new_evictions_.front().pages;
+    chunks_left_.push_back(std::move(new_evictions_.front().event));
+    new_evictions_.pop_front();
   }
 }
 

@@ -97,6 +97,10 @@ class MoveLanes {
     DeviceStream waiter;  // that waits for it already
   };
   using SharedEvent = std::shared_ptr<SentEvent>;
+  struct Eviction {
+    SharedEvent event;
+    std::size_t pages = 0;
+  };
 
   Lane& next_lane(Lanes& lanes, std::size_t* turn);
   bool follow_the_stream(Lane& lane);
@@ -116,6 +120,7 @@ class MoveLanes {
   void discard(Moves moves);
   bool order_discard(Moves moves, StreamHandle lane);
   void bring(Moves moves);
+  void take_chunks(std::size_t free_chunks);
   void wait_for(PageNumber page);
   void drop_pages();
 
@@ -162,8 +167,8 @@ class MoveLanes {
   std::size_t arriving_turn_ = 0;
   std::size_t emptying_turn_ = 0;
   std::size_t filling_turn_ = 0;
-  std::vector<SharedEvent> new_evictions_;  // for which no page has come yet
-  std::vector<SharedEvent> chunks_left_;    // for which the pages of this round come
+  std::deque<Eviction> new_evictions_;    // for which no page has come yet
+  std::vector<SharedEvent> chunks_left_;  // for which the pages of this round come
   std::unordered_map<PageNumber, SharedEvent> evictions_;
   std::deque<PageNumber> eviction_order_;
   std::unordered_map<PageNumber, SharedEvent> arrivals_;

@@ -60,6 +60,7 @@ struct PlannedMove {
   KernelNumber kernel = 0;
   Place place = Place::host();         // of a page that leaves
   Arrival arrival = Arrival::kCopied;  // of a page that comes
+  std::size_t free_chunks = 0;         // besides the one of the page that comes
   bool follows_stream = false;         // it comes after the work so far of the stream at hand
   bool begins_group = false;
   DeviceStream user = {};  // of a page that is discarded
@@ -107,12 +108,14 @@ class MoveList {
   }
   // Pages that come from here on do so after the work so far of the stream at hand.
   void hold_arrivals() { holds_arrivals_ = true; }
-  // The page comes to the device, after the evictions so far. `need`: the kernel that uses it.
-  void bring(PageNumber page, Arrival arrival, KernelNumber need) {
+  // The page comes to the device, after the evictions so far but the last ones, of `free_chunks`
+  // pages: it needs none of these chunks. `need`: the kernel that uses it.
+  void bring(PageNumber page, Arrival arrival, KernelNumber need, std::size_t free_chunks = 0) {
     add({.kind = Kind::kBring,
          .page = page,
          .kernel = need,
          .arrival = discards_ ? arrival : Arrival::kCopied,
+         .free_chunks = free_chunks,
          .follows_stream = holds_arrivals_});
   }
   // The moves so far wait for none that follow: these are for later kernels.

@@ -34,6 +34,29 @@ TEST(LivePlanTest, EachPageIsAskedForOnceWhenAllFits) {
   EXPECT_EQ(program.record.calls(), 0u);
 }
 
+// Uses all pages in turn.
+void around(LiveProgram& program, std::size_t pages) {
+  for (std::size_t page = 0; page < pages; ++page) program.kernel({page});
+}
+
+TEST(LivePlanTest, PagesOnTheirWayHaveFreeChunksInAStepThatDoesNotFit) {
+  constexpr std::size_t kChunks = policy::kSpareChunks * policy::kLeastChunksPerSpare;
+  LiveProgram program(kChunks);
+  for (int step = 0; step < 5; ++step) around(program, kChunks + 64);
+  program.record.clear();
+  program.record.free_chunks.clear();
+  around(program, kChunks + 64);
+  EXPECT_EQ(program.record.brought.size(), 64u + policy::kSpareChunks);
+  for (const PageNumber page : program.record.brought)
+    EXPECT_GE(program.record.free_chunks[page], policy::kSpareChunks - 1);
+
+  LiveProgram fits(kChunks);
+  for (int step = 0; step < 5; ++step) around(fits, kChunks);
+  fits.record.clear();
+  around(fits, kChunks);
+  EXPECT_EQ(fits.record.calls(), 0u);
+}
+
 TEST(LivePlanTest, PagesComeAtTheirUseUntilTheStepIsKnown) {
   LiveProgram program(8);
   there_and_back(program, 12);

@@ -42,6 +42,7 @@ class MoveRecord final : public live::PageOwner {
   std::map<PageNumber, live::KernelNumber> freed_at;   // as of the last discard
   std::map<PageNumber, live::Arrival> arrivals;        // as of the last arrival
   std::map<PageNumber, live::KernelNumber> needs;      // likewise
+  std::map<PageNumber, std::size_t> free_chunks;       // likewise
   std::vector<PageNumber> evicted;
   std::vector<PageNumber> discarded;
   std::vector<PageNumber> brought;
@@ -101,6 +102,7 @@ class MoveRecord final : public live::PageOwner {
       case Kind::kBring:
         brought.push_back(move.page);
         needs[move.page] = move.kernel;
+        free_chunks[move.page] = move.free_chunks;
         arrivals[move.page] = move.arrival;
         arriving.insert(move.page);
         on_peer.erase(move.page);

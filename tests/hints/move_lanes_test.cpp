@@ -107,6 +107,22 @@ TEST_F(MoveLanesTest, APageLeavesAfterTheStreamAndTheNextOneComesAfterIt) {
                                                       "stream 1 waits for stream lane"}));
 }
 
+TEST_F(MoveLanesTest, APageThatNeedsNoChunkOfTheLastEvictionsDoesNotWaitForThem) {
+  lanes.begin({0, stream(1)}, 1);
+  const auto bring = [this](std::uintptr_t page, std::size_t free_chunks) {
+    machine->waits.clear();
+    lanes.send_planned(
+        [&](MoveList& list) { list.bring(PageNumber{page}, Arrival::kCopied, 1, free_chunks); });
+    return machine->waits.size();
+  };
+  lanes.leave(7, Place::host(), 1);
+  lanes.leave(8, Place::host(), 1);
+  EXPECT_EQ(bring(20, 2), 0u) << "both chunks are beyond those that it needs";
+  EXPECT_EQ(bring(21, 1), 1u) << "the first of the two";
+  EXPECT_EQ(bring(22, 1), 0u);
+  EXPECT_EQ(bring(23, 0), 1u) << "the second one";
+}
+
 TEST_F(MoveLanesTest, AStreamWaitsOnceAndOnlyForPagesThatWereBrought) {
   lanes.begin({0, stream(1)}, 1);
   lanes.wait_for(9);

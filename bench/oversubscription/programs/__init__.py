@@ -45,6 +45,7 @@ PROGRAMS = {
     "zipf_rows": Program("tables", 392, learnable=False, steady_steps=4),
     "experts": Program("experts", 514, learnable=False, steady_steps=4),
     "streaming": Program("stacks", 322),
+    "decayed": Program("stacks", 2006),
     "dense": Program("stacks", 560),
 }
 # The programs whose steps are recorded and replayed too.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bench.oversubscription.programs import Step
 
 STREAMED_LAYERS, STREAMED_WIDTH = 20, 2048
+DECAYED_WIDTH = 5120
 TRAINED_LAYERS, TRAINED_WIDTH = 12, 1536
 ROWS, RATE = 64, 1e-4
 
@@ -48,6 +49,21 @@ def streaming() -> Step:
         x = torch.randn(ROWS, STREAMED_WIDTH).to("cuda")
         for layer in layers:
             x = run_layer(x, layer.weight, layer.bias)
+        return x.sum().item().hex()
+
+    return step
+
+
+def decayed() -> Step:
+    """Uses each weight and writes to it, layer after layer: the page used last is needed last."""
+    layers = layers_on_host(STREAMED_LAYERS, DECAYED_WIDTH)
+    weights = [layer.weight.detach().to("cuda") for layer in layers]
+
+    def step() -> str:
+        x = torch.randn(ROWS, DECAYED_WIDTH).to("cuda")
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+            weight.mul_(1 - RATE)
         return x.sum().item().hex()
 
     return step
