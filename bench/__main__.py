@@ -6,7 +6,8 @@ credits and tensors on devices, with --pipelines alone (build/bench/pipelines.js
 machine beside published figures of real ones, with --machine alone (build/bench/machine.json);
 programs with too little memory, with --oversubscription alone
 (build/bench/oversubscription.json, and running programs in build/bench/live.json); calls of today's
-CUDA, and what hints cost, with --ground alone (build/bench/ground.json). docs/benchmarks.md
+CUDA, and what hints cost, with --ground alone (build/bench/ground.json); groups that sleep and
+wake, with --groups alone (build/bench/groups.json). docs/benchmarks.md
 describes the methods. A missed target is printed as missed and is no failure. The exit code is 1 if
 an allocator hands out too little memory, or the same memory twice, in a replay.
 """
@@ -26,6 +27,7 @@ from bench.allocators.plan import FULL, QUICK, SMOKE
 from bench.any_program import compare as any_program
 from bench.any_program import figures as any_program_figures
 from bench.ground import compare as ground
+from bench.groups import compare as groups
 from bench.machine import compare as machine
 from bench.oversubscription import compare as oversubscription
 from bench.pipelines import compare as pipelines
@@ -42,7 +44,13 @@ _ANY_PROGRAM = {
 }
 _OUTPUT = Path(__file__).resolve().parent.parent / "build" / "bench"
 _PARTS = ("torch", "programs", "engine", "any-program")
-_ALONE = ("pipelines", "machine", "oversubscription", "ground")  # run only by their own option
+_ALONE = (
+    "pipelines",
+    "machine",
+    "oversubscription",
+    "ground",
+    "groups",
+)  # run only by their own option
 
 
 def _replay(text: str) -> tuple[str, Path]:
@@ -101,6 +109,9 @@ def _arguments() -> argparse.Namespace:
     part.add_argument(
         "--ground", dest="part", action="store_const", const="ground", help="--part ground"
     )
+    part.add_argument(
+        "--groups", dest="part", action="store_const", const="groups", help="--part groups"
+    )
     parser.add_argument("--allocators", type=_allocators, default=list(NAMES), metavar="A,B,...")
     parser.add_argument(
         "--replay", type=_replay, action="append", default=[], metavar="NAME=FILE",
@@ -140,6 +151,8 @@ def main() -> int:
         oversubscription.compare(libraries, file, console)
     if "ground" in parts:
         ground.compare(arguments.output / "ground.json", console)
+    if "groups" in parts:
+        groups.compare(arguments.output / "groups.json", console)
     if "torch" in parts and torch_pairs.library(libraries).is_file():
         pairs_file = arguments.output / "pairs.json"
         torch_pairs.compare(libraries, level.rounds, pairs_file, console)

@@ -60,7 +60,7 @@ endfunction()
 
 # All rooms into one library. Rooms are no part of what is installed: the library brings their objects.
 function(uvmalloc_add_rooms library)
-  foreach(room runtime storage hints allocator)
+  foreach(room runtime storage hints allocator groups)
     target_link_libraries(${library} PUBLIC "$<BUILD_INTERFACE:uvmalloc_${room}>")
   endforeach()
 endfunction()

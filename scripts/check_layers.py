@@ -48,6 +48,7 @@ LAYERS = {
     "hints/live": "hints storage runtime",
     "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     **allocator_layers(),
+    "groups": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "pipelines": "",
     "pipelines/packing": "",
     "pipelines/tensors": "",
@@ -75,10 +76,11 @@ PUBLIC = {
     "hints": "policy.hpp",
     "hints/live": "use_range.hpp",
     "allocator": (
-        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp inspection.hpp "
+        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp groups.hpp inspection.hpp "
         "kernel_uses.hpp limits.hpp memory_resource.hpp private_pools.hpp statistics.hpp "
         "streams.hpp tracing.hpp types.hpp uvmalloc.h"
     ),
+    "groups": "uvmalloc_groups.h",
     "sim": "sim/uvmsim.h",
 }
 ROOM_OF_PUBLIC = {

@@ -51,4 +51,11 @@ constexpr std::size_t operator-(PageNumber page, PageNumber first) {
   return static_cast<std::uintptr_t>(page) - static_cast<std::uintptr_t>(first);
 }
 
+// Neighbouring pages.
+struct PageSpan {
+  PageNumber first{};
+  std::size_t count = 0;
+  PageNumber end() const { return first + count; }
+};
+
 }  // namespace uvm

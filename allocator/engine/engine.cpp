@@ -35,6 +35,7 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       mover(machine, state, uses, hints, charges, *this),
       device_sharing(shared_devices(machine), machine.configuration.share_folder),
       live(machine, state, device_sharing, spill_limit),
+      groups(machine, state, hints, live),
       device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live, *this),
       private_memory(machine, state, caches, fenced, returner, counts, hints, stream_pools, *this),
       introspection(machine, state, caches, fenced, live),

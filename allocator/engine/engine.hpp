@@ -25,6 +25,7 @@
 #include "allocator/fork/fork_guard.hpp"
 #include "allocator/inspection/introspection.hpp"
 #include "allocator/inspection/out_of_memory_report.hpp"
+#include "allocator/placement/block_groups.hpp"
 #include "allocator/placement/live_planner.hpp"
 #include "allocator/placement/mover.hpp"
 #include "allocator/placement/spill_limit.hpp"
@@ -122,6 +123,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   Mover mover;
   sharing::DeviceSharing device_sharing;
   LivePlanner live;
+  BlockGroups groups;
   DeviceReset device_reset;
   PrivateMemory private_memory;
   Introspection introspection;

@@ -251,6 +251,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   bool had_no_side_state = false;
   bool is_misuse = false;
   bool fence = false;
+  GroupNumber group = kNoGroup;
   TraceTime at = 0;
   StreamKey key;
   Charges::Change charged;
@@ -267,6 +268,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
       had_no_side_state = block->has_no_side_state;
       if (!had_no_side_state) {
         mover.drop_records(heap, block);
+        group = groups.leave(heap, *block);
         try {
           const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
           fence = fenced.needs_fence(heap, *block, target);
@@ -284,6 +286,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   machine.trace.freed(at, {key.facade, key.device, address, block->requested_bytes(),
                            block->size_bytes(), key.stream});
   charges.count_freed(*block, charged);
+  if (group != kNoGroup) groups.note_freed(group, *block);
   if (!fence && !had_no_side_state) {
     const HeapGuard heap(state);
     try {

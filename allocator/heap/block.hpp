@@ -61,6 +61,7 @@ struct BlockSideState {
   std::vector<Fence> fences;        // of a free displaced block: its owning pool waits for them
   std::optional<PlaceSet> used_at;  // of a live block that moved; not set: the place of its pool
   std::optional<bool> pinned;       // argument of set_pinned(); not set: the memory kind decides
+  std::uint32_t group = 0;          // of a live block: a GroupNumber (BlockGroups)
 };
 
 enum class BlockState : std::uint8_t {

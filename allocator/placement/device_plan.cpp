@@ -114,6 +114,31 @@ void DevicePlan::leave_device(const DeviceStream& stream) {
   lanes_.wait_until_left();
 }
 
+void DevicePlan::leave_pages(std::span<const PageSpan> pages, const DeviceStream& stream) {
+  {
+    const RankedGuard lock(lock_);
+    for (const PageSpan& each : pages) {
+      for (PageNumber page = each.first; page != each.end(); page = page + 1) plan_.leave(page);
+    }
+  }
+  lanes_.begin(stream, log_.newest() + 1);
+  send_moves();
+}
+
+void DevicePlan::bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream) {
+  {
+    const RankedGuard lock(lock_);
+    std::size_t left = plan_.chunks();
+    for (const PageSpan& each : pages) {
+      for (PageNumber page = each.first; page != each.end() && left != 0; page = page + 1, --left) {
+        if (!plan_.bring(page)) break;
+      }
+    }
+  }
+  lanes_.begin(stream, log_.newest() + 1);
+  send_moves();
+}
+
 bool DevicePlan::is_over() {
   if (calm_kernels_ < policy::kCalmKernels) return false;
   calm_kernels_ = 0;  // the next check follows after another kCalmKernels

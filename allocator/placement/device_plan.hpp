@@ -49,6 +49,10 @@ class DevicePlan final : private live::PageOwner {
   void leave_peers();
   // All pages leave. Waits for the stream's work and the moves to end.
   void leave_device(const DeviceStream& stream);
+  // Pages that the program wants elsewhere leave; pages that it wants here come while there is
+  // room.
+  void leave_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
+  void bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
 
   // Returns whether no page has moved for long and all device memory of the program, used or
   // cached, fits again. It must fit, because nobody reports uses of pages on the host after that.

@@ -208,6 +208,27 @@ void LivePlanner::react_to(int device, const live::ThrashDetector::Verdict& verd
   }
 }
 
+bool LivePlanner::plans_for(int device) const noexcept UVM_NOT_ANALYSED {
+  if (!is_watching() || machine_.in_forked_child()) return false;
+  const RankedGuard lock(plan_lock_);
+  const auto index = static_cast<std::size_t>(device);
+  return index < plans_.size() && plans_[index] != nullptr;
+}
+
+void LivePlanner::move_pages(std::span<const PageSpan> pages, Place destination,
+                             const DeviceStream& stream) noexcept {
+  act([&]() UVM_NOT_ANALYSED {
+    for (auto& plan : plans_) {
+      if (plan == nullptr || !machine_.events.may_wait(stream)) continue;
+      if (destination == Place::device(plan->device())) {
+        plan->bring_pages(pages, stream);
+      } else {
+        plan->leave_pages(pages, stream);
+      }
+    }
+  });
+}
+
 void LivePlanner::step_boundary() noexcept {
   act([&]() UVM_NOT_ANALYSED {
     for (auto& plan : plans_) {

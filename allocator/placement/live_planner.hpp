@@ -62,6 +62,12 @@ class LivePlanner {
   // Moves the program's pages off the device. Waits for the stream's work and the moves to end.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
+  // Whether moves are planned for the device.
+  bool plans_for(int device) const noexcept;
+  // Moves pages off the devices, or to a device, as far as its plan has room without pages that the
+  // last kernels used. Work that `stream` gets later waits for pages that come.
+  void move_pages(std::span<const PageSpan> pages, Place destination,
+                  const DeviceStream& stream) noexcept;
   // Throws OutOfMemoryError once if the program has to fail because it thrashes on the device. May
   // throw again after the program has continued and thrashed again.
   void check_thrashing(int device, std::size_t requested_bytes);

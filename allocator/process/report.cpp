@@ -16,6 +16,7 @@
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/use_range.hpp>
 #include "allocator/base/machine_memory.hpp"
+#include "allocator/engine/engine.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/json_text.hpp"
 #include "allocator/process/process_allocator.hpp"
@@ -132,6 +133,25 @@ void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
         out->add("total_bytes", device.total_bytes);
         out->add("believed_bytes", residency.believed_bytes);
         if (residency.real_bytes) out->add("real_bytes", *residency.real_bytes);
+      });
+    }
+  });
+  out->add_array("groups", [&] {
+    const auto owner = allocator.engine().groups.owner();
+    if (owner == nullptr || allocator.inspection().in_forked_child()) return;
+    for (const GroupFigures& group : owner->all_figures()) {
+      out->add_object_element([&] {
+        out->add("name", group.name);
+        out->add("state", to_string(group.state));
+        out->add("blocks", group.blocks);
+        out->add("bytes", group.bytes);
+        out->add("page_bytes", group.page_bytes);
+        out->add("device_bytes", group.device_bytes);
+        out->add("host_bytes", group.host_bytes);
+        out->add("sleeps", group.sleeps);
+        out->add("wakes", group.wakes);
+        out->add("kept_bytes", group.kept_bytes);
+        out->add("left_bytes", group.left_bytes);
       });
     }
   });

@@ -275,6 +275,25 @@ void LivePlan::forget_contents() {
   freed_.clear();
 }
 
+void LivePlan::leave(PageNumber number) {
+  const auto found = pages_.find(number);
+  if (found == pages_.end() || !here_.contains(found->second)) return;
+  is_synchronized_ = false;
+  send_away(found->second);
+}
+
+bool LivePlan::bring(PageNumber number) {
+  now_ = log_.newest();
+  Page& page = page_at(number);
+  if (here_.contains(page)) return true;
+  is_synchronized_ = false;
+  page.last_use = now_ + 1;
+  if (!bring_now(page, now_ + 1)) return false;
+  decided_.wait_for(number);
+  here_.set_arriving(page, false);
+  return true;
+}
+
 void LivePlan::leave_device() {
   moves_.clear();
   is_synchronized_ = false;

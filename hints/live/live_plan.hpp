@@ -49,6 +49,10 @@ class LivePlan {
   // A block was freed that lay there. All frees are told, those of blocks that are too small for
   // the log too.
   void block_freed(const BlockExtent& extent);
+  // The page leaves, if it is there.
+  void leave(PageNumber page);
+  // The page comes for the next kernel. False: no page can leave for it.
+  bool bring(PageNumber page);
   // All pages leave: the device is another program's for a while.
   void leave_device();
   // So many pages may be on another device, whose link is faster than the host's, when they leave.

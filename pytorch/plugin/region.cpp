@@ -10,6 +10,7 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <uvmalloc/groups.hpp>
 #include "allocator/process/process_allocator.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/out_of_memory.hpp"
@@ -85,10 +86,11 @@ Policy policy_of(const std::string& text) {
 
 }  // namespace
 
-Region::Region(const std::string& policy, std::int64_t budget_bytes)
+Region::Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group)
     : state_(std::make_shared<RegionState>()) {
   if (!policy.empty()) state_->policy = policy_of(policy);
   if (budget_bytes != 0) state_->budget_bytes = static_cast<std::size_t>(budget_bytes);
+  state_->group = static_cast<std::uint32_t>(group);
   state_->outer = innermost();
   c10::ThreadLocalDebugInfo::_push(kind(), state_);
   ++open_regions;
@@ -156,6 +158,15 @@ void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes) 
   }
 }
 
+void join_group(const void* address) {
+  if (address == nullptr) return;
+  for (auto region = innermost(); region != nullptr; region = region->outer) {
+    if (region->group == 0) continue;
+    Groups::of(allocator())->add(GroupNumber{region->group}, address);
+    return;
+  }
+}
+
 void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes) {
   refund(region, size_bytes);
   if (address != nullptr) delete_block(address);
@@ -196,7 +207,7 @@ TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
   using uvm::torch_plugin::Region;
   using uvm::torch_plugin::ThreadRegions;
   library.class_<Region>("Region")
-      .def(torch::init<const std::string&, std::int64_t>())
+      .def(torch::init<const std::string&, std::int64_t, std::int64_t>())
       .def("close", [](const c10::intrusive_ptr<Region>& region) { region->close(); });
   using Regions = c10::intrusive_ptr<ThreadRegions>;
   library.class_<ThreadRegions>("ThreadRegions")

@@ -1,6 +1,7 @@
 // Regions of a program. While a region is open, allocations of its thread, and of autograd's
 // threads that work for it, count against the region's budget, and hints follow the region's
-// policy. Regions nest: a request counts in each, and the innermost policy applies. This file also
+// policy; its blocks join the region's group. Regions nest: a request counts in each, and the
+// innermost policy and group apply. This file also
 // tracks blocks that need more work when they are freed. Any thread may allocate and free; one
 // thread opens and closes a region.
 #pragma once
@@ -25,6 +26,7 @@ class RegionState final : public c10::DebugInfoBase,
  public:
   std::optional<Policy> policy;
   std::size_t budget_bytes = SIZE_MAX;
+  std::uint32_t group = 0;  // 0: none
   std::shared_ptr<RegionState> outer;
   std::atomic<std::size_t> used_bytes = 0;
   std::atomic<bool> open = true;
@@ -33,8 +35,9 @@ class RegionState final : public c10::DebugInfoBase,
 // The object that Python holds. Its destructor closes the region.
 class Region final : public torch::CustomClassHolder {
  public:
-  // `policy` as in UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget.
-  Region(const std::string& policy, std::int64_t budget_bytes);
+  // `policy` as in UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget. Group 0:
+  // the outer region's group.
+  Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group);
   ~Region() override;
   void close();
 
@@ -100,6 +103,9 @@ inline void forget_block(void* address) {
     forget_noted_block(address);
 }
 
+// Puts the block into the group of the innermost open region that has one.
+void join_group(const void* address);
+
 // Calls `allocate` with the policy of the open regions, and charges the block to them.
 template <class Allocate>
 void* allocate_in_region(Facade facade, std::size_t size_bytes, Allocate allocate) {
@@ -110,6 +116,7 @@ void* allocate_in_region(Facade facade, std::size_t size_bytes, Allocate allocat
   try {
     const PolicyScope policy;
     address = allocate();
+    join_group(address);
     keep_charge(region, address, size_bytes);
   } catch (...) {
     give_up(region, address, size_bytes);

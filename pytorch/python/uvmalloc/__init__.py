@@ -8,6 +8,8 @@ the methods of tensors, are added to torch once torch is imported too (uvmalloc.
 
 import sys as _sys
 
+from uvmalloc.groups import group, group_of, groups
+from uvmalloc.growing import growing
 from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, stats
 from uvmalloc.native import mark
@@ -19,6 +21,10 @@ from uvmalloc.torch_names import add_methods as _add_methods
 __all__ = [
     "advise",
     "enabled",
+    "group",
+    "group_of",
+    "groups",
+    "growing",
     "load_safetensors",
     "mark",
     "pipeline",

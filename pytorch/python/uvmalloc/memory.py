@@ -29,7 +29,7 @@ def enabled() -> bool:
 
 def stats() -> dict[str, Any]:
     """Returns the report on this process so far (docs/report.md), or {} without uvmalloc."""
-    operators = _operators()
+    operators = plugin_operators()
     return json.loads(operators.report()) if operators is not None else {}
 
 
@@ -50,7 +50,7 @@ def residency(tensor: torch.Tensor, *, exact: bool = False) -> dict[str, int]:
     Raises RuntimeError if `exact` is given and the driver cannot report places: it can from CUDA
     13.4 on.
     """
-    operators = _operators()
+    operators = plugin_operators()
     if operators is None:
         return {}
     return operators.residency(tensor, exact)
@@ -66,7 +66,7 @@ def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
     Returns False if the tensor's memory is not uvmalloc's. Raises RuntimeError for a device that
     does not exist.
     """
-    operators = _operators()
+    operators = plugin_operators()
     if operators is None:
         return False
     import torch
@@ -105,7 +105,7 @@ def advise(
         raise ValueError("advise: neither preferred nor accessed_by nor read_mostly is given")
     if not isinstance(read_mostly, bool | None):
         raise TypeError(f"advise: read_mostly must be bool, not {type(read_mostly).__name__}")
-    operators = _operators()
+    operators = plugin_operators()
     if operators is None:
         return False
     import torch
@@ -149,9 +149,9 @@ def region(
         switch = library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
         if managed is not None and switch is not None:
             effects.callback(switch, switch(int(managed)))
-        if (policy is not None or budget is not None) and _operators() is not None:
+        if (policy is not None or budget is not None) and plugin_operators() is not None:
             classes = sys.modules["torch"].classes.uvmalloc
-            effects.callback(classes.Region(policy or "", budget_bytes).close)
+            effects.callback(classes.Region(policy or "", budget_bytes, 0).close)
         yield
 
 
@@ -168,7 +168,7 @@ def _budget_bytes(budget: int | str) -> int:
     return size_bytes
 
 
-def _operators() -> Any:
+def plugin_operators() -> Any:
     """Returns the plugin's operators, or None before `import torch` or without the plugin."""
     torch = sys.modules.get("torch")
     namespace = getattr(torch, "ops", None)

@@ -1,0 +1,95 @@
+// Groups of blocks, by numbers that the program's owner of groups gives (groups/groups.hpp). A
+// group's pages are the 2 MiB pages in which all live bytes belong to blocks of the group, so no
+// other memory moves with them. The functions that move pages take effect on whole pages, and never
+// change contents, except discard().
+//
+// Thread-safe. In a forked child nothing moves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/groups.hpp>
+#include <uvmalloc/place.hpp>
+#include "allocator/placement/live_planner.hpp"
+#include "allocator/state/heap_state.hpp"
+#include "allocator/state/hint_dispatcher.hpp"
+#include "storage/pages.hpp"
+
+namespace uvm {
+
+inline constexpr GroupNumber kNoGroup{0};
+
+// What a group has of the allocator.
+struct GroupMemory {
+  std::size_t blocks = 0;
+  std::size_t bytes = 0;  // as requested
+  std::vector<PageSpan> pages;
+  std::size_t page_bytes() const;
+};
+
+class BlockGroups {
+ public:
+  BlockGroups(Machine& machine, HeapState& state, HintDispatcher& hints, LivePlanner& live)
+      : machine_(machine), state_(state), hints_(hints), live_(live) {}
+  BlockGroups(const BlockGroups&) = delete;
+  BlockGroups& operator=(const BlockGroups&) = delete;
+
+  // The owner of the groups is called when a block of a group is freed, without locks, before the
+  // memory serves another request. It must not throw. Set once, before the first put().
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void block_freed(GroupNumber group, const char* address,
+                             std::size_t size_bytes) noexcept = 0;
+    virtual std::vector<GroupFigures> all_figures() const = 0;
+  };
+  // nullptr: the program has no groups.
+  std::shared_ptr<Owner> owner() const;
+  // Returns the owner, which `make` makes if there is none yet.
+  std::shared_ptr<Owner> owner(const std::function<std::shared_ptr<Owner>()>& make);
+
+  // Puts the live block that holds `address` into a group, and takes it out of its last one.
+  // Returns false if `address` is in no live block.
+  bool put(const void* address, GroupNumber group);
+  // kNoGroup: in no live block, or in no group.
+  GroupNumber group_of(const void* address) const;
+  // Takes a block out of its group because it is being freed.
+  GroupNumber leave(const LockedHeap& heap, const Block& block) noexcept;
+  void note_freed(GroupNumber group, const Block& block) noexcept;
+
+  GroupMemory memory_of(GroupNumber group) const;
+  // The places of the pages, as hints and moves have left them.
+  std::vector<Place> places_of(const PageSpan& pages) const;
+
+  // Prefetches the pages after the work of `stream` so far, if they go to the host; work that the
+  // stream gets later waits for pages that come to its device. A device's plan of moves, if there
+  // is one, moves them by its own rules.
+  void move(std::span<const PageSpan> pages, Place destination, const DeviceStream& stream);
+  // Advises the pages, in the context of `device`.
+  void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
+  // Gives up the contents of the pages. Nothing may use them before. Returns the bytes whose
+  // contents are gone: a device may refuse.
+  std::size_t discard(std::span<const PageSpan> pages, int device);
+
+  // Bytes of pages that the device has room for, as far as hints and moves show.
+  std::size_t room_bytes(int device) const;
+  bool is_planned(int device) const { return live_.plans_for(device); }
+
+ private:
+  template <class Visit>
+  void each_elsewhere(const PageSpan& pages, Place place, Visit visit) const;
+
+  Machine& machine_;
+  HeapState& state_;
+  HintDispatcher& hints_;
+  LivePlanner& live_;
+  std::shared_ptr<Owner> owner_ UVM_GUARDED_BY(state_);
+};
+
+}  // namespace uvm

@@ -1,0 +1,89 @@
+"""Writes groups.json: what it costs to sleep and wake groups, beside stock PyTorch's copies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.environment import clean_environment
+from bench.verdict import Target, number, verdict_table
+
+_ROOT = Path(__file__).resolve().parents[2]
+_MACHINE = "h100-pcie5"
+_GROUP_MIB = 4096
+_MODEL_MIB, _SWAPS = 1024, 4
+_SWAP_CAPACITY = "1536MiB"  # holds one of the models
+
+
+def _run(module: str, *arguments: str, capacity: str = "8GiB", native: bool = False) -> Any:
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", _MACHINE]
+    command += ["--capacity", capacity, *(["--native"] if native else []), "--"]
+    command += [sys.executable, "-m", f"bench.groups.{module}", *arguments]
+    environment = {
+        **clean_environment(),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
+    }
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{finished.stderr}")
+    return json.loads(finished.stdout)
+
+
+def _link_bytes_per_ns() -> float:
+    profile = tomllib.loads((_ROOT / "sim" / "profiles" / f"{_MACHINE}.toml").read_text())
+    return float(profile["links"]["to_device_gb_per_s"])
+
+
+def measure() -> dict[str, Any]:
+    wake = _run("wake_here", str(_GROUP_MIB))
+    arguments = str(_MODEL_MIB), str(_SWAPS)
+    ours = _run("swaps_here", "ours", *arguments, capacity=_SWAP_CAPACITY)
+    stock = _run("swaps_here", "stock", *arguments, capacity=_SWAP_CAPACITY, native=True)
+    if [each["result"] for each in ours] != [each["result"] for each in stock]:
+        raise RuntimeError("the models' kernels have read different bytes")
+    ratios = [one["time_ns"] / other["time_ns"] for one, other in zip(ours, stock, strict=True)]
+    return {
+        "wake_over_link": wake["woken_bytes"] / (wake["wake_ns"] * _link_bytes_per_ns()),
+        "wake_faults": wake["faults"],
+        "second_sleep_bytes": wake["second_sleep_bytes"],
+        "swap_over_to_first": ratios[0],
+        "swap_over_to": max(ratios[2:]),
+        "swap_bytes_over_needed": max(each["link_bytes"] for each in ours[2:]) / (_MODEL_MIB << 20),
+        "swaps": ours,
+        "stock_swaps": stock,
+    }
+
+
+def targets(keys: dict[str, Any]) -> list[Target]:
+    return [
+        Target("wake_over_link", "4 GiB", keys["wake_over_link"], 0.92, at_most=False),
+        Target("second_sleep_bytes", "only read", keys["second_sleep_bytes"], 0, at_most=True),
+        Target("swap_over_to", "first swap", keys["swap_over_to_first"], 0.75, at_most=True),
+        Target("swap_over_to", "later swaps", keys["swap_over_to"], 0.55, at_most=True),
+        Target("swap_bytes_over_needed", "", keys["swap_bytes_over_needed"], 1.02, at_most=True),
+    ]
+
+
+def compare(output: Path, console: Console) -> None:
+    keys = measure()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(keys, indent=2) + "\n")
+    table = Table(title="Swaps of two models of 1 GiB on a device for one, virtual time")
+    for column in ("swap", "uvmalloc, ms", "link, MiB", "stock, ms", "link, MiB", "ratio"):
+        table.add_column(column, justify="right")
+    for index, (one, other) in enumerate(zip(keys["swaps"], keys["stock_swaps"], strict=True)):
+        table.add_row(
+            str(index + 1), number(one["time_ns"] / 1e6), number(one["link_bytes"] / 2**20),
+            number(other["time_ns"] / 1e6), number(other["link_bytes"] / 2**20),
+            number(one["time_ns"] / other["time_ns"]),
+        )  # fmt: skip
+    console.print(table)
+    console.print(verdict_table(targets(keys)))

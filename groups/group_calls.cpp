@@ -1,0 +1,161 @@
+// The C interface of groups.
+#include <uvmalloc/uvmalloc_groups.h>
+
+#include <cstddef>
+#include <cstring>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include <uvmalloc/allocator.hpp>
+#include <uvmalloc/groups.hpp>
+#include "allocator/process/c_interface.hpp"
+
+namespace {
+
+using uvm::CachingManagedAllocator;
+using uvm::DeviceStream;
+using uvm::GroupCopies;
+using uvm::GroupNumber;
+using uvm::Groups;
+using uvm::GroupState;
+using uvm::c_interface::failure;
+using uvm::c_interface::guarded;
+using uvm::c_interface::not_ours;
+using uvm::c_interface::null_argument;
+
+static_assert(static_cast<int>(GroupState::kAwake) == UVMALLOC_GROUP_AWAKE);
+static_assert(static_cast<int>(GroupState::kAsleep) == UVMALLOC_GROUP_ASLEEP);
+static_assert(static_cast<int>(GroupState::kDiscarded) == UVMALLOC_GROUP_DISCARDED);
+static_assert(static_cast<int>(GroupCopies::kAuto) == UVMALLOC_COPIES_AUTO);
+static_assert(static_cast<int>(GroupCopies::kKept) == UVMALLOC_COPIES_KEPT);
+static_assert(static_cast<int>(GroupCopies::kNone) == UVMALLOC_COPIES_NONE);
+
+// The size of the first version of each structure. These sizes never change.
+constexpr std::size_t kFirstOptionsBytes = sizeof(uvmalloc_group_options);
+constexpr std::size_t kFirstInfoBytes = sizeof(uvmalloc_group_info);
+
+template <class Body>
+uvmalloc_status with(uvmalloc_allocator* allocator, const char* function, Body body) noexcept {
+  if (allocator == nullptr) return null_argument(function, "allocator");
+  return guarded([&]() -> uvmalloc_status {
+    try {
+      return body(*Groups::of(*reinterpret_cast<CachingManagedAllocator*>(allocator)));
+    } catch (const std::out_of_range& error) {
+      return failure(UVMALLOC_ERROR_NO_DEVICE, "{}: {}", function, error.what());
+    }
+  });
+}
+
+uvmalloc_status bad_flags(const char* function, int flags, int accepted) {
+  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: the flags are {}; accepted: 0, {}", function,
+                 flags, accepted);
+}
+
+uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
+  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
+                 "{}: struct_bytes is {}; it is the size of the structure, {} at least", function,
+                 struct_bytes, least);
+}
+
+}  // namespace
+
+extern "C" {
+
+uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* name,
+                                    uvmalloc_group* out) noexcept {
+  const char* function = __func__;
+  if (name == nullptr) return null_argument(function, "name");
+  if (out == nullptr) return null_argument(function, "out");
+  return with(allocator, function, [&](Groups& groups) {
+    *out = static_cast<uvmalloc_group>(groups.open(name));
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_group_add(uvmalloc_allocator* allocator, uvmalloc_group group,
+                                   const void* address) noexcept {
+  const char* function = __func__;
+  return with(allocator, function, [&](Groups& groups) {
+    return groups.add(GroupNumber{group}, address) ? UVMALLOC_OK : not_ours(function, address);
+  });
+}
+
+uvmalloc_status uvmalloc_group_remove(uvmalloc_allocator* allocator, const void* address) noexcept {
+  const char* function = __func__;
+  return with(allocator, function, [&](Groups& groups) {
+    return groups.remove(address) ? UVMALLOC_OK : not_ours(function, address);
+  });
+}
+
+uvmalloc_status uvmalloc_group_configure(uvmalloc_allocator* allocator, uvmalloc_group group,
+                                         const uvmalloc_group_options* options) noexcept {
+  const char* function = __func__;
+  if (options == nullptr) return null_argument(function, "options");
+  if (options->struct_bytes < kFirstOptionsBytes)
+    return too_small(function, options->struct_bytes, kFirstOptionsBytes);
+  if (options->copies < UVMALLOC_COPIES_AUTO || options->copies > UVMALLOC_COPIES_NONE)
+    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
+                   "{}: copies is {}; accepted: 0 (auto), 1 (kept), 2 (none)", function,
+                   options->copies);
+  return with(allocator, function, [&](Groups& groups) {
+    groups.set(GroupNumber{group},
+               {.priority = options->priority,
+                .pinned = options->pinned != 0,
+                .limit_bytes = options->limit_bytes == 0 ? SIZE_MAX : options->limit_bytes,
+                .copies = static_cast<GroupCopies>(options->copies)});
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_group_sleep(uvmalloc_allocator* allocator, uvmalloc_group group,
+                                     int device, uvmalloc_stream stream, int flags,
+                                     uint64_t* out_bytes) noexcept {
+  const char* function = __func__;
+  if (flags != 0 && flags != UVMALLOC_GROUP_DISCARD)
+    return bad_flags(function, flags, UVMALLOC_GROUP_DISCARD);
+  return with(allocator, function, [&](Groups& groups) {
+    const std::size_t bytes =
+        groups.sleep(GroupNumber{group}, DeviceStream::named(device, stream), flags != 0);
+    if (out_bytes != nullptr) *out_bytes = bytes;
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_group_wake(uvmalloc_allocator* allocator, uvmalloc_group group, int device,
+                                    uvmalloc_stream stream, int flags,
+                                    uint64_t* out_bytes) noexcept {
+  const char* function = __func__;
+  if (flags != 0 && flags != UVMALLOC_GROUP_LAZILY)
+    return bad_flags(function, flags, UVMALLOC_GROUP_LAZILY);
+  return with(allocator, function, [&](Groups& groups) {
+    const std::size_t bytes =
+        groups.wake(GroupNumber{group}, DeviceStream::named(device, stream), flags != 0);
+    if (out_bytes != nullptr) *out_bytes = bytes;
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator, uvmalloc_group group,
+                                        uvmalloc_group_info* out) noexcept {
+  const char* function = __func__;
+  if (out == nullptr) return null_argument(function, "out");
+  if (out->struct_bytes < kFirstInfoBytes)
+    return too_small(function, out->struct_bytes, kFirstInfoBytes);
+  return with(allocator, function, [&](Groups& groups) {
+    const uvm::GroupFigures figures = groups.figures(GroupNumber{group});
+    out->state = static_cast<int32_t>(figures.state);
+    out->blocks = figures.blocks;
+    out->bytes = figures.bytes;
+    out->page_bytes = figures.page_bytes;
+    out->device_bytes = figures.device_bytes;
+    out->host_bytes = figures.host_bytes;
+    out->sleeps = figures.sleeps;
+    out->wakes = figures.wakes;
+    out->kept_bytes = figures.kept_bytes;
+    out->left_bytes = figures.left_bytes;
+    return UVMALLOC_OK;
+  });
+}
+
+}  // extern "C"

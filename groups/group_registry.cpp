@@ -1,0 +1,267 @@
+#include "groups/group_registry.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "groups/page_spans.hpp"
+#include "groups/policy.hpp"
+#include "runtime/log.hpp"
+
+namespace uvm {
+
+std::shared_ptr<Groups> Groups::of(CachingManagedAllocator& allocator) {
+  Engine& engine = allocator.engine();
+  return std::static_pointer_cast<GroupRegistry>(
+      engine.groups.owner([&engine] { return std::make_shared<GroupRegistry>(engine); }));
+}
+
+GroupNumber GroupRegistry::open(std::string_view name) {
+  const auto is_allowed = [](char each) {
+    return (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
+           (each >= '0' && each <= '9') ||
+           std::string_view("_-./:").find(each) != std::string_view::npos;
+  };
+  if (name.empty() || name.size() > 64 || !std::ranges::all_of(name, is_allowed)) {
+    throw std::invalid_argument(fmt::format(
+        "group: the name is \"{}\"; accepted: 1 to 64 letters, digits and _ - . / :", name));
+  }
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(groups_, name, [](const auto& each) { return each->name; });
+  if (found != groups_.end()) return (*found)->number;
+  auto group = std::make_unique<Group>();
+  group->name = name;
+  group->figures.name = name;
+  group->number = GroupNumber{static_cast<std::uint32_t>(groups_.size() + 1)};
+  groups_.push_back(std::move(group));
+  return groups_.back()->number;
+}
+
+std::vector<std::string> GroupRegistry::names() const {
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& each : groups_) names.push_back(each->name);
+  return names;
+}
+
+const GroupRegistry::Group& GroupRegistry::at(GroupNumber number) const {
+  const auto index = static_cast<std::size_t>(number) - 1;
+  if (index < groups_.size()) return *groups_[index];
+  throw std::invalid_argument(fmt::format("group: there is no group {}; there are {}",
+                                          static_cast<std::uint32_t>(number), groups_.size()));
+}
+
+GroupRegistry::Group& GroupRegistry::at(GroupNumber number) {
+  return const_cast<Group&>(std::as_const(*this).at(number));
+}
+
+bool GroupRegistry::add(GroupNumber group, const void* address) {
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  return blocks_.put(address, at(group).number);
+}
+
+bool GroupRegistry::remove(const void* address) {
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  const GroupNumber group = blocks_.group_of(address);
+  if (group != kNoGroup) end_copies(at(group), blocks_.memory_of(group).pages);
+  return blocks_.put(address, kNoGroup);
+}
+
+void GroupRegistry::set(GroupNumber group, const GroupSettings& settings) {
+  if (settings.limit_bytes < kPageBytes) {
+    throw std::invalid_argument(fmt::format(
+        "group: the limit is {} bytes; accepted: 2 MiB at least", settings.limit_bytes));
+  }
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  at(group).figures.settings = settings;
+}
+
+GroupFigures GroupRegistry::figures(GroupNumber number) const {
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  const Group& group = at(number);
+  GroupFigures figures = group.figures;
+  const GroupMemory memory = blocks_.memory_of(number);
+  figures.blocks = memory.blocks;
+  figures.bytes = memory.bytes;
+  figures.page_bytes = memory.page_bytes();
+  for (const PageSpan& each : memory.pages) {
+    for (const Place place : blocks_.places_of(each)) {
+      if (place.is_device()) figures.device_bytes += kPageBytes;
+      if (place.is_host()) figures.host_bytes += kPageBytes;
+    }
+  }
+  return figures;
+}
+
+std::vector<GroupFigures> GroupRegistry::all_figures() const {
+  std::vector<GroupNumber> numbers;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : groups_) numbers.push_back(each->number);
+  }
+  std::vector<GroupFigures> all;
+  for (const GroupNumber each : numbers) all.push_back(figures(each));
+  return all;
+}
+
+void GroupRegistry::require_no_capture(const Group& group, const char* what,
+                                       const DeviceStream& stream) const {
+  if (!HeapState::is_capturing() && machine_.events.may_wait(stream)) return;
+  throw std::logic_error(
+      fmt::format("group \"{}\": it cannot {} while a stream is being captured", group.name, what));
+}
+
+// ---- sleeping
+
+std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream, bool discard) {
+  machine_.require_device();
+  machine_.check_device(stream.device);
+  const std::lock_guard lock(mutex_);
+  Group& group = at(number);
+  require_no_capture(group, "sleep", stream);
+  return put_to_sleep(group, stream, discard);
+}
+
+std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream, bool discard) {
+  const GroupMemory memory = blocks_.memory_of(group.number);
+  const auto on_device = [](Place place) { return place.is_device(); };
+  const std::size_t left = bytes_where(blocks_, memory.pages, on_device);
+  if (discard) {
+    // A kernel that still runs would bring the pages back without their contents.
+    if (!machine_.stream_work.wait_for_device(stream.device)) {
+      throw std::runtime_error(fmt::format(
+          "group \"{}\": its contents cannot be discarded, because device {} cannot be waited for",
+          group.name, stream.device));
+    }
+    end_copies(group, memory.pages);
+    blocks_.discard(memory.pages, stream.device);
+  }
+  if (!group.copied.empty()) {
+    (void)machine_.runtime.synchronize_stream(stream.device, stream.handle);
+    const std::size_t kept = end_copies(group, memory.pages);
+    group.figures.kept_bytes += kept;
+    group.figures.left_bytes -= std::min(kept, left);
+  }
+  // Of pages that are on the host already, the driver copies none.
+  blocks_.move(memory.pages, Place::host(), stream);
+  group.figures.left_bytes += left;
+  group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
+  ++group.figures.sleeps;
+  machine_.trace.mark(fmt::format("group {}: {}", group.name, to_string(group.figures.state)));
+  return left;
+}
+
+// The host is the preferred place of pages with copies there, so their copies remain. After that a
+// page prefers the device again, so that a kernel's touch brings it. Returns the bytes that have
+// left the device by that.
+std::size_t GroupRegistry::end_copies(Group& group, const std::vector<PageSpan>& pages) {
+  const std::vector<PageSpan> copied = common_pages(std::exchange(group.copied, {}), pages);
+  if (copied.empty()) return 0;
+  const Place device = Place::device(group.copies_device);
+  blocks_.advise(copied, {.read_mostly = false}, group.copies_device);
+  const std::size_t written = written_bytes(machine_, copied, group.copies_device);
+  blocks_.advise(copied, {.preferred = device}, group.copies_device);
+  const std::size_t bytes = bytes_of(copied);
+  group.writes_much = written > bytes / policy::kWrittenParts;
+  return bytes - std::min(written, bytes);
+}
+
+// Their next user must not inherit the advice.
+void GroupRegistry::block_freed(GroupNumber number, const char* address,
+                                std::size_t size_bytes) noexcept {
+  if (machine_.in_forked_child()) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    Group& group = at(number);
+    if (group.copied.empty()) return;
+    const std::vector<PageSpan> freed = {pages_touched(address, size_bytes)};
+    const std::vector<PageSpan> copied = common_pages(group.copied, freed);
+    blocks_.advise(copied, {.preferred = Place::device(group.copies_device), .read_mostly = false},
+                   group.copies_device);
+    group.copied = pages_without(group.copied, freed);
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "pages of a freed block keep copies on the host: {}", error.what());
+  }
+}
+
+// ---- waking
+
+// If it is not known how often the group is written to, copies are kept once, to find out. Without
+// a driver that says where pages are, that would not be found out.
+bool GroupRegistry::keeps_copies(const Group& group, int device) const {
+  const bool has_one_memory = machine_.budget.devices[static_cast<std::size_t>(device)].coherent;
+  if (has_one_memory || blocks_.is_planned(device)) return false;
+  switch (group.figures.settings.copies) {
+    case GroupCopies::kKept:
+      return true;
+    case GroupCopies::kNone:
+      return false;
+    case GroupCopies::kAuto:
+      return machine_.device(device).capabilities.finds_pages && !group.writes_much;
+  }
+  return false;
+}
+
+std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, bool lazily) {
+  machine_.require_device();
+  machine_.check_device(stream.device);
+  const std::lock_guard lock(mutex_);
+  Group& group = at(number);
+  require_no_capture(group, "wake", stream);
+  const bool was_discarded = group.figures.state == GroupState::kDiscarded;
+  group.figures.state = GroupState::kAwake;
+  group.woken_at = ++wakes_;
+  ++group.figures.wakes;
+  machine_.trace.mark(fmt::format("group {}: awake", group.name));
+  if (lazily) return 0;
+  const Place device = Place::device(stream.device);
+  const std::vector<PageSpan> pages =
+      first_pages(blocks_.memory_of(number).pages, group.figures.settings.limit_bytes / kPageBytes);
+  const std::size_t missing =
+      bytes_of(pages) - bytes_where(blocks_, pages, [device](Place at) { return at == device; });
+  if (missing == 0) return 0;
+  make_room(group, missing, stream);
+  const std::vector<PageSpan> coming =
+      blocks_.is_planned(stream.device)
+          ? pages
+          : first_missing(blocks_, pages, device, blocks_.room_bytes(stream.device) / kPageBytes);
+  if (!was_discarded && keeps_copies(group, stream.device)) {
+    blocks_.advise(coming, {.preferred = Place::host(), .read_mostly = true}, stream.device);
+    group.copied = coming;
+    group.copies_device = stream.device;
+  }
+  blocks_.move(coming, device, stream);
+  return std::min(missing, bytes_of(coming));
+}
+
+// Groups that may leave do so, the least important one first, until there is room.
+void GroupRegistry::make_room(const Group& group, std::size_t bytes, const DeviceStream& stream) {
+  std::vector<Group*> others;
+  for (const auto& each : groups_) {
+    const GroupSettings& settings = each->figures.settings;
+    if (each.get() != &group && each->figures.state == GroupState::kAwake && !settings.pinned &&
+        settings.priority <= group.figures.settings.priority)
+      others.push_back(each.get());
+  }
+  std::ranges::sort(others, {}, [](const Group* each) {
+    return std::pair(each->figures.settings.priority, each->woken_at);
+  });
+  const Place device = Place::device(stream.device);
+  for (Group* other : others) {
+    if (blocks_.room_bytes(stream.device) >= bytes) return;
+    const GroupMemory memory = blocks_.memory_of(other->number);
+    if (bytes_where(blocks_, memory.pages, [device](Place at) { return at == device; }) == 0)
+      continue;
+    put_to_sleep(*other, stream, false);
+  }
+}
+
+}  // namespace uvm

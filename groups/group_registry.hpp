@@ -1,0 +1,62 @@
+// The groups of one allocator (uvmalloc/groups.hpp). The allocator knows numbers of groups and
+// their pages (BlockGroups); names, settings and the order of sleeping and waking are here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <uvmalloc/groups.hpp>
+#include "allocator/engine/engine.hpp"
+
+namespace uvm {
+
+class GroupRegistry final : public Groups, public BlockGroups::Owner {
+ public:
+  explicit GroupRegistry(Engine& engine) : machine_(engine.machine), blocks_(engine.groups) {}
+
+  GroupNumber open(std::string_view name) override;
+  std::vector<std::string> names() const override;
+  bool add(GroupNumber group, const void* address) override;
+  bool remove(const void* address) override;
+  void set(GroupNumber group, const GroupSettings& settings) override;
+  GroupFigures figures(GroupNumber group) const override;
+  std::size_t sleep(GroupNumber group, const DeviceStream& stream, bool discard) override;
+  std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily) override;
+
+  // ---- BlockGroups::Owner
+  void block_freed(GroupNumber group, const char* address,
+                   std::size_t size_bytes) noexcept override;
+  std::vector<GroupFigures> all_figures() const override;
+
+ private:
+  struct Group {
+    std::string name;
+    GroupNumber number{};
+    GroupFigures figures;        // without those of its memory
+    std::uint64_t woken_at = 0;  // a count of all wakes
+    // Pages whose bytes the host keeps while they are on `copies_device`.
+    std::vector<PageSpan> copied;
+    int copies_device = 0;
+    bool writes_much = false;  // seen when it slept last
+  };
+
+  Group& at(GroupNumber number);
+  const Group& at(GroupNumber number) const;
+  void require_no_capture(const Group& group, const char* what, const DeviceStream& stream) const;
+  std::size_t put_to_sleep(Group& group, const DeviceStream& stream, bool discard);
+  std::size_t end_copies(Group& group, const std::vector<PageSpan>& pages);
+  void make_room(const Group& group, std::size_t bytes, const DeviceStream& stream);
+  bool keeps_copies(const Group& group, int device) const;
+
+  Machine& machine_;
+  BlockGroups& blocks_;
+  mutable std::mutex mutex_;  // guards the members below; held across driver calls
+  std::vector<std::unique_ptr<Group>> groups_;  // by number - 1
+  std::uint64_t wakes_ = 0;
+};
+
+}  // namespace uvm

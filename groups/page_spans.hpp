@@ -1,0 +1,106 @@
+// Sets of pages, as spans in the order of their pages.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "allocator/placement/block_groups.hpp"
+#include "storage/pages.hpp"
+
+namespace uvm {
+
+inline std::size_t bytes_of(const std::vector<PageSpan>& pages) {
+  std::size_t count = 0;
+  for (const PageSpan& each : pages) count += each.count;
+  return count * kPageBytes;
+}
+
+inline PageSpan pages_touched(const char* address, std::size_t size_bytes) {
+  const PageNumber first = page_of(address_of(address));
+  return {first, page_of(address_of(address) + size_bytes + kPageBytes - 1) - first};
+}
+
+inline std::vector<PageSpan> common_pages(const std::vector<PageSpan>& some,
+                                          const std::vector<PageSpan>& others) {
+  std::vector<PageSpan> common;
+  for (const PageSpan& each : some) {
+    for (const PageSpan& other : others) {
+      const PageNumber first = std::max(each.first, other.first);
+      const PageNumber end = std::min(each.end(), other.end());
+      if (first < end) common.push_back({first, end - first});
+    }
+  }
+  std::ranges::sort(common, {}, &PageSpan::first);
+  return common;
+}
+
+inline std::vector<PageSpan> pages_without(const std::vector<PageSpan>& pages,
+                                           const std::vector<PageSpan>& without) {
+  std::vector<PageSpan> left;
+  for (const PageSpan& each : pages) {
+    PageNumber first = each.first;
+    for (const PageSpan& hole : common_pages({each}, without)) {
+      if (first < hole.first) left.push_back({first, hole.first - first});
+      first = hole.end();
+    }
+    if (first < each.end()) left.push_back({first, each.end() - first});
+  }
+  return left;
+}
+
+inline std::vector<PageSpan> first_pages(std::vector<PageSpan> pages, std::size_t most) {
+  for (PageSpan& each : pages) {
+    each.count = std::min(each.count, most);
+    most -= each.count;
+  }
+  std::erase_if(pages, [](const PageSpan& each) { return each.count == 0; });
+  return pages;
+}
+
+// The bytes of pages at places for which `counts` returns true.
+template <class Counts>
+std::size_t bytes_where(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
+                        Counts counts) {
+  std::size_t count = 0;
+  for (const PageSpan& each : pages) {
+    count += static_cast<std::size_t>(std::ranges::count_if(blocks.places_of(each), counts));
+  }
+  return count * kPageBytes;
+}
+
+// The first pages of which at most so many are not on the device.
+inline std::vector<PageSpan> first_missing(const BlockGroups& blocks,
+                                           const std::vector<PageSpan>& pages, Place device,
+                                           std::size_t most) {
+  std::vector<PageSpan> first;
+  for (const PageSpan& each : pages) {
+    std::size_t count = 0;
+    for (const Place place : blocks.places_of(each)) {
+      if (place != device && most-- == 0) {
+        if (count != 0) first.push_back({each.first, count});
+        return first;
+      }
+      ++count;
+    }
+    if (count != 0) first.push_back({each.first, count});
+  }
+  return first;
+}
+
+// The bytes of pages that a kernel has written to, so that they are on the device alone after their
+// copies have ended. 0 if the driver does not say where pages are.
+inline std::size_t written_bytes(Machine& machine, const std::vector<PageSpan>& pages, int device) {
+  std::size_t written = 0;
+  if (!machine.device(device).capabilities.finds_pages) return 0;
+  for (const PageSpan& each : pages) {
+    std::vector<Place> places(each.count);
+    const RuntimeStatus status = machine.runtime.find_pages(
+        device, start_of_page(each.first), each.count * kPageBytes, kPageBytes, places.data());
+    if (status.ok())
+      written += static_cast<std::size_t>(std::ranges::count(places, Place::device(device)));
+  }
+  return written * kPageBytes;
+}
+
+}  // namespace uvm

@@ -1,0 +1,114 @@
+// Groups: named sets of blocks that sleep, wake and are described as a whole, such as the weights
+// of one of several models on a card. A sleeping group keeps its addresses and its contents; only
+// its pages leave the device. A kernel or the host that touches a sleeping group gets right bytes,
+// and the pages that it touches come back.
+//
+// A group moves the 2 MiB pages in which all live bytes are its own. Pages that it shares with
+// other memory stay where they are; so do blocks below 16 KiB, whose pages serve many blocks.
+//
+// Thread-safe: operations of one allocator's groups run one after the other. Functions throw
+// std::invalid_argument if the group does not exist, std::out_of_range if the device does not
+// exist, and std::runtime_error in a forked child. None may be called with a lock of the allocator
+// held.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/place.hpp>
+
+namespace uvm {
+
+class CachingManagedAllocator;
+enum class GroupNumber : std::uint32_t;
+
+enum class GroupState : std::uint8_t {
+  kAwake,
+  kAsleep,
+  kDiscarded,  // asleep, and its contents are gone
+};
+const char* to_string(GroupState state);
+
+// How a group's pages wake: whether the host keeps their bytes, so that pages that were only read
+// leave without a copy when the group sleeps again. A page that is written to loses its copy by a
+// page fault, and leaves by a copy.
+enum class GroupCopies : std::uint8_t {
+  kAuto,  // once; then again while few pages were written to, if the driver says where pages are
+  kKept,
+  kNone,
+};
+
+struct GroupSettings {
+  // When another group needs room, groups with a lower priority sleep first, and of equal ones the
+  // group that woke first. Groups with a higher priority than that group's stay awake.
+  int priority = 0;
+  bool pinned = false;  // no other group makes it sleep
+  // wake() brings at most so many bytes to the device. The rest comes when it is used.
+  std::size_t limit_bytes = SIZE_MAX;
+  GroupCopies copies = GroupCopies::kAuto;
+
+  friend bool operator==(const GroupSettings&, const GroupSettings&) = default;
+};
+
+struct GroupFigures {
+  std::string name;
+  GroupState state = GroupState::kAwake;
+  GroupSettings settings;
+  std::size_t blocks = 0;
+  std::size_t bytes = 0;         // of its blocks, as requested
+  std::size_t page_bytes = 0;    // of the pages that it moves
+  std::size_t device_bytes = 0;  // of these, on devices, as hints and moves have left them
+  std::size_t host_bytes = 0;
+  std::uint64_t sleeps = 0;
+  std::uint64_t wakes = 0;
+  // In all sleeps: pages that left without a copy, because the host had their bytes.
+  std::uint64_t kept_bytes = 0;
+  std::uint64_t left_bytes = 0;  // other pages that left
+};
+
+class Groups {
+ public:
+  // The groups of an allocator, as long as one of these values or the allocator lives.
+  static std::shared_ptr<Groups> of(CachingManagedAllocator& allocator);
+  virtual ~Groups() = default;
+
+  // Makes the group if it does not exist. A name has 1 to 64 characters: letters, digits and
+  // "_", "-", ".", "/", ":". A group remains until the process ends, even without blocks.
+  virtual GroupNumber open(std::string_view name) = 0;
+  virtual std::vector<std::string> names() const = 0;
+
+  // Puts the block that holds `address` into the group. A block is in one group at a time, and
+  // leaves it when it is freed. Returns false if `address` is in no live block.
+  virtual bool add(GroupNumber group, const void* address) = 0;
+  // Takes the block out of its group. Returns false if `address` is in no live block.
+  virtual bool remove(const void* address) = 0;
+
+  // Throws std::invalid_argument if the limit is below 2 MiB.
+  virtual void set(GroupNumber group, const GroupSettings& settings) = 0;
+  virtual GroupFigures figures(GroupNumber group) const = 0;
+
+  // Moves the group's pages to the host. They leave after the work that `stream` has now; work of
+  // other streams that still uses them brings them back. Pages whose bytes the host has already
+  // leave without a copy; then the calling thread waits for the stream's work. `stream` belongs to
+  // the device that uses the group. Returns the bytes that leave devices.
+  //
+  // With `discard`, the contents are given up instead, and the calling thread waits for the device:
+  // nothing may read the group before it was written to again.
+  //
+  // Throws std::logic_error while a stream is being captured.
+  virtual std::size_t sleep(GroupNumber group, const DeviceStream& stream,
+                            bool discard = false) = 0;
+  // Moves the group's pages to the device of `stream`, whose later work waits for them. If there is
+  // no room, other groups sleep by their priorities; pages that still find none come when they are
+  // used. With `lazily`, all pages come when they are used. Returns the bytes that come now.
+  // Throws std::logic_error while a stream is being captured.
+  virtual std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily = false) = 0;
+};
+
+}  // namespace uvm

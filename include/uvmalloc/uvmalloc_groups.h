@@ -1,0 +1,100 @@
+/* The C interface of groups: named sets of blocks that sleep, wake and are described as a whole.
+ * <uvmalloc/groups.hpp> says what a group is, and docs/groups.md how to use one.
+ *
+ * Rules as in <uvmalloc/uvmalloc.h>: functions are thread-safe and return a uvmalloc_status;
+ * uvmalloc_last_error() has the text of an error. Errors of all functions below.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or the group does not exist.
+ * UVMALLOC_ERROR_NOT_USABLE: this is a forked child. UVMALLOC_ERROR_NO_DEVICE: the device does not
+ * exist. */
+#ifndef UVMALLOC_GROUPS_H
+#define UVMALLOC_GROUPS_H
+
+#include <uvmalloc/uvmalloc.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint32_t uvmalloc_group; /* of one allocator; never 0 */
+
+/* Gets the group of that name, and makes it if it does not exist. A name has 1 to 64 characters:
+ * letters, digits and "_", "-", ".", "/", ":"; others: UVMALLOC_ERROR_INVALID_ARGUMENT. */
+UVMALLOC_API uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* name,
+                                                 uvmalloc_group* out) UVMALLOC_NOEXCEPT;
+
+/* Puts the block that holds `address` into the group. A block is in one group at a time, and leaves
+ * it when it is freed. UVMALLOC_ERROR_NOT_OURS: in no live block. */
+UVMALLOC_API uvmalloc_status uvmalloc_group_add(uvmalloc_allocator* allocator, uvmalloc_group group,
+                                                const void* address) UVMALLOC_NOEXCEPT;
+/* Takes the block out of its group. UVMALLOC_ERROR_NOT_OURS: in no live block. */
+UVMALLOC_API uvmalloc_status uvmalloc_group_remove(uvmalloc_allocator* allocator,
+                                                   const void* address) UVMALLOC_NOEXCEPT;
+
+typedef enum uvmalloc_group_copies {
+  UVMALLOC_COPIES_AUTO = 0,
+  UVMALLOC_COPIES_KEPT = 1,
+  UVMALLOC_COPIES_NONE = 2
+} uvmalloc_group_copies;
+
+/* Members that are zero mean the defaults. */
+typedef struct uvmalloc_group_options {
+  size_t struct_bytes;
+  int32_t priority;     /* groups with a lower one sleep first when a group needs room */
+  int32_t pinned;       /* 1: no other group makes it sleep */
+  int32_t copies;       /* a uvmalloc_group_copies: whether the host keeps the bytes while awake */
+  uint64_t limit_bytes; /* that wake() brings at most, 2 MiB at least; 0: no limit */
+} uvmalloc_group_options;
+
+UVMALLOC_API uvmalloc_status
+uvmalloc_group_configure(uvmalloc_allocator* allocator, uvmalloc_group group,
+                         const uvmalloc_group_options* options) UVMALLOC_NOEXCEPT;
+
+typedef enum uvmalloc_group_flags {
+  UVMALLOC_GROUP_DISCARD = 1, /* of sleep: the contents are given up */
+  UVMALLOC_GROUP_LAZILY = 2   /* of wake: all pages come when they are used */
+} uvmalloc_group_flags;
+
+/* Moves the group's pages to the host, after the work that `stream` of `device` has now. With
+ * UVMALLOC_GROUP_DISCARD, waits for the device and gives the contents up. `out_bytes`, which may be
+ * NULL, gets the bytes that leave devices. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
+UVMALLOC_API uvmalloc_status uvmalloc_group_sleep(uvmalloc_allocator* allocator,
+                                                  uvmalloc_group group, int device,
+                                                  uvmalloc_stream stream, int flags,
+                                                  uint64_t* out_bytes) UVMALLOC_NOEXCEPT;
+/* Moves the group's pages to `device`; later work of `stream` waits for them. If there is no room,
+ * other groups sleep by their priorities. `out_bytes`, which may be NULL, gets the bytes that come.
+ * UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
+UVMALLOC_API uvmalloc_status uvmalloc_group_wake(uvmalloc_allocator* allocator,
+                                                 uvmalloc_group group, int device,
+                                                 uvmalloc_stream stream, int flags,
+                                                 uint64_t* out_bytes) UVMALLOC_NOEXCEPT;
+
+typedef enum uvmalloc_group_state {
+  UVMALLOC_GROUP_AWAKE = 0,
+  UVMALLOC_GROUP_ASLEEP = 1,
+  UVMALLOC_GROUP_DISCARDED = 2
+} uvmalloc_group_state;
+
+typedef struct uvmalloc_group_info {
+  size_t struct_bytes;
+  int32_t state; /* a uvmalloc_group_state */
+  uint64_t blocks;
+  uint64_t bytes;        /* of its blocks, as requested */
+  uint64_t page_bytes;   /* of the pages that it moves */
+  uint64_t device_bytes; /* of these, on devices, as hints and moves have left them */
+  uint64_t host_bytes;
+  uint64_t sleeps;
+  uint64_t wakes;
+  uint64_t kept_bytes; /* in all sleeps: left without a copy, because the host had the bytes */
+  uint64_t left_bytes; /* in all sleeps: left otherwise */
+} uvmalloc_group_info;
+
+UVMALLOC_API uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator,
+                                                     uvmalloc_group group,
+                                                     uvmalloc_group_info* out) UVMALLOC_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

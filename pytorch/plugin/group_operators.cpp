@@ -1,0 +1,115 @@
+// Groups (uvmalloc/groups.hpp) for Python, as operators. Python's Group (uvmalloc/groups.py) checks
+// its arguments.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <uvmalloc/groups.hpp>
+#include "allocator/process/process_allocator.hpp"
+#include "pytorch/plugin/facades.hpp"
+
+namespace uvm::torch_plugin {
+namespace {
+
+Groups& groups() {
+  // Never destroyed: blocks are freed until the process exits.
+  static auto* groups = new std::shared_ptr<Groups>(Groups::of(allocator()));
+  return **groups;
+}
+
+GroupNumber number_of(std::int64_t group) {
+  return GroupNumber{static_cast<std::uint32_t>(group)};
+}
+
+DeviceStream current_stream_of(std::int64_t device) {
+  const auto index = static_cast<c10::DeviceIndex>(device);
+  return DeviceStream::named(index, current_stream(index));
+}
+
+std::int64_t open(const std::string& name) {
+  return static_cast<std::int64_t>(groups().open(name));
+}
+
+bool add(const at::Tensor& self, std::int64_t group) {
+  // The constant pointer keeps a copy-on-write tensor as it is.
+  return self.has_storage() && groups().add(number_of(group), self.storage().data());
+}
+
+bool remove(const at::Tensor& self) {
+  return self.has_storage() && groups().remove(self.storage().data());
+}
+
+bool add_address(std::int64_t address, std::int64_t group) {
+  return groups().add(number_of(group), reinterpret_cast<const void*>(address));
+}
+
+void configure(std::int64_t group, std::int64_t priority, bool pinned, std::int64_t limit_bytes,
+               std::int64_t copies) {
+  groups().set(number_of(group),
+               {.priority = static_cast<int>(priority),
+                .pinned = pinned,
+                .limit_bytes = limit_bytes == 0 ? SIZE_MAX : static_cast<std::size_t>(limit_bytes),
+                .copies = static_cast<GroupCopies>(copies)});
+}
+
+std::int64_t sleep(std::int64_t group, std::int64_t device, bool discard) {
+  return static_cast<std::int64_t>(
+      groups().sleep(number_of(group), current_stream_of(device), discard));
+}
+
+std::int64_t wake(std::int64_t group, std::int64_t device, bool lazily) {
+  return static_cast<std::int64_t>(
+      groups().wake(number_of(group), current_stream_of(device), lazily));
+}
+
+c10::Dict<std::string, std::int64_t> figures(std::int64_t group) {
+  const GroupFigures figures = groups().figures(number_of(group));
+  c10::Dict<std::string, std::int64_t> out;
+  const auto insert = [&out](const char* name, std::uint64_t value) {
+    out.insert(name, static_cast<std::int64_t>(value));
+  };
+  insert("state", static_cast<std::uint64_t>(figures.state));
+  insert("blocks", figures.blocks);
+  insert("bytes", figures.bytes);
+  insert("page_bytes", figures.page_bytes);
+  insert("device_bytes", figures.device_bytes);
+  insert("host_bytes", figures.host_bytes);
+  insert("sleeps", figures.sleeps);
+  insert("wakes", figures.wakes);
+  insert("kept_bytes", figures.kept_bytes);
+  insert("left_bytes", figures.left_bytes);
+  return out;
+}
+
+std::vector<std::string> names() {
+  return groups().names();
+}
+
+}  // namespace
+}  // namespace uvm::torch_plugin
+
+TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
+  using namespace uvm::torch_plugin;
+  library.def("group_open", &open);
+  library.def("group_add(Tensor self, int group) -> bool");
+  library.def("group_remove(Tensor self) -> bool");
+  library.def("group_add_address", &add_address);
+  library.def("group_configure", &configure);
+  library.def("group_sleep", &uvm::torch_plugin::sleep);
+  library.def("group_wake", &wake);
+  library.def("group_figures", &figures);
+  library.def("group_names", &names);
+}
+
+TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {
+  library.impl("group_add", &uvm::torch_plugin::add);
+  library.impl("group_remove", &uvm::torch_plugin::remove);
+}
+TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) {
+  library.impl("group_add", &uvm::torch_plugin::add);
+  library.impl("group_remove", &uvm::torch_plugin::remove);
+}

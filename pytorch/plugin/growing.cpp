@@ -1,0 +1,108 @@
+// Memory of a device that grows in place, for Python's Growing (uvmalloc/growing.py): a range of
+// addresses for the most bytes, of which the first ones are backed. Thread-safe. The tensors that
+// whole() has returned keep the memory alive.
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include <ATen/ops/from_blob.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include "allocator/engine/reserved_addresses.hpp"
+#include "allocator/process/process_allocator.hpp"
+#include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/out_of_memory.hpp"
+
+namespace uvm::torch_plugin {
+namespace {
+
+// A block is removed as a whole, so a shorter one gives memory back sooner.
+constexpr std::size_t kMostBlockBytes = 16 * kPageBytes;
+
+class GrowingMemory final : public torch::CustomClassHolder {
+ public:
+  GrowingMemory(std::int64_t most_bytes, std::int64_t device)
+      : device_(static_cast<int>(device)),
+        most_bytes_(round_up(static_cast<std::size_t>(most_bytes), kPageBytes)),
+        addresses_(allocator().engine()),
+        base_(addresses_.reserve(device_, most_bytes_)) {}
+
+  ~GrowingMemory() override {
+    if (allocator().inspection().in_forked_child()) return;
+    shrink(0);
+    addresses_.release(base_);
+  }
+
+  // Backs the first `size_bytes`, rounded up to 2 MiB, and gives blocks behind them back.
+  void resize(std::int64_t size_bytes) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t wanted = round_up(static_cast<std::size_t>(size_bytes), kPageBytes);
+    TORCH_CHECK_VALUE(size_bytes >= 0 && wanted <= most_bytes_, "growing: ", size_bytes,
+                      " bytes; accepted: at most ", most_bytes_);
+    while (held_bytes_ < wanted) grow_to(wanted);
+    shrink(wanted);
+  }
+
+  std::int64_t held_bytes() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::int64_t>(held_bytes_);
+  }
+
+  // All bytes, backed or not.
+  static at::Tensor whole(const c10::intrusive_ptr<GrowingMemory>& self) {
+    const auto options = at::TensorOptions().dtype(at::kByte).device(
+        at::kCUDA, static_cast<c10::DeviceIndex>(self->device_));
+    return at::from_blob(
+        self->base_, {static_cast<std::int64_t>(self->most_bytes_)}, [self](void*) {}, options);
+  }
+
+ private:
+  void grow_to(std::size_t wanted) {
+    const std::size_t size_bytes = std::min(wanted - held_bytes_, kMostBlockBytes);
+    blocks_.reserve(blocks_.size() + 1);
+    try {
+      addresses_.promise(device_, size_bytes);
+      try {
+        addresses_.place(device_, base_ + held_bytes_, size_bytes);
+      } catch (...) {
+        addresses_.withdraw(device_, size_bytes);
+        throw;
+      }
+    } catch (const uvm::OutOfMemoryError& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, out_of_memory_words(Facade::kDevice, size_bytes),
+                       " ", error.what());
+    }
+    blocks_.push_back(size_bytes);
+    held_bytes_ += size_bytes;
+  }
+
+  void shrink(std::size_t wanted) {
+    while (!blocks_.empty() && held_bytes_ - blocks_.back() >= wanted) {
+      held_bytes_ -= blocks_.back();
+      addresses_.remove(base_ + held_bytes_);
+      blocks_.pop_back();
+    }
+  }
+
+  const int device_;
+  const std::size_t most_bytes_;
+  ReservedAddresses addresses_;
+  char* const base_;
+  std::mutex mutex_;                 // guards the members below
+  std::vector<std::size_t> blocks_;  // their sizes, in the order of addresses
+  std::size_t held_bytes_ = 0;
+};
+
+}  // namespace
+}  // namespace uvm::torch_plugin
+
+TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
+  using uvm::torch_plugin::GrowingMemory;
+  using Memory = c10::intrusive_ptr<GrowingMemory>;
+  library.class_<GrowingMemory>("GrowingMemory")
+      .def(torch::init<std::int64_t, std::int64_t>())
+      .def("resize", [](const Memory& memory, std::int64_t bytes) { memory->resize(bytes); })
+      .def("held_bytes", [](const Memory& memory) { return memory->held_bytes(); })
+      .def("whole", [](const Memory& memory) { return GrowingMemory::whole(memory); });
+}

@@ -1,0 +1,309 @@
+"""Groups of tensors that sleep and wake (docs/groups.md)."""
+
+from __future__ import annotations
+
+from tests.pytorch.conftest import Checked, Simulate
+
+PRELUDE = """
+import torch, uvmalloc
+MIB = 1 << 20
+def tensors(count=4, mib=16):
+    return [torch.randn(mib * MIB // 4, device='cuda') for _ in range(count)]
+def here(group):
+    return group.figures().device_bytes // MIB
+torch.manual_seed(0)
+"""
+_OLD_DRIVER = "12.9"
+
+
+def test_a_group_takes_what_is_created_inside_and_what_is_added(checked: Checked) -> None:
+    checked("""
+with uvmalloc.group('outer') as outer:
+    kept = tensors(2)
+    with uvmalloc.group('inner', priority=3) as inner:
+        nested = tensors(1)
+    on_host = torch.zeros(16 * MIB // 4)
+model = torch.nn.Linear(2048, 2048, device='cuda')
+of = uvmalloc.group_of(model)
+assert outer.figures().blocks == 3 and inner.figures().blocks == 1
+assert of.name == 'Linear-1' and of.figures().blocks == 2
+assert set(uvmalloc.groups()) == {'outer', 'inner', 'Linear-1'}
+on_device = on_host.cuda()
+assert here(outer) == 48
+inner.add([kept[0], {'model': model}])
+assert outer.figures().blocks == 2 and inner.figures().blocks == 4
+inner.remove(model)
+assert inner.figures().blocks == 2
+del kept, nested, model
+assert inner.figures().blocks == 0
+assert uvmalloc.group('inner') is inner
+""")
+
+
+def test_sleeping_and_waking_change_no_bytes_and_no_addresses(same_output: Checked) -> None:
+    run = same_output("""
+with uvmalloc.group('llm') as group:
+    held = tensors()
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+uvmalloc.group_of(model, name='model')
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+addresses = [each.data_ptr() for each in held]
+for step in range(4):
+    group.sleep()
+    loss = model(torch.randn(8, 1024, device='cuda')).square().mean()
+    loss.backward()
+    if step == 1:
+        uvmalloc.group('model').sleep()
+    optimizer.step()
+    optimizer.zero_grad()
+    group.wake(lazily=step == 2)
+    held[step].add_(step)
+    print(loss.item(), [each.sum().item() for each in held])
+assert addresses == [each.data_ptr() for each in held]
+""")
+    llm = next(each for each in run.report["groups"] if each["name"] == "llm")
+    assert llm["sleeps"] == llm["wakes"] == 4
+
+
+def test_a_sleeping_group_leaves_the_device_and_clean_pages_without_a_copy(
+    checked: Checked,
+) -> None:
+    checked("""
+from bench.simulated_counters import load_simulator, read_machine
+simulator = load_simulator()
+def to_host():
+    torch.cuda.synchronize()
+    return read_machine(simulator)['migrated_bytes_to_host']
+with uvmalloc.group('llm') as group:
+    held = tensors()
+before = to_host()
+assert group.sleep() == 64 * MIB
+assert to_host() - before == 64 * MIB
+assert all(uvmalloc.residency(each, exact=True) == {'host': 16 * MIB} for each in held)
+assert group.wake() == 64 * MIB
+total = sum(float(each.sum()) for each in held)
+before = to_host()
+assert group.sleep() == 64 * MIB
+assert to_host() == before, 'the pages were only read'
+assert group.figures().kept_bytes == 64 * MIB
+group.wake()
+for each in held:
+    each.mul_(2)
+assert group.sleep() == 64 * MIB
+assert to_host() - before == 64 * MIB
+assert 2 * total == sum(float(each.sum()) for each in held)
+""")
+
+
+def test_kernels_of_other_streams_and_the_host_use_a_sleeping_group(same_output: Checked) -> None:
+    same_output("""
+with uvmalloc.group('llm') as group:
+    held = tensors(2)
+torch.cuda.synchronize()
+side = torch.cuda.Stream()
+group.sleep()
+with torch.cuda.stream(side):
+    doubled = held[0] * 2
+torch.cuda.current_stream().wait_stream(side)
+print(doubled.sum().item(), held[1].cpu().sum().item())
+group.wake()
+group.sleep()
+with torch.cuda.stream(side):
+    held[0].add_(1)
+side.synchronize()
+print(held[0].sum().item())
+""")
+
+
+def test_a_group_that_needs_room_makes_others_sleep(checked: Checked) -> None:
+    checked(
+        """
+groups, made = {}, {}
+for name in 'abc':
+    with uvmalloc.group(name) as groups[name]:
+        made[name] = tensors(6)
+    groups[name].sleep()
+    torch.cuda.synchronize()
+for group in groups.values():
+    group.wake()
+a, b, c = groups.values()
+assert [here(each) for each in groups.values()] == [0, 96, 96], uvmalloc.groups()
+b.configure(pinned=True)
+a.wake()
+assert [here(each) for each in groups.values()] == [96, 96, 0]
+c.configure(priority=-1, limit='32MiB')
+c.wake()
+assert here(a) == here(b) == 96 and 0 < here(c) <= 32
+""",
+        capacity="256MiB",
+    )
+
+
+def test_groups_of_a_second_device(checked: Checked) -> None:
+    checked(
+        """
+with uvmalloc.group('second') as group, torch.cuda.device(1):
+    held = tensors(2)
+total = float(held[0].sum())
+assert group.sleep(device=1) == 32 * MIB
+assert group.wake(device='cuda:1') == 32 * MIB
+assert uvmalloc.residency(held[0]) == {'device:1': 16 * MIB}
+assert float(held[0].sum()) == total
+for wrong in ('cpu', 2, 'cuda:5'):
+    try:
+        group.sleep(device=wrong)
+    except ValueError as error:
+        print(error)
+    else:
+        raise SystemExit(f'{wrong} was accepted')
+""",
+        devices=2,
+    )
+
+
+def test_a_pool_of_the_program_and_a_graph(checked: Checked) -> None:
+    checked("""
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    pooled = tensors(2)
+group = uvmalloc.group('pool').add(pool)
+assert group.figures().blocks == 2
+x = torch.ones(16 * MIB // 4, device='cuda')
+uvmalloc.group('graph').add(x)
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    y = x + pooled[0]
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x + pooled[0]
+    try:
+        group.sleep()
+    except RuntimeError as error:
+        assert 'it cannot sleep while a stream is being captured' in str(error)
+    else:
+        raise SystemExit('it slept')
+group.sleep()
+uvmalloc.group('graph').sleep()
+graph.replay()
+torch.cuda.synchronize()
+assert torch.equal(y, x + pooled[0])
+""")
+
+
+def test_threads_that_sleep_and_wake_at_once_change_no_bytes(checked: Checked) -> None:
+    checked("""
+import threading
+made = {}
+for name in 'abcd':
+    with uvmalloc.group(name):
+        made[name] = tensors(2)
+sums = {name: [each.sum().item() for each in held] for name, held in made.items()}
+failures = []
+def work(first):
+    try:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for i in range(12):
+                name = 'abcd'[(first + i) % 4]
+                uvmalloc.group(name).wake()
+                if [each.sum().item() for each in made[name]] != sums[name]:
+                    failures.append((first, i))
+                uvmalloc.group('abcd'[(first + 2 * i) % 4]).sleep()
+    except BaseException as error:
+        failures.append(error)
+threads = [threading.Thread(target=work, args=(each,)) for each in range(4)]
+[each.start() for each in threads]
+[each.join() for each in threads]
+assert not failures, failures
+""", capacity="128MiB")  # fmt: skip
+
+
+def test_a_forked_child_gets_an_error_and_its_parent_goes_on(checked: Checked) -> None:
+    checked("""
+import os
+with uvmalloc.group('llm') as group:
+    held = tensors(1)
+total = float(held[0].sum())
+group.sleep()
+child = os.fork()
+if child == 0:
+    try:
+        group.wake()
+    except RuntimeError:
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+group.wake()
+assert float(held[0].sum()) == total
+""")
+
+
+def test_bad_input_names_what_is_accepted(checked: Checked) -> None:
+    checked("""
+def refused(kind, text, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise SystemExit(f'{arguments} {named} were accepted')
+group = uvmalloc.group('a')
+refused(ValueError, 'accepted: 1 to 64 letters', uvmalloc.group, 'two words')
+refused(ValueError, 'accepted: 1 to 64 letters', uvmalloc.group, '')
+refused(TypeError, 'accepted: a str', uvmalloc.group, 3)
+refused(ValueError, 'accepted: auto, kept, none', group.configure, copies='some')
+refused(TypeError, 'accepted: an int', group.configure, priority=1.5)
+refused(TypeError, 'accepted: a bool', group.configure, pinned=1)
+refused(ValueError, 'at least 2 MiB', group.configure, limit='1MiB')
+refused(TypeError, 'at least 2 MiB', group.configure, limit=2.5)
+refused(TypeError, 'accepted: tensors, modules', group.add, 'text')
+refused(TypeError, 'accepted: tensors, modules', group.add, 5)
+assert group.add(torch.empty(0, device='cuda')).figures().blocks == 0
+assert group.sleep() == group.wake() == 0
+""")
+
+
+def test_discarded_contents_are_given_up_without_a_copy(checked: Checked) -> None:
+    run = checked("""
+with uvmalloc.group('cache') as group:
+    held = tensors()
+assert group.sleep(discard=True) == 64 * MIB
+assert group.figures().state == 'discarded'
+group.wake()
+for each in held:
+    each.fill_(1)
+assert sum(float(each.sum()) for each in held) == 64 * MIB // 4
+""")
+    assert run.sim["migrated_bytes_to_host"] < 1 << 20
+
+
+def test_an_older_driver_keeps_copies_only_if_it_is_requested(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + """
+with uvmalloc.group('auto') as auto, uvmalloc.group('kept', copies='kept') as kept:
+    held = tensors(2)
+for group in (auto, kept):
+    group.sleep()
+    group.wake()
+    group.sleep()
+torch.cuda.synchronize()
+assert kept.figures().kept_bytes == 32 * MIB and auto.figures().kept_bytes == 0
+""",
+        driver_version=_OLD_DRIVER,
+    ).check()
+
+
+def test_without_uvmalloc_groups_do_nothing(simulate: Simulate) -> None:
+    run = simulate(
+        PRELUDE
+        + """
+with uvmalloc.group('llm') as group:
+    held = tensors(1)
+group.add(held)
+print(group.sleep(), group.wake(), group.figures().blocks, uvmalloc.groups())
+""",
+        native=True,
+    ).check()
+    assert run.stdout == "0 0 0 {}\n"
