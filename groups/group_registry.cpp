@@ -144,34 +144,42 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
     end_copies(group, memory.pages);
     blocks_.discard(memory.pages, stream.device);
   }
+  std::size_t kept = 0;
   if (!group.copied.empty()) {
     (void)machine_.runtime.synchronize_stream(stream.device, stream.handle);
-    const std::size_t kept = end_copies(group, memory.pages);
-    group.figures.kept_bytes += kept;
-    group.figures.left_bytes -= std::min(kept, left);
+    kept = std::min(drop_copies(group, memory.pages), left);
   }
   // Of pages that are on the host already, the driver copies none.
   blocks_.move(memory.pages, Place::host(), stream);
-  group.figures.left_bytes += left;
+  group.figures.kept_bytes += kept;
+  group.figures.left_bytes += left - kept;
   group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
   ++group.figures.sleeps;
   machine_.trace.mark(fmt::format("group {}: {}", group.name, to_string(group.figures.state)));
   return left;
 }
 
-// The host is the preferred place of pages with copies there, so their copies remain. After that a
-// page prefers the device again, so that a kernel's touch brings it. Returns the bytes that have
-// left the device by that.
-std::size_t GroupRegistry::end_copies(Group& group, const std::vector<PageSpan>& pages) {
-  const std::vector<PageSpan> copied = common_pages(std::exchange(group.copied, {}), pages);
-  if (copied.empty()) return 0;
+// Pages of the group that the program has written to are ordinary pages again. The host is the
+// preferred place of the others, so they leave the device when their copies end. Then they keep
+// copies again, so that waking is a prefetch alone. Returns the bytes that have left.
+std::size_t GroupRegistry::drop_copies(Group& group, const std::vector<PageSpan>& pages) {
+  const std::vector<PageSpan> copied = common_pages(group.copied, pages);
+  const int device = group.copies_device;
+  blocks_.advise(copied, {.read_mostly = false}, device);
+  const std::vector<PageSpan> written = written_pages(machine_, copied, device);
+  group.writes_much = bytes_of(written) > bytes_of(copied) / policy::kWrittenParts;
+  blocks_.advise(written, {.preferred = Place::device(device)}, device);
+  group.copied = pages_without(copied, written);
+  blocks_.advise(group.copied, {.read_mostly = true}, device);
+  return bytes_of(group.copied);
+}
+
+// These pages of the group are ordinary ones again: a kernel's touch brings them.
+void GroupRegistry::end_copies(Group& group, const std::vector<PageSpan>& pages) {
+  const std::vector<PageSpan> ended = common_pages(group.copied, pages);
   const Place device = Place::device(group.copies_device);
-  blocks_.advise(copied, {.read_mostly = false}, group.copies_device);
-  const std::size_t written = written_bytes(machine_, copied, group.copies_device);
-  blocks_.advise(copied, {.preferred = device}, group.copies_device);
-  const std::size_t bytes = bytes_of(copied);
-  group.writes_much = written > bytes / policy::kWrittenParts;
-  return bytes - std::min(written, bytes);
+  blocks_.advise(ended, {.preferred = device, .read_mostly = false}, group.copies_device);
+  group.copied = pages_without(group.copied, pages);
 }
 
 // Their next user must not inherit the advice.
@@ -181,12 +189,7 @@ void GroupRegistry::block_freed(GroupNumber number, const char* address,
   try {
     const std::lock_guard lock(mutex_);
     Group& group = at(number);
-    if (group.copied.empty()) return;
-    const std::vector<PageSpan> freed = {pages_touched(address, size_bytes)};
-    const std::vector<PageSpan> copied = common_pages(group.copied, freed);
-    blocks_.advise(copied, {.preferred = Place::device(group.copies_device), .read_mostly = false},
-                   group.copies_device);
-    group.copied = pages_without(group.copied, freed);
+    if (!group.copied.empty()) end_copies(group, {pages_touched(address, size_bytes)});
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "pages of a freed block keep copies on the host: {}", error.what());
   }
@@ -233,12 +236,20 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
       blocks_.is_planned(stream.device)
           ? pages
           : first_missing(blocks_, pages, device, blocks_.room_bytes(stream.device) / kPageBytes);
-  if (!was_discarded && keeps_copies(group, stream.device)) {
-    blocks_.advise(coming, {.preferred = Place::host(), .read_mostly = true}, stream.device);
-    group.copied = coming;
+  const bool keeps = !was_discarded && keeps_copies(group, stream.device);
+  if (!keeps || group.copies_device != stream.device) end_copies(group, std::vector(group.copied));
+  // Part by part, so that the advice for one part is given while the part before is copied.
+  for (const std::vector<PageSpan>& part : parts_of(coming, policy::kAdvisedPages)) {
+    if (keeps) {
+      blocks_.advise(pages_without(part, group.copied),
+                     {.preferred = Place::host(), .read_mostly = true}, stream.device);
+    }
+    blocks_.move(part, device, stream);
+  }
+  if (keeps) {
+    group.copied = all_pages(group.copied, coming);
     group.copies_device = stream.device;
   }
-  blocks_.move(coming, device, stream);
   return std::min(missing, bytes_of(coming));
 }
 

@@ -38,7 +38,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
     GroupNumber number{};
     GroupFigures figures;        // without those of its memory
     std::uint64_t woken_at = 0;  // a count of all wakes
-    // Pages whose bytes the host keeps while they are on `copies_device`.
+    // Pages whose bytes the host keeps while they are on `copies_device`, until a write.
     std::vector<PageSpan> copied;
     int copies_device = 0;
     bool writes_much = false;  // seen when it slept last
@@ -48,7 +48,8 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   const Group& at(GroupNumber number) const;
   void require_no_capture(const Group& group, const char* what, const DeviceStream& stream) const;
   std::size_t put_to_sleep(Group& group, const DeviceStream& stream, bool discard);
-  std::size_t end_copies(Group& group, const std::vector<PageSpan>& pages);
+  std::size_t drop_copies(Group& group, const std::vector<PageSpan>& pages);
+  void end_copies(Group& group, const std::vector<PageSpan>& pages);
   void make_room(const Group& group, std::size_t bytes, const DeviceStream& stream);
   bool keeps_copies(const Group& group, int device) const;
 

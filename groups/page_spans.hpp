@@ -58,6 +58,26 @@ inline std::vector<PageSpan> first_pages(std::vector<PageSpan> pages, std::size_
   return pages;
 }
 
+// The pages in parts of at most so many, in their order.
+inline std::vector<std::vector<PageSpan>> parts_of(const std::vector<PageSpan>& pages,
+                                                   std::size_t most) {
+  std::vector<std::vector<PageSpan>> parts;
+  std::size_t room = 0;
+  for (PageSpan left : pages) {
+    while (left.count != 0) {
+      if (room == 0) {
+        parts.emplace_back();
+        room = most;
+      }
+      const std::size_t count = std::min(left.count, room);
+      parts.back().push_back({left.first, count});
+      left = {left.first + count, left.count - count};
+      room -= count;
+    }
+  }
+  return parts;
+}
+
 // The bytes of pages at places for which `counts` returns true.
 template <class Counts>
 std::size_t bytes_where(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
@@ -88,19 +108,34 @@ inline std::vector<PageSpan> first_missing(const BlockGroups& blocks,
   return first;
 }
 
-// The bytes of pages that a kernel has written to, so that they are on the device alone after their
-// copies have ended. 0 if the driver does not say where pages are.
-inline std::size_t written_bytes(Machine& machine, const std::vector<PageSpan>& pages, int device) {
-  std::size_t written = 0;
-  if (!machine.device(device).capabilities.finds_pages) return 0;
+inline std::vector<PageSpan> all_pages(std::vector<PageSpan> some,
+                                       const std::vector<PageSpan>& others) {
+  for (const PageSpan& each : pages_without(others, some)) some.push_back(each);
+  std::ranges::sort(some, {}, &PageSpan::first);
+  return some;
+}
+
+// The pages that a kernel has written to, so that they are on the device alone after their copies
+// have ended. None if the driver does not say where pages are.
+inline std::vector<PageSpan> written_pages(Machine& machine, const std::vector<PageSpan>& pages,
+                                           int device) {
+  std::vector<PageSpan> written;
+  if (!machine.device(device).capabilities.finds_pages) return written;
   for (const PageSpan& each : pages) {
     std::vector<Place> places(each.count);
     const RuntimeStatus status = machine.runtime.find_pages(
         device, start_of_page(each.first), each.count * kPageBytes, kPageBytes, places.data());
-    if (status.ok())
-      written += static_cast<std::size_t>(std::ranges::count(places, Place::device(device)));
+    if (!status.ok()) continue;
+    for (std::size_t i = 0; i < each.count; ++i) {
+      if (places[i] != Place::device(device)) continue;
+      if (!written.empty() && written.back().end() == each.first + i) {
+        ++written.back().count;
+      } else {
+        written.push_back({each.first + i, 1});
+      }
+    }
   }
-  return written * kPageBytes;
+  return written;
 }
 
 }  // namespace uvm

@@ -20,6 +20,9 @@ inline constexpr std::size_t kLeastSplitBytes = 32 * kPageBytes;
 // twice as large as the one before, so that its preparation ends when the copy before it ends.
 inline constexpr std::size_t kFirstPieceBytes = kPageBytes;
 inline constexpr std::size_t kMostPieceBytes = 32 * kPageBytes;
+// Pages that a bulk move sends by one call (BulkMoves): enough to hide the driver's preparation of
+// the next piece, and few beside the room that a piece waits for (swap_over_to).
+inline constexpr std::size_t kBulkPiecePages = 16;
 // Prefetches that wait for the prefetch thread, and advice that waits for the end of a capture.
 // Hints that do not fit are left out and counted. Both queues are arrays of this length.
 inline constexpr std::size_t kMostWaitingPrefetches = 256;

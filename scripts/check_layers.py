@@ -62,8 +62,7 @@ LAYERS = {
     "sim/replay": "sim",
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "tools/oversubscription": (
-        "tools/machine_replay sim sim/replay "
-        f"{ALLOCATOR} {BELOW_ALLOCATOR}"
+        f"tools/machine_replay sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}"
     ),
     "tools/machine_replay": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
     "tests": ANY_ROOM,
@@ -76,9 +75,9 @@ PUBLIC = {
     "hints": "policy.hpp",
     "hints/live": "use_range.hpp",
     "allocator": (
-        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp groups.hpp inspection.hpp "
-        "kernel_uses.hpp limits.hpp memory_resource.hpp private_pools.hpp statistics.hpp "
-        "streams.hpp tracing.hpp types.hpp uvmalloc.h"
+        "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp groups.hpp "
+        "inspection.hpp kernel_uses.hpp limits.hpp memory_resource.hpp private_pools.hpp "
+        "statistics.hpp streams.hpp tracing.hpp types.hpp uvmalloc.h"
     ),
     "groups": "uvmalloc_groups.h",
     "sim": "sim/uvmsim.h",

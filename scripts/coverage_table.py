@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("allocator", "storage", "hints", "runtime", "pipelines")
+ROOMS = ("allocator", "groups", "storage", "hints", "runtime", "pipelines")
 
 
 @dataclass

@@ -38,6 +38,7 @@ std::vector<void*> DeviceReset::forget(int device) {
   fenced_.drain_all();
   hints_.forget_pending();
   reclaimer_.release_spans_of(device);
+  groups_.forget_device(device);
   machine_.sender.forget_device(device);
   machine_.events.forget_device(device);
   log(LogLevel::kInfo, "device {} was reset: {} blocks in use ended with it", device, lost.size());

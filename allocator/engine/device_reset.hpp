@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "allocator/placement/block_groups.hpp"
 #include "allocator/placement/live_planner.hpp"
 #include "allocator/reclaim/reclaimer.hpp"
 #include "allocator/state/block_returner.hpp"
@@ -19,7 +20,7 @@ class DeviceReset {
  public:
   DeviceReset(Machine& machine, HeapState& state, HintDispatcher& hints, FencedBlocks& fenced,
               StreamPools& stream_pools, Reclaimer& reclaimer, LivePlanner& live,
-              ReturnsBlocks& returns)
+              BlockGroups& groups, ReturnsBlocks& returns)
       : machine_(machine),
         state_(state),
         hints_(hints),
@@ -27,6 +28,7 @@ class DeviceReset {
         stream_pools_(stream_pools),
         reclaimer_(reclaimer),
         live_(live),
+        groups_(groups),
         returns_(returns) {}
   DeviceReset(const DeviceReset&) = delete;
   DeviceReset& operator=(const DeviceReset&) = delete;
@@ -45,6 +47,7 @@ class DeviceReset {
   StreamPools& stream_pools_;
   Reclaimer& reclaimer_;
   LivePlanner& live_;
+  BlockGroups& groups_;
   ReturnsBlocks& returns_;
   std::mutex mutex_;
 };

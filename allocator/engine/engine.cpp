@@ -36,7 +36,7 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
       device_sharing(shared_devices(machine), machine.configuration.share_folder),
       live(machine, state, device_sharing, spill_limit),
       groups(machine, state, hints, live),
-      device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live, *this),
+      device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live, groups, *this),
       private_memory(machine, state, caches, fenced, returner, counts, hints, stream_pools, *this),
       introspection(machine, state, caches, fenced, live),
       out_of_memory(machine, state, introspection, spill_limit),

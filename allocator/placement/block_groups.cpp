@@ -141,20 +141,33 @@ void BlockGroups::move(std::span<const PageSpan> pages, Place destination,
   machine_.check_place(destination);
   if (machine_.in_forked_child()) return;
   live_.move_pages(pages, destination, stream);
-  const bool to_device = destination.is_device();
-  if (to_device && live_.plans_for(destination.index)) return;
+  if (destination.is_device() && live_.plans_for(destination.index)) return;
   for (const PageSpan& each : pages) {
-    each_elsewhere(each, destination, [&](const PageSpan& run) {
-      HintPlan plan;
-      {
-        const HeapGuard heap(state_);
-        plan = heap->planner.plan_move(start_of_page(run.first), run.count * kPageBytes, nullptr,
-                                       destination);
-      }
-      hints_.send(plan, stream.device, to_device ? DeviceStream{} : stream,
-                  to_device ? stream : DeviceStream{});
-    });
+    each_elsewhere(each, destination,
+                   [&](const PageSpan& run) { move_run(run, destination, stream); });
   }
+}
+
+void BlockGroups::move_run(const PageSpan& run, Place destination, const DeviceStream& stream) {
+  const bool to_device = destination.is_device();
+  HintPlan plan;
+  std::size_t room_bytes = 0;
+  {
+    const HeapGuard heap(state_);
+    if (to_device) room_bytes = heap->planner.credit_bytes(destination.index);
+    plan = heap->planner.plan_move(start_of_page(run.first), run.count * kPageBytes, nullptr,
+                                   destination);
+  }
+  if (plan.empty()) return;
+  if (machine_.device(stream.device).capabilities.prefetch_blocks) {
+    hints_.send(plan, stream.device, to_device ? DeviceStream{} : stream,
+                to_device ? stream : DeviceStream{});
+    return;
+  }
+  const bool sent = to_device ? bulk_.come(run, room_bytes, stream) : bulk_.leave(run, stream);
+  if (sent) return;
+  const HeapGuard heap(state_);
+  HintDispatcher::forget(heap, plan);
 }
 
 // Calls `visit` for runs of pages that are not at the place. Pages that were never touched have

@@ -16,6 +16,7 @@
 #include <uvmalloc/device_runtime.hpp>
 #include <uvmalloc/groups.hpp>
 #include <uvmalloc/place.hpp>
+#include "allocator/placement/bulk_moves.hpp"
 #include "allocator/placement/live_planner.hpp"
 #include "allocator/state/heap_state.hpp"
 #include "allocator/state/hint_dispatcher.hpp"
@@ -36,7 +37,7 @@ struct GroupMemory {
 class BlockGroups {
  public:
   BlockGroups(Machine& machine, HeapState& state, HintDispatcher& hints, LivePlanner& live)
-      : machine_(machine), state_(state), hints_(hints), live_(live) {}
+      : machine_(machine), state_(state), hints_(hints), live_(live), bulk_(machine) {}
   BlockGroups(const BlockGroups&) = delete;
   BlockGroups& operator=(const BlockGroups&) = delete;
 
@@ -81,14 +82,19 @@ class BlockGroups {
   std::size_t room_bytes(int device) const;
   bool is_planned(int device) const { return live_.plans_for(device); }
 
+  // Forgets the streams of a device whose context was destroyed.
+  void forget_device(int device) noexcept { bulk_.forget_device(device); }
+
  private:
   template <class Visit>
   void each_elsewhere(const PageSpan& pages, Place place, Visit visit) const;
+  void move_run(const PageSpan& run, Place destination, const DeviceStream& stream);
 
   Machine& machine_;
   HeapState& state_;
   HintDispatcher& hints_;
   LivePlanner& live_;
+  BulkMoves bulk_;
   std::shared_ptr<Owner> owner_ UVM_GUARDED_BY(state_);
 };
 

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomllib
 from rich.console import Console
 from rich.table import Table
 
