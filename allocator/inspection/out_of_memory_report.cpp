@@ -80,7 +80,7 @@ std::string OutOfMemoryReport::advice(const Request& request, const Refusal& ref
                          ? "The request exceeds the limit, so freeing memory cannot help. "
                          : "All cached memory was given back, and the request was retried. ",
                      more,
-                     settings.name_of("use smaller batches or free tensors first",
+                     settings.name_of("use smaller batches or free memory first",
                                       "request less or free blocks first"));
 }
 

@@ -103,7 +103,7 @@ namespace {
 
 thread_local HostMemory thread_host_memory = HostMemory::kManaged;
 thread_local bool thread_aliases = false;
-std::atomic<bool> framework_installed{false};
+std::atomic<bool> plugin_installed{false};
 std::atomic<bool> framework_present{false};
 std::atomic<bool> framework_without_plugin{false};
 std::atomic<bool> cpu_tensors_at_once{false};
@@ -147,8 +147,8 @@ bool set_thread_aliases(bool aliases) noexcept {
   return std::exchange(thread_aliases, aliases);
 }
 
-bool is_framework_enabled() {
-  if (!framework_installed) return false;
+bool is_plugin_enabled() {
+  if (!plugin_installed) return false;
   if (has_activation_failed()) return false;
   if (!is_driver_initialized()) {
     return is_runtime_present(process_configuration().configuration.runtime);
@@ -156,11 +156,11 @@ bool is_framework_enabled() {
   const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   return allocator != nullptr && !allocator->inspection().in_forked_child();
 }
-bool is_framework_installed() noexcept {
-  return framework_installed;
+bool is_plugin_installed() noexcept {
+  return plugin_installed;
 }
 bool has_framework() noexcept {
-  return framework_installed || (framework_present && !framework_without_plugin);
+  return plugin_installed || (framework_present && !framework_without_plugin);
 }
 void note_framework() noexcept {
   framework_present = true;
@@ -171,8 +171,8 @@ bool is_framework_without_plugin() noexcept {
 void note_framework_without_plugin() noexcept {
   framework_without_plugin = true;
 }
-void set_framework_installed(bool installed) noexcept {
-  framework_installed = installed;
+void set_plugin_installed(bool installed) noexcept {
+  plugin_installed = installed;
   describe_process();
 }
 
