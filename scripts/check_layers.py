@@ -20,7 +20,7 @@ from pathlib import Path
 
 # The folders of the allocator. Each may include the folders before it (allocator/README.md).
 FOLDERS = (
-    "base", "policy", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
+    "policy", "base", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
     "streams", "placement", "inspection", "fork", "reclaim", "engine", "process",
 )  # fmt: skip
 BELOW_ALLOCATOR = "hints hints/sharing hints/live storage runtime"
