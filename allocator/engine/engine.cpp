@@ -68,7 +68,7 @@ Engine::~Engine() {
   }
   const HeldHeap heap(state);
   for (int device = 0; device < machine.device_count(); ++device) {
-    if (heap->book.figures().span_bytes.increased != 0) {
+    if (heap->statistics.figures().span_bytes.increased != 0) {
       machine.stream_work.wait_for_device(device);
     }
   }

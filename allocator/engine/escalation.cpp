@@ -152,8 +152,8 @@ bool Escalation::release(Demand* demand) {
     const HeapGuard heap(state_);
     heap->pools.conserve_pages();
     if (!std::exchange(demand->has_released, true)) {
-      ++heap->book.figures().pressure_rounds;
-      ++heap->book.service_of(request.facade, request.device).pressure_rounds;
+      ++heap->statistics.figures().pressure_rounds;
+      ++heap->statistics.service_of(request.facade, request.device).pressure_rounds;
     }
   }
   if (!state_.is_capturing()) reclaimer_.release_pages(SIZE_MAX);

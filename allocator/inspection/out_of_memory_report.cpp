@@ -90,8 +90,8 @@ void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
   const std::string table = holders_table(introspection_.statistics());
   {
     const HeapGuard heap(state_);
-    ++heap->book.figures().out_of_memory;
-    ++heap->book.service_of(request.facade, request.device).out_of_memory;
+    ++heap->statistics.figures().out_of_memory;
+    ++heap->statistics.service_of(request.facade, request.device).out_of_memory;
   }
   if (request.facade == Facade::kDevice) spill_limit_.note_error(request.device);
   throw OutOfMemoryError(

@@ -114,7 +114,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
     if (whole) side_state.mover = stream;
     StreamUses::add_use(heap, block, stream);
   }
-  MoveStatistics& moves = heap->book.figures().moves;
+  MoveStatistics& moves = heap->statistics.figures().moves;
   std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
                              : move.source.is_device()     ? moves.device_to_device
                                                            : moves.host_to_device;

@@ -20,7 +20,7 @@ void change_budget(Engine& engine, std::size_t size_bytes, bool grows) {
   const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
   const HeapGuard heap(engine.state);
   heap->budget_bytes = grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes;
-  heap->book.set_budget(heap->budget_bytes);
+  heap->statistics.set_budget(heap->budget_bytes);
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ void* FrameworkBridge::allocate_for_conversion(int device, std::size_t size_byte
   try {
     void* address = allocator_->allocate(Facade::kHost, device, size_bytes);
     const HeapGuard heap(engine().state);
-    ++heap->book.figures().conversions.count;
-    heap->book.figures().conversions.bytes += size_bytes;
+    ++heap->statistics.figures().conversions.count;
+    heap->statistics.figures().conversions.bytes += size_bytes;
     return address;
   } catch (...) {
     change_budget(engine(), size_bytes, false);
@@ -70,7 +70,7 @@ void* FrameworkBridge::allocate_for_conversion(int device, std::size_t size_byte
 void FrameworkBridge::note_copy(CopyReason reason, std::size_t size_bytes) {
   const HeapGuard heap(engine().state);
   MoveStatistics::Copies& copies =
-      heap->book.figures().moves.copies[static_cast<std::size_t>(reason)];
+      heap->statistics.figures().moves.copies[static_cast<std::size_t>(reason)];
   ++copies.count;
   copies.bytes += size_bytes;
   if (size_bytes >= engine().machine.configuration.host_threshold_bytes) {
@@ -81,16 +81,16 @@ void FrameworkBridge::note_copy(CopyReason reason, std::size_t size_bytes) {
 void FrameworkBridge::note_materialization(std::size_t copied_bytes, bool steal) {
   const HeapGuard heap(engine().state);
   if (steal) {
-    ++heap->book.figures().materializations.steals;
+    ++heap->statistics.figures().materializations.steals;
   } else {
-    ++heap->book.figures().materializations.copies;
-    heap->book.figures().materializations.bytes += copied_bytes;
+    ++heap->statistics.figures().materializations.copies;
+    heap->statistics.figures().materializations.bytes += copied_bytes;
   }
 }
 
 void FrameworkBridge::set_memory_observer(MemoryObserver* observer) {
   const HeapGuard heap(engine().state);
-  heap->book.set_observer(observer);
+  heap->statistics.set_observer(observer);
 }
 
 void FrameworkBridge::set_search_signs(std::function<SearchSign()> find) {
