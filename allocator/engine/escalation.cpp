@@ -22,7 +22,7 @@ const std::array<Escalation::Step, 18> Escalation::kSteps = {{
     {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
     {"other streams", false, Of::kAll, &Escalation::steal, Retry::kInFreeMemory},
     {"release", true, Of::kAll, &Escalation::release, Retry::kWithNewPages},
-    {"any facade", true, Of::kAll, &Escalation::find_page, Retry::kWithNewPages, kAnyFacade},
+    {"other kinds", true, Of::kAll, &Escalation::find_page, Retry::kWithNewPages, kAnyFacade},
     {"next callback", true, Of::kAll, &Escalation::repeat_callbacks, Retry::kInFreeMemory},
     {"reserve", true, Of::kSmall, &Escalation::make_page, Retry::kWithNewPages, kReserve},
     {"again", true, Of::kSmall, &Escalation::again, Retry::kWithNewPages},
