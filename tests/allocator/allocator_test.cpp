@@ -309,7 +309,7 @@ TEST_F(AllocatorTest, PinnedBlocksWaitLikeHostBlocks) {
   EXPECT_EQ(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), block);
 }
 
-TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsAskedFor) {
+TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsQueried) {
   machine->busy = {stream(2), stream(3)};
   std::vector<char*> blocks;
   for (int i = 0; i < 40; ++i) {
@@ -527,7 +527,7 @@ TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostIsTheDevicesAgainWhenItIsFreed) 
   EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it shares pages with blocks of the device";
 }
 
-TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
+TEST_F(AllocatorTest, ABlockLargerThanItsRequestIsCachedByTheRequestedSize) {
   char* block = nullptr;
   std::thread([&] {
     block = device(48 * 1024);
@@ -589,7 +589,7 @@ TEST_F(AllocatorTest, AThreadKeepsHalfAMiBOfSmallObjectsOfEachSizeAndServesThem)
   }
 }
 
-TEST_F(AllocatorTest, SmallerBlocksThatAreKeptAreJoinedNowAndThenWhereLargeOnesAreAskedFor) {
+TEST_F(AllocatorTest, CachedSmallerBlocksAreJoinedNowAndThenIfLargeOnesAreRequested) {
   allocator->free(device(8 * kMiB));
   std::vector<char*> blocks;
   for (std::size_t i = 0; i < 100; ++i) blocks.push_back(device((8 + i % 5) * 1024));
@@ -989,7 +989,7 @@ TEST_F(AllocatorTest, AMissingAddressSpaceIsNamed) {
   EXPECT_EQ(text.find("UVMALLOC_BUDGET"), std::string::npos) << text;
 }
 
-TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
+TEST_F(AllocatorTest, LessAddressSpaceIsRequestedIfTheDriverRefusesMore) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
   start(configuration);
@@ -1006,20 +1006,20 @@ TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
   }
 }
 
-TEST_F(AllocatorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
-  auto asked = [&] { return allocator->inspection().runtime_calls()["allocate_managed"]; };
+TEST_F(AllocatorTest, ARefusedSizeIsNotRequestedAgainAtOnce) {
+  auto requests = [&] { return allocator->inspection().runtime_calls()["allocate_managed"]; };
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
   start(configuration);
   machine->allocatable_bytes = 10 * kMiB;
   device(8 * kMiB);
-  EXPECT_EQ(asked(), 6u) << "256 MiB and its halves, down to 8";
+  EXPECT_EQ(requests(), 6u) << "256 MiB and its halves, down to 8";
   machine->allocatable_bytes = 20 * kMiB;
   device(8 * kMiB);
-  EXPECT_EQ(asked(), 8u) << "twice of that, then that";
+  EXPECT_EQ(requests(), 8u) << "twice of that, then that";
   machine->allocatable_bytes = 1024 * kMiB;
   for (int i = 0; i < 3; ++i) device(8 * kMiB);
-  EXPECT_EQ(asked(), 10u);
+  EXPECT_EQ(requests(), 10u);
   EXPECT_EQ(allocator->statistics().span_bytes.current, (8 + 8 + 16 + 32) * kMiB) << "more again";
 }
 

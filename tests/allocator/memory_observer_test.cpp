@@ -84,7 +84,7 @@ TEST_F(MemoryObserverTest, ADeviceHoldsNoMoreThanItsLimit) {
   EXPECT_THROW(allocator->limits().set_device_limit(1, 0), std::out_of_range);
 }
 
-TEST_F(MemoryObserverTest, AGuestsPagesCountWhereTheyAreUsed) {
+TEST_F(MemoryObserverTest, ADisplacedBlocksPagesCountWhereTheyAreUsed) {
   char* block = host(8 * kMiB);
   to_device(block);
   allocator->free(block);

@@ -60,7 +60,7 @@ TEST_F(ProcessAllocator, NothingIsInitialisedBeforeItIsMade) {
   EXPECT_EQ(process_allocator(), nullptr);
 }
 
-TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsAskedFor) {
+TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsRequested) {
   CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   ASSERT_NE(allocator, nullptr);
   EXPECT_NE(allocator->inspection().runtime().has_context(0), testing::kContextsAreMade)
@@ -72,7 +72,7 @@ TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsAskedFor) {
   EXPECT_TRUE(testing::open("cuda")->has_context(0)) << "it is the driver that knows";
 }
 
-TEST_F(ProcessAllocator, CpuTensorsAreManagedAtOnceWhereThatIsAskedFor) {
+TEST_F(ProcessAllocator, CpuTensorsAreManagedAtOnceIfTheSettingSaysSo) {
   EXPECT_FALSE(manages_cpu_tensors_at_once());
   set_manages_cpu_tensors_at_once();
   EXPECT_TRUE(manages_cpu_tensors_at_once());
@@ -105,7 +105,7 @@ TEST_F(ProcessAllocator, WithoutARuntimeTheReasonIsSaid) {
                       activation.reason + "\n");
 }
 
-TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
+TEST_F(ProcessAllocator, TheReportListsTheRequests) {
   CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   ASSERT_NE(allocator, nullptr);
   void* moved = allocator->allocate(Facade::kHost, 0, 4 * kMiB);

@@ -233,7 +233,7 @@ TEST_P(RuntimeConformance, OnlyAStreamInACaptureIsCapturing) {
 }
 
 TEST_P(RuntimeConformance, MoreThanThereIsIsOutOfMemoryAndNothingElse) {
-  if (testing::on_real_device()) GTEST_SKIP() << "no real card is asked for more than it has";
+  if (testing::on_real_device()) GTEST_SKIP() << "no test requests more than a real card has";
   void* address = nullptr;
   RuntimeStatus status = runtime->allocate_managed(0, std::size_t{1} << 46, &address);
   EXPECT_EQ(status.error, RuntimeError::kOutOfMemory) << status.text();
@@ -274,7 +274,7 @@ TEST(CudaRuntime, ADeviceThatDoesNotExistIsNamedSo) {
   EXPECT_EQ(runtime->allocate_managed(-1, 4096, &address).error, RuntimeError::kNoDevice);
 }
 
-TEST(CudaRuntime, PointersAreTold) {
+TEST(CudaRuntime, AttributesOfPointersAreReported) {
   auto runtime = testing::open("cuda");
   void* address = nullptr;
   ASSERT_TRUE(runtime->allocate_managed(0, 4096, &address).ok());

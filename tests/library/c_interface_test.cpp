@@ -205,7 +205,7 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_destroy(nullptr), UVMALLOC_OK);
 }
 
-TEST_P(CInterface, AddressesThatAreNotBlocksAreToldApart) {
+TEST_P(CInterface, AddressesThatAreNotBlocksAreDistinguished) {
   char* block = host(3 * kMiB);
   EXPECT_EQ(uvmalloc_free(allocator, block + 1), UVMALLOC_ERROR_INTERIOR);
   EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
@@ -355,10 +355,10 @@ TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
 struct Dispensable {
   uvmalloc_allocator* allocator = nullptr;
   void* block = nullptr;
-  int asked = 0;
+  int calls = 0;
   static int give_up(void* argument) {
     auto& self = *static_cast<Dispensable*>(argument);
-    ++self.asked;
+    ++self.calls;
     if (self.block == nullptr) return 0;
     EXPECT_EQ(uvmalloc_free(self.allocator, self.block), UVMALLOC_OK);
     self.block = nullptr;
@@ -366,16 +366,16 @@ struct Dispensable {
   }
 };
 
-TEST_P(CInterface, APressureCallbackIsAskedBeforeARequestFails) {
+TEST_P(CInterface, APressureCallbackIsCalledBeforeARequestFails) {
   Dispensable cache{allocator, nullptr};
   ASSERT_EQ(allocate(200 * kMiB, 0, &cache.block, UVMALLOC_DEVICE), UVMALLOC_OK);
   ASSERT_EQ(uvmalloc_add_pressure_callback(allocator, Dispensable::give_up, &cache), UVMALLOC_OK);
   void* block = nullptr;
   EXPECT_EQ(allocate(100 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_OK);
-  EXPECT_EQ(cache.asked, 1);
+  EXPECT_EQ(cache.calls, 1);
   EXPECT_EQ(cache.block, nullptr);
   EXPECT_EQ(allocate(200 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(cache.asked, 2);
+  EXPECT_EQ(cache.calls, 2);
 }
 
 TEST_P(CInterface, APressureCallbackThatFreesALittleIsCalledUntilTheRequestFits) {
@@ -425,7 +425,7 @@ TEST_P(CInterface, ABudgetBelowAPageIsRefused) {
   EXPECT_EQ(uvmalloc_create(&options, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_P(CInterface, IdleMemoryDecaysWhereThatIsAskedFor) {
+TEST_P(CInterface, IdleMemoryDecaysIfTheConfigurationSaysSo) {
   uvmalloc_options options = options_for(GetParam());
   uvmalloc_allocator* other = nullptr;
   for (double bad : {-1.0, std::nan(""), HUGE_VAL}) {

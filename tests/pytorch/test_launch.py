@@ -20,7 +20,7 @@ from uvmalloc._cli.environment import AllocatorOptions, with_uvmalloc
 
 UVMALLOC = (sys.executable, "-m", "uvmalloc")
 RUN = (*UVMALLOC, "run", "--no-report", "--", sys.executable, "-c")
-TOLD = [
+FORWARDED = [
     "SIGHUP",
     "SIGINT",
     "SIGQUIT",
@@ -82,7 +82,7 @@ def launched(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", FORWARDED)
 def test_every_signal_is_passed_on_and_kills_neither(clean_environment, name):
     with launched(clean_environment, LISTENER, name) as process:
         process.send_signal(getattr(signal, name))
