@@ -247,6 +247,37 @@ TEST_F(PressureTest, AnEventThatAWaitRefusesLeavesItsBlockAlone) {
   EXPECT_EQ(device(8 * kMiB, stream(1)), block);
 }
 
+using DeviceLimitTest = testing::AllocatorTest;
+
+TEST_F(DeviceLimitTest, ADeviceHoldsNoMoreThanItsLimit) {
+  allocator->limits().set_device_limit(0, 16 * kMiB);
+  char* first = device(10 * kMiB);
+  EXPECT_THROW(device(8 * kMiB), OutOfMemoryError);
+  EXPECT_NE(host(64 * kMiB), nullptr) << "the limit is the device facade's";
+  char* small = device(512);
+  EXPECT_NE(small, nullptr);
+  allocator->free(first);
+  EXPECT_NE(device(14 * kMiB), nullptr) << "what is cached is given back first";
+  EXPECT_THROW(device(4 * kMiB), OutOfMemoryError);
+  EXPECT_EQ(allocator->statistics().service[2][0].out_of_memory, 2u);
+  allocator->limits().set_device_limit(0, SIZE_MAX);
+  EXPECT_NE(device(4 * kMiB), nullptr);
+  EXPECT_THROW(allocator->limits().set_device_limit(1, 0), std::out_of_range);
+}
+
+TEST_F(DeviceLimitTest, SmallObjectsKeepToTheLimitToo) {
+  allocator->limits().set_device_limit(0, 2 * kMiB);
+  std::size_t served = 0;
+  EXPECT_THROW(
+      for (;;) {
+        device(4096);
+        ++served;
+      },
+      OutOfMemoryError);
+  EXPECT_GT(served, 400u);
+  EXPECT_EQ(allocator->statistics().classes[2][0][kSizeClasses].reserved_bytes.current, 2 * kMiB);
+}
+
 TEST_F(PressureTest, DisplacedBlocksCountWithinTheDevicesLimit) {
   char* moved = host(8 * kMiB);
   to_device(moved);

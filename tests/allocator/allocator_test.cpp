@@ -854,6 +854,51 @@ TEST_F(AllocatorTest, EachOfTwoDevicesHasItsOwnMemory) {
   EXPECT_EQ(allocator->find(one)->location, Place::device(1));
 }
 
+TEST_F(AllocatorTest, WhatServingTookIsCountedForEachDeviceAndReset) {
+  const auto service = [this] { return allocator->statistics().service[2][0]; };
+  allocator->free(device(64 * kMiB));
+  EXPECT_EQ(service().span_allocations.calls, 1u);
+  EXPECT_GE(service().span_allocations.longest, service().span_allocations.shortest);
+  EXPECT_THROW(device(512 * kMiB), OutOfMemoryError);
+  EXPECT_EQ(service().pressure_rounds, 1u);
+  EXPECT_EQ(service().out_of_memory, 1u);
+  EXPECT_EQ(service().fence_waits, 1u);
+  EXPECT_EQ(service().span_frees.calls, 1u);
+  EXPECT_EQ(allocator->statistics().service[0][0].out_of_memory, 0u) << "another facade's";
+  allocator->reset_totals(Facade::kDevice, 0);
+  EXPECT_EQ(service().out_of_memory + service().span_allocations.calls, 0u);
+  EXPECT_EQ(allocator->statistics().out_of_memory, 1u) << "the process's own figure stays";
+}
+
+TEST_F(AllocatorTest, ADisplacedBlocksPagesCountWhereTheyAreUsed) {
+  char* block = host(8 * kMiB);
+  to_device(block);
+  allocator->free(block);
+  auto reserved = [&](std::size_t facade) {
+    return allocator->statistics().classes[facade][0][kSizeClasses].reserved_bytes.current;
+  };
+  EXPECT_EQ(reserved(0), 8 * kMiB);
+  char* displaced = device(6 * kMiB);
+  ASSERT_EQ(displaced, block) << "the pages are on the device already";
+  EXPECT_EQ(reserved(0), 2 * kMiB);
+  EXPECT_EQ(reserved(2), 6 * kMiB);
+  for (const SegmentDescription& segment : allocator->inspection().segments()) {
+    EXPECT_EQ(segment.facade == Facade::kDevice, segment.base == displaced);
+  }
+  allocator->free(displaced);
+  EXPECT_EQ(reserved(0), 8 * kMiB);
+  EXPECT_EQ(reserved(2), 0u);
+}
+
+TEST_F(AllocatorTest, OneFacadesCacheIsGivenBackAlone) {
+  allocator->free(device(4 * kMiB));
+  allocator->free(allocator->allocate(Facade::kPinned, 0, 6 * kMiB));
+  allocator->release_cached_of(Facade::kPinned);
+  const Statistics now = allocator->statistics();
+  EXPECT_EQ(now.classes[1][0][kSizeClasses].reserved_bytes.current, 0u);
+  EXPECT_EQ(now.classes[2][0][kSizeClasses].reserved_bytes.current, 4 * kMiB);
+}
+
 TEST_F(AllocatorTest, StatisticsCountBlocksBytesAndPeaks) {
   char* a = device(1000);
   char* b = host(3 * kMiB);

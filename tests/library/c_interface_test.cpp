@@ -22,6 +22,7 @@
 
 #include "tests/conformance/runtimes.hpp"
 
+#include "tests/support/allocator_fixture.hpp"
 #include "tests/support/sizes.hpp"
 
 namespace uvm {
@@ -556,6 +557,75 @@ TEST_P(CInterface, AStreamThatIsForgottenLeavesItsMemoryToTheNextOne) {
   EXPECT_EQ(other, block);
   EXPECT_EQ(uvmalloc_forget_stream(allocator, 7, stream), UVMALLOC_ERROR_NO_DEVICE);
   EXPECT_EQ(uvmalloc_forget_stream(nullptr, 0, stream), UVMALLOC_ERROR_INVALID_ARGUMENT);
+}
+
+// A device with room for 31 pages of 2 MiB beside the reserve.
+class CKernelUses : public testing::AllocatorTest {
+ protected:
+  void SetUp() override {
+    allocator.reset();
+    machine = std::make_shared<testing::FakeMachine>();
+    machine->total_bytes = 64 * kMiB;
+    Configuration configuration = without_thread_caches();
+    configuration.thrashing = Thrashing::kIgnore;
+    configuration.span_bytes = 256 * kMiB;
+    allocator = std::make_unique<CachingManagedAllocator>(
+        std::make_unique<testing::FakeRuntime>(machine), configuration);
+    handle = reinterpret_cast<uvmalloc_allocator*>(allocator.get());
+  }
+  // Gives the device more pages than it has room for.
+  void fill() {
+    for (int i = 0; i < 32; ++i) blocks.push_back(device(kPage, testing::stream(1)));
+  }
+
+  uvmalloc_allocator* handle = nullptr;
+  std::vector<char*> blocks;
+};
+
+TEST_F(CKernelUses, AnErrorSaysWhatIsWrong) {
+  char outside = 0;
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(uvmalloc_last_error()),
+            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both), and 4 "
+            "more where each byte is touched once");
+  for (const int access : {-1, 4, 8, 9})
+    EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, access),
+              UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 5), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_note_use(nullptr, &outside, 1, nullptr, 1), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_OK) << "nothing is short";
+  fill();
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(uvmalloc_note_use(handle, blocks[0] + 100, 1, testing::stream(1), 3), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_step_boundary(handle), UVMALLOC_OK);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u);
+}
+
+TEST_F(CKernelUses, ManyUsesOfOneLaunchAreOneKernel) {
+  char outside = 0;
+  const uvmalloc_use foreign = {&outside, 1, 3};
+  EXPECT_EQ(uvmalloc_note_uses(handle, &foreign, 1, nullptr, 0), UVMALLOC_OK) << "nothing is short";
+  fill();
+  const uvmalloc_use uses[] = {{blocks[0] + 100, kMiB, 1}, {blocks[1], kMiB, 3}, foreign};
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, testing::stream(1), UVMALLOC_LAUNCH_KERNEL),
+            UVMALLOC_OK);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u) << "not one for each range";
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, testing::stream(1), UVMALLOC_LAUNCH_GRAPH),
+            UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 0, testing::stream(1), UVMALLOC_LAUNCH_GRAPH),
+            UVMALLOC_OK);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u);
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 3, testing::stream(1), 0), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 1, testing::stream(1), 0),
+            UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 1, testing::stream(1), 2),
+            UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(uvmalloc_last_error()),
+            "uvmalloc_note_uses: the launch is 2; accepted: 0 (a kernel), 1 (a graph)");
+  const uvmalloc_use nothing = {blocks[0], 1, 0};
+  EXPECT_EQ(uvmalloc_note_uses(handle, &nothing, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u)
+      << "nothing that is wrong was noted";
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, CInterface, ::testing::ValuesIn(testing::kRuntimes),
