@@ -94,19 +94,19 @@ Statistics CachingManagedAllocator::statistics() const {
 void CachingManagedAllocator::reset_peaks(Facade facade, int device) {
   engine_->machine.check_device(device);
   ThreadCaches::StopTheWorld stopped(engine_->caches);
-  engine_->caches.book().reset_peaks(engine_->state.counter_index(facade, device));
+  engine_->caches.peaks().reset_peaks(engine_->state.counter_index(facade, device));
   engine_->caches.aggregate();
   const HeapGuard heap(engine_->state);
-  heap->book.reset_peaks(facade, device);
+  heap->statistics.reset_peaks(facade, device);
 }
 
 void CachingManagedAllocator::reset_totals(Facade facade, int device) {
   engine_->machine.check_device(device);
   ThreadCaches::StopTheWorld stopped(engine_->caches);
   const std::size_t place = engine_->state.counter_index(facade, device);
-  engine_->caches.book().reset_totals(place, engine_->caches.sum(place));
+  engine_->caches.peaks().reset_totals(place, engine_->caches.sum(place));
   const HeapGuard heap(engine_->state);
-  heap->book.reset_totals(facade, device);
+  heap->statistics.reset_totals(facade, device);
 }
 
 }  // namespace uvm

@@ -230,10 +230,6 @@ Figures Inspection::figures() const {
   return engine_->introspection.figures();
 }
 
-FigureStore& Inspection::figure_store() {
-  return engine_->machine.figure_store;
-}
-
 live::LiveFigures Inspection::live_figures() const {
   return engine_->live.figures();
 }

@@ -17,12 +17,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from uvmalloc.libraries import find_libraries
 
+from bench.charts import NATIVE, OURS, plt
 from bench.programs.compare import load_peaks
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,8 +32,6 @@ WAYS = {
     "load_state_dict, assign, to": 'load_state_dict(...,\nassign=True).to("cuda")',
     "load_file on device": 'safetensors\nload_file(f, "cuda")',
 }
-# From a palette that is distinguishable with any colour vision.
-OURS, NATIVE = "#0072b2", "#d55e00"
 
 
 @dataclass(frozen=True)
@@ -99,8 +94,7 @@ def draw_loading(axes: plt.Axes, ratios: dict[str, list[float]]) -> None:
 
 def draw(training: dict[str, list[Outcome]], loading: dict[str, list[float]], file: Path) -> None:
     """Draws both charts. Equal figures give equal files. Text stays text in the SVG."""
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "uvmalloc"}
-    with plt.rc_context(settings):
+    with plt.rc_context({"svg.fonttype": "none"}):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
         draw_training(left, training)
         draw_loading(right, loading)

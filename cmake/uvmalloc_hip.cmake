@@ -1,6 +1,6 @@
 # HIP: its headers, for declarations only, and the translation of sources from CUDA (hipify/). The headers come with the
 # torch wheels (in triton), with Debian's libamdhip64-dev, or with ROCm.
-set(UVMALLOC_HIP AUTO CACHE STRING "Build the HIP runtime: ON, OFF, or AUTO where HIP's headers are found")
+set(UVMALLOC_HIP AUTO CACHE STRING "Build the HIP runtime: ON, OFF, or AUTO: if HIP's headers are found")
 if(NOT UVMALLOC_HIP MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "UVMALLOC_HIP is '${UVMALLOC_HIP}'; accepted: AUTO, ON, OFF")
 endif()

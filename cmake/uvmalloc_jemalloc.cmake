@@ -1,5 +1,5 @@
-# jemalloc as scripts/setup builds it: its names prefixed, no malloc of its own, no static thread-local storage. Where
-# nobody says which one, it is the newest of the folder where scripts/setup keeps what checkouts share.
+# jemalloc as scripts/setup builds it: its names prefixed, no malloc of its own, no static thread-local storage. If
+# UVMALLOC_JEMALLOC_DIR is empty, the newest build in the folder that checkouts share is used.
 set(UVMALLOC_JEMALLOC_DIR "" CACHE PATH
     "Folder of a jemalloc built by scripts/setup (it holds include/ and lib/); empty: the newest in its cache")
 

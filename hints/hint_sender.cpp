@@ -95,7 +95,7 @@ void HintSender::send_deferred() {
 }
 
 RuntimeStatus HintSender::advise(int device, const Hint& hint) {
-  RuntimeStatus status{RuntimeError::kCapture, 0, "a capture goes on", "advise"};
+  RuntimeStatus status{RuntimeError::kCapture, 0, "a capture is under way", "advise"};
   if (deferred_.is_empty()) {
     status = runtime_.advise(device, hint.address, hint.size_bytes, hint.advice, hint.place);
     if (status.error != RuntimeError::kCapture) {

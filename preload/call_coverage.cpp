@@ -10,12 +10,10 @@
 #include <string>
 
 #include "allocator/process/process_allocator.hpp"
+#include "preload/policy.hpp"
 
 namespace uvm::preload {
 namespace {
-
-// CUDA's runtime looks up some 400 functions; other libraries look up the few that they use.
-constexpr int kLookupsOfARuntime = 100;
 
 std::array<std::array<std::atomic<std::uint64_t>, kOutcomes>, kCalls> counts;
 
@@ -42,7 +40,7 @@ InterposedCalls coverage() {
   }
   const std::lock_guard lock(lookups().mutex);
   for (const auto& [file, count] : lookups().by_file) {
-    if (count >= kLookupsOfARuntime) out.static_runtimes.push_back(file);
+    if (count >= policy::kLookupsOfARuntime) out.static_runtimes.push_back(file);
   }
   return out;
 }

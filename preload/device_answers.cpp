@@ -21,8 +21,7 @@ namespace uvm::preload {
 void tell_free_memory(std::size_t* free_bytes, const std::size_t* total_bytes,
                       int (*current_device)() noexcept) {
   CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr && is_framework_installed() &&
-      process_configuration().configuration.enabled) {
+  if (ours == nullptr && is_plugin_installed() && process_configuration().configuration.enabled) {
     ours = activate_process_allocator().allocator;
   }
   if (ours == nullptr || ours->inspection().in_forked_child()) return;

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "preload/policy.hpp"
+
 namespace uvm::preload {
 
 class Exclusions {
@@ -41,8 +43,7 @@ class Exclusions {
   std::vector<std::string> libraries_;
   std::vector<CallSite> call_sites_;
   // Caches callers: twice the address, plus 1 if the caller is excluded.
-  static constexpr std::size_t kKnownCallers = 256;
-  mutable std::array<std::atomic<std::uint64_t>, kKnownCallers> known_{};
+  mutable std::array<std::atomic<std::uint64_t>, policy::kKnownCallers> known_{};
 };
 
 }  // namespace uvm::preload

@@ -10,7 +10,7 @@
 namespace uvm::preload {
 
 void begin_to_note_uses(CachingManagedAllocator& allocator) {
-  if (is_framework_installed()) return;
+  if (is_plugin_installed()) return;
   detail::may_want_uses.store(true, std::memory_order_relaxed);
   allocator.kernel_uses().set_listener(
       [](bool wants_uses) { detail::wants_uses.store(wants_uses, std::memory_order_relaxed); });

@@ -17,6 +17,7 @@
 #include "preload/call_coverage.hpp"
 #include "preload/deferred_frees.hpp"
 #include "preload/exclusions.hpp"
+#include "preload/policy.hpp"
 #include "preload/virtual_memory.hpp"
 
 namespace uvm {
@@ -117,12 +118,11 @@ class ServedMemory {
     int device = 0;
     Kind kind = Kind::kDevice;
   };
-  // Holds blocks by address. There are several shards, so that threads seldom contend for a mutex.
+  // Holds blocks by address.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
     std::unordered_map<const void*, Block> blocks;
   };
-  static constexpr std::size_t kShards = 16;
 
   Shard& shard_of(const void* address) const;
   // Removes the block from its shard.
@@ -140,7 +140,7 @@ class ServedMemory {
   Exclusions exclusions_;
   DeferredFrees deferred_;
   VirtualMemory virtual_memory_;
-  mutable std::array<Shard, kShards> shards_;
+  mutable std::array<Shard, policy::kBlockShards> shards_;
 };
 
 }  // namespace uvm::preload

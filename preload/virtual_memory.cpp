@@ -174,7 +174,7 @@ Result VirtualMemory::create(int device, std::size_t size_bytes, Handle* out) no
 
 // Whether the piece completes the memory of an unused range that is larger than the device. For a
 // request beyond such a range, PyTorch's expandable segments create pieces for the whole range, and
-// go on behind its end if none is refused.
+// continue behind its end if none is refused.
 bool VirtualMemory::would_fill_a_large_range(int device, std::size_t size_bytes) const {
   const std::size_t device_bytes =
       allocator_.inspection().devices()[static_cast<std::size_t>(device)].total_bytes;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that includes, and imports of the Python package, go one way.
+"""Checks that includes, and imports of the Python package, go one way, and what rooms speak of.
 
 A room is a folder. LAYERS names the rooms that each room may include besides itself. A room inside
 another room has rules of its own. PUBLIC names the room of each header in include/uvmalloc, which
 are installed and include only each other. PYTHON_LAYERS names the parts of the Python package that
-each part may import. Prints a line for each include or import against these rules, and for each
-include of a folder without a line. Ends with exit code 1 if there are any.
+each part may import. FOREIGN_WORDS names what the allocator does not know. Prints a line for each
+include, import or word against these rules, and for each include of a folder without a line. Ends
+with exit code 1 if there are any.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 # The folders of the allocator. Each may include the folders before it (allocator/README.md).
 FOLDERS = (
-    "base", "policy", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
+    "policy", "base", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
     "streams", "placement", "inspection", "fork", "reclaim", "engine", "process",
 )  # fmt: skip
 BELOW_ALLOCATOR = "hints hints/sharing hints/live storage runtime"
@@ -94,6 +95,14 @@ PYTHON_LAYERS = {
     "_cli/main.py": "interface _cli _trace",
     "__main__.py": "_cli/main.py",
 }
+# Only these files of the allocator know frameworks; texts for users may name them everywhere.
+FOREIGN_WORDS = re.compile(r"framework|tensor", re.IGNORECASE)
+FOREIGN_WORDS_ALLOWED = {
+    "allocator/configuration.cpp",
+    "allocator/process/framework_bridge.cpp",
+    "allocator/process/framework_bridge.hpp",
+}
+TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".cu", ".inc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<(uvmalloc/[^>]+)>|"([^">]+/[^"]+)")', re.MULTILINE)
 
@@ -185,11 +194,21 @@ def python_violations(root: Path) -> Iterator[str]:
                 yield f"{PYTHON}/{path} imports {imported}: {part} may not import it"
 
 
+def foreign_words(root: Path) -> Iterator[str]:
+    for file in sources(root, "allocator"):
+        relative = str(file.relative_to(root))
+        if relative in FOREIGN_WORDS_ALLOWED:
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if found := FOREIGN_WORDS.search(TEXT.sub("", line)):
+                yield f"{relative}:{number} names a {found[0].lower()}: the room knows none"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root
-    found = [*violations(root), *python_violations(root)]
+    found = [*violations(root), *python_violations(root), *foreign_words(root)]
     for line in found:
         print(line)
     print(f"{len(found)} violations")

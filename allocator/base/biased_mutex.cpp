@@ -1,5 +1,7 @@
 #include "allocator/base/biased_mutex.hpp"
 
+#include "allocator/policy/allocation_policy.hpp"
+
 namespace uvm {
 
 // Ends the bias. The caller must hold shared_.
@@ -29,7 +31,7 @@ void BiasedMutex::lock_slow(const void* self) {
   take_from_owner();
   turns_ = last_ == self ? turns_ + 1 : 0;
   last_ = self;
-  if (turns_ < kTurns) return;
+  if (turns_ < policy::kTurnsToBias) return;
   turns_ = 0;
   if (bias_holder_ever_ == nullptr) bias_holder_ever_ = self;
   if (bias_holder_ever_ != self) return;

@@ -1,7 +1,7 @@
-// A mutex for data that one thread uses most of the time. Once a thread has locked the mutex 64
-// times in a row, the mutex is biased to that thread, which then locks it without an atomic
-// read-modify-write (AsymmetricLock). The next other thread that locks the mutex pays for a barrier
-// and ends the bias.
+// A mutex for data that one thread uses most of the time. Once a thread has locked the mutex
+// policy::kTurnsToBias times in a row, the mutex is biased to that thread, which then locks it
+// without an atomic read-modify-write (AsymmetricLock). The next other thread that locks the mutex
+// pays for a barrier and ends the bias.
 //
 // Only the first thread that qualifies may ever hold the bias. A thread can be pre-empted between
 // reading `owner_` and entering `own_`, and resume arbitrarily later. If the bias could pass to
@@ -51,9 +51,6 @@ class BiasedMutex {
   void after_fork_in_child();
 
  private:
-  // After this many locks in a row by one thread, the mutex is biased to that thread.
-  static constexpr unsigned kTurns = 64;
-
   static const void* this_thread() {
     static thread_local char self;
     return &self;

@@ -212,7 +212,7 @@ class alignas(kCacheLinePair) ThreadCache {
     std::uintptr_t bits = address_of(stream);
     return (bits ^ (bits >> 4) ^ (bits >> 9) ^ (static_cast<std::size_t>(device) << 2) ^
             static_cast<std::size_t>(facade)) %
-           kSlots;
+           policy::kRecentStreams;
   }
   Stream* recent(Facade facade, int device, StreamHandle stream) const {
     Stream* of = recent_[slot_of(facade, device, stream)];
@@ -236,10 +236,8 @@ class alignas(kCacheLinePair) ThreadCache {
     ++bin->count;
   }
 
-  static constexpr std::size_t kSlots = 16;
-
   static std::size_t known_slot(const void* address) {
-    return fibonacci_slot<kKnownBits>(address_of(address));
+    return fibonacci_slot<policy::kKnownBlockBits>(address_of(address));
   }
   [[gnu::always_inline]] bool allocated(Stream* of, Block& block, std::size_t requested_bytes,
                                         bool from_cache) {
@@ -260,12 +258,10 @@ class alignas(kCacheLinePair) ThreadCache {
 
   const std::size_t most_bytes_;
   const std::uint64_t look_mask_;
-  std::array<Stream*, kSlots> recent_{};  // by slot_of(key)
-  // The records of the blocks that the thread allocated last, so that a free needs no look-up in
-  // the page directory. An entry is valid only if the record still has the address that is freed.
-  // With 1,000 live blocks, four of five frees find their record here.
-  static constexpr unsigned kKnownBits = 12;
-  std::array<Block*, std::size_t{1} << kKnownBits> known_{};
+  std::array<Stream*, policy::kRecentStreams> recent_{};  // by slot_of(key)
+  // The records of the blocks that the thread allocated last. An entry is valid only if the record
+  // still has the address that is freed.
+  std::array<Block*, std::size_t{1} << policy::kKnownBlockBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by position(StreamIndex)
   FigureStore::ThreadCounts thread_counts_;       // by facade and device
   std::int64_t live_bytes_ = 0;                   // of all counters

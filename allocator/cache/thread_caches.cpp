@@ -124,7 +124,7 @@ ThreadCaches::ThreadCaches(FigureStore& figures, std::size_t most_bytes,
       requests_per_look_(requests_per_look),
       returns_(returns),
       ended_(figures.ended()),
-      book_(figures.peaks()),
+      peaks_(figures.peaks()),
       peak_live_bytes_(figures.peak_live_bytes()) {
   AsymmetricLock::prepare();
   const RankedGuard lock(registry().mutex);
@@ -303,7 +303,7 @@ void ThreadCaches::find_shares() {
 void ThreadCaches::aggregate_counter(std::size_t counter) {
   thread_counts_.clear();
   for (const auto& cache : caches_) thread_counts_.push_back(&cache->counts(counter));
-  book_.aggregate(counter, thread_counts_, ended_[counter], shares_);
+  peaks_.aggregate(counter, thread_counts_, ended_[counter], shares_);
 }
 
 void ThreadCaches::aggregate_live() {

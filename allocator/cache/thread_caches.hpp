@@ -66,7 +66,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   // cached large blocks to `*out`. Both functions stop the world themselves.
   void set_may_cache_large(StreamIndex stream);
   void stop_caching_large(StreamIndex stream, BlockChain* out);
-  PeakTracker& book() UVM_REQUIRES(this) { return book_; }
+  PeakTracker& peaks() UVM_REQUIRES(this) { return peaks_; }
   // Sums the counts of all threads at one index, or at every index; updates the peaks; and divides
   // the headroom below the peaks among the threads. Allocates nothing.
   void aggregate(std::size_t counter) UVM_REQUIRES(this);
@@ -138,7 +138,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   std::span<ThreadCounters> ended_;
   std::vector<StreamCounters> ended_streams_;
   std::atomic<std::size_t> streams_with_room_ = 0;  // size of ended_streams_
-  PeakTracker book_;
+  PeakTracker peaks_;
   std::int64_t& peak_live_bytes_;  // of all facades and devices together
   // Working memory, with room for one entry per thread.
   std::vector<AsymmetricLock*> taken_;          // StopTheWorld: locks of all other threads' caches

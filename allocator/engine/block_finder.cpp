@@ -46,16 +46,16 @@ Found BlockFinder::find(const Request& request, Searched searched) {
 // std::bad_alloc the pages are free in their span.
 PageBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
                                  Pool& pool) {
-  heap->book.pages_removed(lender, pages.base, pages.size_bytes);
+  heap->statistics.pages_removed(lender, pages.base, pages.size_bytes);
   PageBlock* block = nullptr;
   try {
-    heap->book.prepare(pool);
+    heap->statistics.prepare(pool);
     block = heap->pools.add_pages(pages, pool);
   } catch (const std::bad_alloc&) {
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     throw;
   }
-  heap->book.pages_added(pool, pages.base, pages.size_bytes);
+  heap->statistics.pages_added(pool, pages.base, pages.size_bytes);
   return block;
 }
 

@@ -11,36 +11,37 @@ Engine::Engine(std::unique_ptr<DeviceRuntime> runtime, const Configuration& conf
                const std::string& figures_file)
     : machine(std::move(runtime), configuration, figures_file),
       state(machine),
-      small_arenas(*this),
       caches(machine.figure_store, thread_cache_bytes(configuration, machine.budget.hard_bytes),
              configuration.decay_seconds > 0 ? policy::kHitsPerClockRead : 0, *this),
-      returner(state, caches, small_arenas),
-      fenced(state, machine.stream_work, *this),
-      displaced(state, machine.stream_work, fenced),
       hints(machine, state),
-      counts(state, caches),
-      charges(counts),
-      large(state, caches, returner),
-      stream_pools(machine, state, caches, fenced, returner),
-      reclaimer(machine, state, small_arenas, fenced, hints, returner, stream_pools),
-      decay(machine, state, caches, displaced, reclaimer),
+      small_arenas_(*this),
+      returner_(state, caches, small_arenas_),
+      fenced_(state, machine.stream_work, *this),
+      displaced_(state, machine.stream_work, fenced_),
+      counts_(state, caches),
+      charges_(counts_),
+      large_(state, caches, returner_),
+      stream_pools(machine, state, caches, fenced_, returner_),
+      reclaimer(machine, state, small_arenas_, fenced_, hints, returner_, stream_pools),
+      decay(machine, state, caches, displaced_, reclaimer),
       spill_limit(machine, state),
       grower(machine, state, hints, reclaimer, spill_limit),
-      finder(machine, state, fenced, displaced),
-      small(state, caches, small_arenas, grower),
-      pressure_callbacks(machine, state, counts),
-      escalation(state, fenced, displaced, returner, large, pressure_callbacks, finder, grower,
-                 reclaimer, decay),
-      uses(machine, state, caches, fenced),
-      mover(machine, state, uses, hints, charges, *this),
+      pressure_callbacks(machine, state, counts_),
+      uses(machine, state, caches, fenced_),
+      mover(machine, state, uses, hints, charges_, *this),
       device_sharing(shared_devices(machine), machine.configuration.share_folder),
       live(machine, state, device_sharing, spill_limit),
       groups(machine, state, hints, live),
-      device_reset(machine, state, hints, fenced, stream_pools, reclaimer, live, groups, *this),
-      private_memory(machine, state, caches, fenced, returner, counts, hints, stream_pools, *this),
-      introspection(machine, state, caches, fenced, live),
+      device_reset(machine, state, hints, fenced_, stream_pools, reclaimer, live, groups, *this),
+      private_memory(machine, state, caches, fenced_, returner_, counts_, hints, stream_pools,
+                     *this),
+      introspection(machine, state, caches, fenced_, live),
       out_of_memory(machine, state, introspection, spill_limit),
-      fork_guard(machine, state, caches, small_arenas) {
+      fork_guard(machine, state, caches, small_arenas_),
+      finder_(machine, state, fenced_, displaced_),
+      small_(state, caches, small_arenas_, grower),
+      escalation_(state, fenced_, displaced_, returner_, large_, pressure_callbacks, finder_,
+                  grower, reclaimer, decay) {
   if (!configuration.trace_file.empty()) {
     const std::string why = start_trace(configuration.trace_file);
     if (!why.empty()) log_line(LogLevel::kWarning, why);
@@ -69,15 +70,15 @@ Engine::~Engine() {
   }
   const HeldHeap heap(state);
   for (int device = 0; device < machine.device_count(); ++device) {
-    if (heap->book.figures().span_bytes.increased != 0) {
+    if (heap->statistics.figures().span_bytes.increased != 0) {
       machine.stream_work.wait_for_device(device);
     }
   }
-  fenced.close(heap);
+  fenced_.close(heap);
   for (const auto& pool : heap->pools.all()) {
     if (pool->last_work) machine.stream_work.release(*pool->last_work);
   }
-  small_arenas.clear();
+  small_arenas_.clear();
   machine.sender.finish_prefetches();
   for (const auto& span : heap->spans.spans()) {
     unpoison(span->base, span->size_bytes);
@@ -86,7 +87,7 @@ Engine::~Engine() {
 }
 
 void Engine::end_thread(BlockChain blocks, const std::vector<StreamIndex>& streams) {
-  returner.give_back(std::move(blocks));
+  returner_.give_back(std::move(blocks));
   stream_pools.note_thread_end(streams);
 }
 

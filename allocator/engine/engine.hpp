@@ -70,9 +70,6 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // Allocates for a stream that the thread's cache does not know, or with an alignment.
   void* allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
                       std::size_t alignment_bytes = 0);
-  // Allocate if the stream's pools are known and the thread's cache has no block.
-  void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
-  void* allocate_small(const Request& request);
   // `block` is the block that starts at the address, or nullptr if it was not looked up yet.
   FreeResult free_slow(void* address, Block* block) noexcept;
   // Reads from the driver how much memory is free on devices that fill up. Starts to plan moves for
@@ -87,38 +84,34 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // thrashes, frees the block and throws OutOfMemoryError.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
-  // Gives back memory that is unlikely to be used soon. Called after every few large requests.
-  void trim_large(ThreadCache* cache, const Request& request) noexcept;
   // Calls `attempt` under the state lock until it succeeds. After each refusal, gives back cached
   // memory and calls pressure callbacks. Throws OutOfMemoryError if no step is left.
   using Attempt = std::function<Refusal(const LockedHeap& heap)>;
   void with_room(const Request& request, const Attempt& attempt);
   // Makes the block that was found for the request live, and sends its hints.
   void* finish_allocation(const Request& request, Found found);
-  // Updates the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
-  // is time to read the clock.
-  void on_cache_limit(Facade facade, int device) noexcept;
 
   Machine machine;
   HeapState state;
-  SmallArenas small_arenas;
   ThreadCaches caches;
-  BlockReturner returner;
-  FencedBlocks fenced;
-  DisplacedBlocks displaced;
   HintDispatcher hints;
-  BlockCounts counts;
-  Charges charges;
-  LargeBlockCaching large;
+
+ private:
+  SmallArenas small_arenas_;
+  BlockReturner returner_;
+  FencedBlocks fenced_;
+  DisplacedBlocks displaced_;
+  BlockCounts counts_;
+  Charges charges_;
+  LargeBlockCaching large_;
+
+ public:
   StreamPools stream_pools;
   Reclaimer reclaimer;
   IdleDecay decay;
   SpillLimit spill_limit;
   PageGrower grower;
-  BlockFinder finder;
-  SmallAllocator small;
   PressureCallbacks pressure_callbacks;
-  Escalation escalation;
   StreamUses uses;
   Mover mover;
   sharing::DeviceSharing device_sharing;
@@ -132,20 +125,32 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   std::function<void()> places_source;  // called before figures are read; notes where blocks are
 
  private:
+  BlockFinder finder_;
+  SmallAllocator small_;
+  Escalation escalation_;
+
   void free_block(void* address) noexcept override { free_slow(address, nullptr); }
-  void give_back(BlockChain blocks) override { returner.give_back(std::move(blocks)); }
+  void give_back(BlockChain blocks) override { returner_.give_back(std::move(blocks)); }
   void end_thread(BlockChain blocks, const std::vector<StreamIndex>& streams) override;
   void make_room_on_device(const Request& request) override;
   SmallArenas::Segment take_segment(PoolIndex pool, SmallArenas::Growth most) noexcept override {
-    return small.take_segment(pool, most);
+    return small_.take_segment(pool, most);
   }
-  void return_segment(void* base) noexcept override { small.return_segment(base); }
+  void return_segment(void* base) noexcept override { small_.return_segment(base); }
   bool is_ours(const void* address) const noexcept override { return state.is_ours(address); }
 
   [[gnu::always_inline]] inline void* allocate_from_pool(ThreadCache* cache,
                                                          const Request& request);
+  // Allocate if the stream's pools are known and the thread's cache has no block.
+  void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
+  void* allocate_small(const Request& request);
   void* allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                             bool may_be_cached, bool may_cache_large);
+  // Gives back memory that is unlikely to be used soon. Called after every few large requests.
+  void trim_large(ThreadCache* cache, const Request& request) noexcept;
+  // Updates the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
+  // is time to read the clock.
+  void on_cache_limit(Facade facade, int device) noexcept;
   FreeResult report_misuse(const void* address) const noexcept;
 };
 

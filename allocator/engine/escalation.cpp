@@ -22,7 +22,7 @@ const std::array<Escalation::Step, 18> Escalation::kSteps = {{
     {"other class", true, Of::kAll, &Escalation::borrow, Retry::kInFreeMemory},
     {"other streams", false, Of::kAll, &Escalation::steal, Retry::kInFreeMemory},
     {"release", true, Of::kAll, &Escalation::release, Retry::kWithNewPages},
-    {"any facade", true, Of::kAll, &Escalation::find_page, Retry::kWithNewPages, kAnyFacade},
+    {"other kinds", true, Of::kAll, &Escalation::find_page, Retry::kWithNewPages, kAnyFacade},
     {"next callback", true, Of::kAll, &Escalation::repeat_callbacks, Retry::kInFreeMemory},
     {"reserve", true, Of::kSmall, &Escalation::make_page, Retry::kWithNewPages, kReserve},
     {"again", true, Of::kSmall, &Escalation::again, Retry::kWithNewPages},
@@ -152,8 +152,8 @@ bool Escalation::release(Demand* demand) {
     const HeapGuard heap(state_);
     heap->pools.conserve_pages();
     if (!std::exchange(demand->has_released, true)) {
-      ++heap->book.figures().pressure_rounds;
-      ++heap->book.service_of(request.facade, request.device).pressure_rounds;
+      ++heap->statistics.figures().pressure_rounds;
+      ++heap->statistics.service_of(request.facade, request.device).pressure_rounds;
     }
   }
   if (!state_.is_capturing()) reclaimer_.release_pages(SIZE_MAX);

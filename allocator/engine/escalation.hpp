@@ -15,7 +15,7 @@
 //   callbacks        calls the next pressure callback (pressure_rounds.hpp)     free memory
 //   other class, other streams: as above, if a callback has freed memory
 //   release          gives free pages back to spans, empty spans to the driver  new pages
-//   any facade       takes pages of spans of other memory kinds                 new pages
+//   other kinds      takes pages of spans of other memory kinds                 new pages
 //   next callback    repeats from "callbacks" if a callback has freed memory
 //   reserve          small objects: takes a few pages beyond the budget         new pages
 //   again            small objects: retries, a few times, if other threads took the page

@@ -11,7 +11,7 @@ namespace uvm {
   TraceTime at = 0;
   bool is_time_to_trim = false;
   BlockFinder::Taken taken;
-  fenced.drain_some();
+  fenced_.drain_some();
   {
     const HeapGuard heap(state);
     Pool& pool = heap->pools.at(request.pool());
@@ -21,7 +21,7 @@ namespace uvm {
       if (request.size_bytes >= kLargeBytes) is_time_to_trim = LargeBlockCaching::hit(pool);
       at = machine.trace.now();
     } else {
-      taken = finder.take_displaced(heap, request);
+      taken = finder_.take_displaced(heap, request);
     }
   }
   decay.now_and_then();
@@ -35,7 +35,7 @@ namespace uvm {
     const CacheOwnerGuard inside(*cache);
     within = cache->count_allocated(stream_of(block->pool), *block, true);
   }
-  if (!within) counts.settle_peaks(request.facade, request.device);
+  if (!within) counts_.settle_peaks(request.facade, request.device);
   if (is_time_to_trim) [[unlikely]]
     trim_large(cache, request);
   return address;

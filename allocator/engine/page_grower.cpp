@@ -58,13 +58,13 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
 PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
                                std::size_t size_bytes, Pool& pool, HintPlan* plan) {
   heap->spans.take(run, size_bytes);
-  heap->book.figures().touched_bytes.increase(run.untouched_bytes);
+  heap->statistics.figures().touched_bytes.increase(run.untouched_bytes);
   const StreamKey& key = pool.key;
   const Place wanted = place_of_use(key.facade, key.device);
   SegmentPlacement placement = run.span->placement;
   PageBlock* block = nullptr;
   try {
-    heap->book.prepare(pool);
+    heap->statistics.prepare(pool);
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
@@ -80,7 +80,7 @@ PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run
     heap->spans.give_back(run.span, run.base(), size_bytes);
     throw;
   }
-  heap->book.pages_added(pool, run.base(), size_bytes);
+  heap->statistics.pages_added(pool, run.base(), size_bytes);
   if (heap->used_bytes() <= heap->budget_bytes) heap->reserve.refill();
   if (limits::are_pages_short(heap, key)) heap->pools.conserve_pages();
   return block;
@@ -133,8 +133,8 @@ char* PageGrower::add_span(const Request& request, bool reserved, Refusal* refus
     heap->ledger.add_span(memory.base, memory.size_bytes);
     heap->spans.add(std::move(span));
     is_known = true;
-    heap->book.figures().span_bytes.increase(memory.size_bytes);
-    heap->book.service_of(request.facade, request.device).span_allocations.add(taken);
+    heap->statistics.figures().span_bytes.increase(memory.size_bytes);
+    heap->statistics.service_of(request.facade, request.device).span_allocations.add(taken);
     then(heap);
   } catch (const std::bad_alloc&) {
     if (!is_known) {

@@ -25,7 +25,7 @@ class ReservedAddresses {
   explicit ReservedAddresses(Engine& engine) : engine_(engine) {}
 
   // Returns the begin of a range of free addresses, made in the context of the device; blocks of
-  // any device may be placed there. Throws OutOfMemoryError if there are not so many addresses.
+  // any device may be placed there. Throws OutOfMemoryError if no range is long enough.
   char* reserve(int device, std::size_t size_bytes);
   // Ends the range that begins at `base`. No block may be placed there any more.
   void release(const char* base) noexcept;
@@ -36,7 +36,7 @@ class ReservedAddresses {
   // Promises bytes of the device. First makes room as an allocation does. Throws OutOfMemoryError
   // if a limit refuses them.
   void promise(int device, std::size_t size_bytes);
-  // Promises bytes that replace others soon, so the limits are not asked.
+  // Promises bytes that replace others soon, without a check of the limits.
   void promise_beyond_limits(int device, std::size_t size_bytes) noexcept;
   // Takes back a promise of bytes that were not placed.
   void withdraw(int device, std::size_t size_bytes) noexcept;

@@ -63,9 +63,9 @@ void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, co
   bool goes_on = true;
   Block* block = nullptr;
   {
-    BlockReturner::Later large_blocks(returner);
+    BlockReturner::Later large_blocks(returner_);
     const CacheOwnerGuard inside(*cache);
-    counts.open(cache, key, request.pools, true);
+    counts_.open(cache, key, request.pools, true);
     if (may_cache_large) cache->set_may_cache_large(request.pools, true);
     if (may_be_cached) {
       block = cache->allocate(request.facade, request.device, request.stream,
@@ -75,7 +75,7 @@ void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, co
       goes_on = cache->flush_large(request.pools, &large_blocks.blocks);
     }
   }
-  if (!goes_on) large.stop(request);
+  if (!goes_on) large_.stop(request);
   if (block == nullptr) return nullptr;
   void* address = block->address();
   unpoison(address, block->size_bytes());
@@ -85,7 +85,7 @@ void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, co
 }
 
 void Engine::on_cache_limit(Facade facade, int device) noexcept {
-  counts.settle_peaks(facade, device);
+  counts_.settle_peaks(facade, device);
   if (decay.enabled()) decay.decay_now();
 }
 
@@ -112,7 +112,7 @@ void Engine::with_room(const Request& request, const Attempt& attempt) {
 }
 
 void Engine::trim_large(ThreadCache* cache, const Request& request) noexcept {
-  large.trim(cache, request);
+  large_.trim(cache, request);
   try {
     reclaimer.release_surplus_spans(request);
   } catch (const std::bad_alloc&) {
@@ -124,11 +124,11 @@ void* Engine::allocate_pages(const Request& request, const BlockFinder::Taken& t
   Demand demand(request, false);
   if (taken.block != nullptr) return finish_allocation(request, {taken.block, true});
   if (taken.searched == BlockFinder::Searched::kNothing) {
-    fenced.drain_some();
+    fenced_.drain_some();
     decay.now_and_then();
   }
-  demand.found = finder.find(request, taken.searched);
-  if (demand.found.block == nullptr && !escalation.climb(&demand)) {
+  demand.found = finder_.find(request, taken.searched);
+  if (demand.found.block == nullptr && !escalation_.climb(&demand)) {
     out_of_memory.raise(request, demand.refusal);
   }
   return finish_allocation(request, demand.found);
@@ -153,7 +153,7 @@ void* Engine::finish_allocation(const Request& request, Found found) {
     }
   }
   machine.trace.allocated(at, request.traced(address, found.block->size_bytes()));
-  counts.allocated(request, *found.block, found.from_cache);
+  counts_.allocated(request, *found.block, found.from_cache);
   if (!plan.empty()) hints.send(plan, request.device, {}, request.consumer());
   follow_placement();
   return address;
@@ -210,13 +210,13 @@ void Engine::follow_placement() {
 }
 
 void* Engine::allocate_small(const Request& request) {
-  fenced.drain_some();
+  fenced_.drain_some();
   decay.now_and_then();
   Demand demand(request, true);
   bool took_page = false;
   SmallAllocator::Refill refill;
   for (bool goes_on = true;;) {
-    refill = small.refill(request, demand.allowed_growth);
+    refill = small_.refill(request, demand.allowed_growth);
     took_page |= refill.took_page;
     if (refill.block != nullptr) break;
     if (refill.thread_is_exiting) {
@@ -225,7 +225,7 @@ void* Engine::allocate_small(const Request& request) {
       return allocate_pages(as_pages, {});
     }
     if (!goes_on) out_of_memory.raise(request, demand.refusal);
-    goes_on = escalation.climb(&demand);
+    goes_on = escalation_.climb(&demand);
   }
   void* address = nullptr;
   TraceTime at = 0;
@@ -238,7 +238,7 @@ void* Engine::allocate_small(const Request& request) {
     at = machine.trace.now();
   }
   machine.trace.allocated(at, request.traced(address, request.size_bytes));
-  counts.allocated(request, *refill.block, !took_page);
+  counts_.allocated(request, *refill.block, !took_page);
   if (has_pending_hints) hints.send_pending(request.consumer());
   return address;
 }
@@ -270,8 +270,8 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
         mover.drop_records(heap, block);
         group = groups.leave(heap, *block);
         try {
-          const Pool& target = heap->pools.at(fenced.pool_for(heap, *block));
-          fence = fenced.needs_fence(heap, *block, target);
+          const Pool& target = heap->pools.at(fenced_.pool_for(heap, *block));
+          fence = fenced_.needs_fence(heap, *block, target);
         } catch (const std::bad_alloc&) {
           fence = true;  // the block's pools could not be made; below this may fail again
         }
@@ -285,19 +285,19 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
   if (is_misuse) return report_misuse(address);
   machine.trace.freed(at, {key.facade, key.device, address, block->requested_bytes(),
                            block->size_bytes(), key.stream});
-  charges.count_freed(*block, charged);
+  charges_.count_freed(*block, charged);
   if (group != kNoGroup) groups.note_freed(group, *block);
   if (!fence && !had_no_side_state) {
     const HeapGuard heap(state);
     try {
-      block->pool = fenced.pool_for(heap, *block);
+      block->pool = fenced_.pool_for(heap, *block);
       heap->pools.side_states().drop(block);
     } catch (const std::bad_alloc&) {
       fence = true;  // the block's pools could not be made
     }
   }
-  if (fence && fenced.add(block)) return FreeResult::kFreed;
-  returner.give_back_plain(block);
+  if (fence && fenced_.add(block)) return FreeResult::kFreed;
+  returner_.give_back_plain(block);
   return FreeResult::kFreed;
 }
 

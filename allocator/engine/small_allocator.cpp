@@ -21,7 +21,7 @@ SmallArenas::Segment SmallAllocator::take_segment(PoolIndex pool_index,
       heap->pools.put(segment, heap->pools.at(segment->pool));
       throw;
     }
-    heap->book.small_segment_taken(pool, segment->size_bytes());
+    heap->statistics.small_segment_taken(pool, segment->size_bytes());
     return {segment->address(), is_new_page};
   } catch (const std::bad_alloc&) {
     return {};
@@ -32,7 +32,7 @@ void SmallAllocator::return_segment(void* base) noexcept {
   const HeapGuard heap(state_);
   PageBlock* segment = heap->pools.directory().end_small_run(static_cast<char*>(base));
   Pool& pool = heap->pools.at(segment->pool);
-  heap->book.small_segment_returned(pool, segment->size_bytes());
+  heap->statistics.small_segment_returned(pool, segment->size_bytes());
   heap->pools.put(segment, pool);
 }
 

@@ -31,7 +31,7 @@ void ForkGuard::before_fork() noexcept {
   try {
     copy_for_child(heap, available_bytes);
   } catch (const std::exception&) {
-    snapshot_.give_up(&heap->book.figures().forks);
+    snapshot_.give_up(&heap->statistics.figures().forks);
   }
 }
 
@@ -55,7 +55,7 @@ void ForkGuard::copy_for_child(const LockedHeap& heap, std::size_t available_byt
   snapshot_.take({machine_.configuration.fork_limit_bytes, available_bytes,
                   machine_.span_memory.host_backing() == HostBacking::kManaged &&
                       reach_ordinary_memory(machine_.devices)},
-                 &heap->book.figures().forks);
+                 &heap->statistics.figures().forks);
 }
 
 void ForkGuard::after_fork_in_parent() noexcept {

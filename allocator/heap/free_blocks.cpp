@@ -117,7 +117,7 @@ PageBlock* BlockPools::split_middle(PageBlock* block, std::size_t head_bytes,
 }
 
 // Returns a free block of the pool that holds `size_bytes` at a multiple of `alignment_bytes`. The
-// block ends after these bytes, or goes on with enough bytes for another block.
+// block ends after these bytes, or has enough bytes behind them for another block.
 PageBlock* BlockPools::fit_aligned(const Pool& pool, std::size_t alignment_bytes,
                                    std::size_t size_bytes) const {
   // A block of this size is large enough at any address.

@@ -119,7 +119,7 @@ Statistics Introspection::statistics() const {
   ThreadCaches::StopTheWorld stopped(caches_);
   caches_.aggregate();
   const HeapGuard heap(state_);
-  return heap->book.all(caches_, heap->pools, heap->spans);
+  return heap->statistics.all(caches_, heap->pools, heap->spans);
 }
 
 Figures Introspection::figures() const {

@@ -80,7 +80,7 @@ std::string OutOfMemoryReport::advice(const Request& request, const Refusal& ref
                          ? "The request exceeds the limit, so freeing memory cannot help. "
                          : "All cached memory was given back, and the request was retried. ",
                      more,
-                     settings.name_of("use smaller batches or free tensors first",
+                     settings.name_of("use smaller batches or free memory first",
                                       "request less or free blocks first"));
 }
 
@@ -90,8 +90,8 @@ void OutOfMemoryReport::raise(const Request& request, const Refusal& refusal) {
   const std::string table = holders_table(introspection_.statistics());
   {
     const HeapGuard heap(state_);
-    ++heap->book.figures().out_of_memory;
-    ++heap->book.service_of(request.facade, request.device).out_of_memory;
+    ++heap->statistics.figures().out_of_memory;
+    ++heap->statistics.service_of(request.facade, request.device).out_of_memory;
   }
   if (request.facade == Facade::kDevice) spill_limit_.note_error(request.device);
   throw OutOfMemoryError(

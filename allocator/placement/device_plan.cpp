@@ -143,7 +143,7 @@ bool DevicePlan::is_over() {
   if (calm_kernels_ < policy::kCalmKernels) return false;
   calm_kernels_ = 0;  // the next check follows after another kCalmKernels
   const HeapGuard heap(state_);
-  return heap->book.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
+  return heap->statistics.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
 }
 
 void DevicePlan::correct_places(PageNumber first, std::vector<Place>* places) const {

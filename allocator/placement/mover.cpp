@@ -40,14 +40,17 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   machine_.check_place(move.source);
   machine_.check_place(move.destination);
   if (machine_.in_forked_child()) return nullptr;
-  if (!move.destination.is_device()) {
-    // The producing stream counts as a user, so its work is waited for now or after the free.
-    if (!uses_.record_use(address, DeviceStream::named(move.stream_device, move.stream)))
-      return nullptr;
-    if (move.wait) uses_.wait_for_uses(address);
+  // The producing stream counts as a user, so its work is waited for now or after the free.
+  const DeviceStream producer = DeviceStream::named(move.stream_device, move.stream);
+  if (!move.destination.is_device() && move.wait) {
+    if (!uses_.record_use(address, producer)) return nullptr;
+    uses_.wait_for_uses(address);
   }
   Moved moved;
-  if (!try_to_move(address, move, false, &moved)) {
+  const bool is_done = try_to_move(address, move, false, &moved);
+  if (moved.block != nullptr && adds_producer(move))
+    machine_.trace.used(moved.at, moved.traced.address, producer.device, producer.handle);
+  if (!is_done) {
     prepare(address, move);
     try_to_move(address, move, true, &moved);
   }
@@ -58,9 +61,8 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   DeviceStream consumer;
   if (move.destination.is_device()) {
     consumer = DeviceStream::named(move.stream_device, move.stream);
-  } else {
-    // The pages must not leave before the stream has finished with them.
-    if (!move.wait) moved.producer = DeviceStream::named(move.stream_device, move.stream);
+  } else if (!move.wait) {
+    moved.producer = producer;  // the pages must not leave before the stream has finished with them
   }
   hints_.send(moved.plan, move.stream_device, moved.producer, consumer);
   return moved.record;
@@ -73,6 +75,11 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   const HeapGuard heap(state_);
   Block* block = heap->live_block(address);
   if (block == nullptr) return true;
+  if (adds_producer(move) && !is_prepared)
+    StreamUses::add_use(heap, block, DeviceStream::named(move.stream_device, move.stream));
+  out->block = block;
+  out->at = machine_.trace.now();
+  out->traced.address = block->address();
   // Memory is allocated first, so that nothing fails after the record is made. So the block either
   // stays as it is, or has moved and the caller has the record.
   const bool whole = moves_whole(*block, move);
@@ -88,14 +95,11 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   if (move.destination.is_device()) StreamUses::prepare_uses(heap, block, 1);
   out->record = record_for(heap, block, move);
   if (out->record == nullptr) return true;
-  out->block = block;
   block->has_no_side_state = false;
-  out->at = machine_.trace.now();
   const std::size_t requested_bytes = block->requested_bytes();
   // The block's own record outlives the other records, and after the free says where the pages are.
   out->charged =
       Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
-  out->traced.address = block->address();
   out->traced.requested_bytes = whole ? requested_bytes : move.size_bytes;
   if (move.destination.is_device()) {
     const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
@@ -110,7 +114,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
     if (whole) side_state.mover = stream;
     StreamUses::add_use(heap, block, stream);
   }
-  MoveStatistics& moves = heap->book.figures().moves;
+  MoveStatistics& moves = heap->statistics.figures().moves;
   std::uint64_t& direction = !move.destination.is_device() ? moves.device_to_host
                              : move.source.is_device()     ? moves.device_to_device
                                                            : moves.host_to_device;

@@ -62,6 +62,10 @@ class Mover {
   static bool moves_whole(const Block& block, const MoveRequest& move) {
     return move.size_bytes == 0 || move.size_bytes >= block.requested_bytes();
   }
+  // Whether the move itself records the producing stream as a user.
+  static bool adds_producer(const MoveRequest& move) {
+    return !move.destination.is_device() && !move.wait;
+  }
   struct Moved {
     MovedStorage* record = nullptr;
     Block* block = nullptr;

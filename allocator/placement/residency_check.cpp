@@ -81,8 +81,8 @@ void ResidencyCheck::end_round() {
   const std::size_t expected = std::exchange(expected_, 0);
   {
     const HeapGuard heap(state_);
-    heap->book.figures().believed_bytes = expected * kPageBytes;
-    heap->book.figures().real_bytes = found * kPageBytes;
+    heap->statistics.figures().believed_bytes = expected * kPageBytes;
+    heap->statistics.figures().real_bytes = found * kPageBytes;
   }
   if (found + expected / policy::kMissingParts < expected) {
     taken_ += expected - found;

@@ -55,6 +55,17 @@ inline constexpr std::uint32_t kBinBlocks = 64;
 inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
 // The number of small objects that a full bin gives back at once.
 inline constexpr std::uint32_t kFlushedBlocks = 32;
+// A thread finds this number of streams without a search.
+inline constexpr std::size_t kRecentStreams = 16;
+// A thread remembers the records of its last 2^kKnownBlockBits blocks, so that a free needs no
+// look-up in the page directory. With 1,000 live blocks, four of five frees find their record.
+inline constexpr unsigned kKnownBlockBits = 12;
+
+// ---- The state lock (two_thread_scaling)
+
+// After this many locks in a row by one thread, the lock is biased to that thread. The end of a
+// bias costs a barrier of all processors, so a lock that threads use in turn must have no bias.
+inline constexpr unsigned kTurnsToBias = 64;
 
 // ---- Large blocks in thread caches (two_thread_scaling;
 // docs/rationale/large-blocks-in-threads.md)

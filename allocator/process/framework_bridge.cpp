@@ -20,7 +20,7 @@ void change_budget(Engine& engine, std::size_t size_bytes, bool grows) {
   const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
   const HeapGuard heap(engine.state);
   heap->budget_bytes = grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes;
-  heap->book.set_budget(heap->budget_bytes);
+  heap->statistics.set_budget(heap->budget_bytes);
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ void* FrameworkBridge::allocate_for_conversion(int device, std::size_t size_byte
   try {
     void* address = allocator_->allocate(Facade::kHost, device, size_bytes);
     const HeapGuard heap(engine().state);
-    ++heap->book.figures().conversions.count;
-    heap->book.figures().conversions.bytes += size_bytes;
+    ++heap->statistics.figures().conversions.count;
+    heap->statistics.figures().conversions.bytes += size_bytes;
     return address;
   } catch (...) {
     change_budget(engine(), size_bytes, false);
@@ -70,7 +70,7 @@ void* FrameworkBridge::allocate_for_conversion(int device, std::size_t size_byte
 void FrameworkBridge::note_copy(CopyReason reason, std::size_t size_bytes) {
   const HeapGuard heap(engine().state);
   MoveStatistics::Copies& copies =
-      heap->book.figures().moves.copies[static_cast<std::size_t>(reason)];
+      heap->statistics.figures().moves.copies[static_cast<std::size_t>(reason)];
   ++copies.count;
   copies.bytes += size_bytes;
   if (size_bytes >= engine().machine.configuration.host_threshold_bytes) {
@@ -81,16 +81,16 @@ void FrameworkBridge::note_copy(CopyReason reason, std::size_t size_bytes) {
 void FrameworkBridge::note_materialization(std::size_t copied_bytes, bool steal) {
   const HeapGuard heap(engine().state);
   if (steal) {
-    ++heap->book.figures().materializations.steals;
+    ++heap->statistics.figures().materializations.steals;
   } else {
-    ++heap->book.figures().materializations.copies;
-    heap->book.figures().materializations.bytes += copied_bytes;
+    ++heap->statistics.figures().materializations.copies;
+    heap->statistics.figures().materializations.bytes += copied_bytes;
   }
 }
 
 void FrameworkBridge::set_memory_observer(MemoryObserver* observer) {
   const HeapGuard heap(engine().state);
-  heap->book.set_observer(observer);
+  heap->statistics.set_observer(observer);
 }
 
 void FrameworkBridge::set_search_signs(std::function<SearchSign()> find) {
@@ -103,7 +103,7 @@ namespace {
 
 thread_local HostMemory thread_host_memory = HostMemory::kManaged;
 thread_local bool thread_aliases = false;
-std::atomic<bool> framework_installed{false};
+std::atomic<bool> plugin_installed{false};
 std::atomic<bool> framework_present{false};
 std::atomic<bool> framework_without_plugin{false};
 std::atomic<bool> cpu_tensors_at_once{false};
@@ -147,8 +147,8 @@ bool set_thread_aliases(bool aliases) noexcept {
   return std::exchange(thread_aliases, aliases);
 }
 
-bool is_framework_enabled() {
-  if (!framework_installed) return false;
+bool is_plugin_enabled() {
+  if (!plugin_installed) return false;
   if (has_activation_failed()) return false;
   if (!is_driver_initialized()) {
     return is_runtime_present(process_configuration().configuration.runtime);
@@ -156,11 +156,11 @@ bool is_framework_enabled() {
   const CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   return allocator != nullptr && !allocator->inspection().in_forked_child();
 }
-bool is_framework_installed() noexcept {
-  return framework_installed;
+bool is_plugin_installed() noexcept {
+  return plugin_installed;
 }
 bool has_framework() noexcept {
-  return framework_installed || (framework_present && !framework_without_plugin);
+  return plugin_installed || (framework_present && !framework_without_plugin);
 }
 void note_framework() noexcept {
   framework_present = true;
@@ -171,8 +171,8 @@ bool is_framework_without_plugin() noexcept {
 void note_framework_without_plugin() noexcept {
   framework_without_plugin = true;
 }
-void set_framework_installed(bool installed) noexcept {
-  framework_installed = installed;
+void set_plugin_installed(bool installed) noexcept {
+  plugin_installed = installed;
   describe_process();
 }
 

@@ -10,7 +10,6 @@
 #include <uvmalloc/configuration.hpp>
 #include <uvmalloc/statistics.hpp>
 #include "allocator/memory_observer.hpp"
-#include "allocator/process/framework_bridge.hpp"
 
 namespace uvm {
 
@@ -97,10 +96,10 @@ bool set_thread_aliases(bool aliases) noexcept;
 // Whether a framework's memory is managed: its plugin has replaced the framework's allocators, and
 // there is a device. Initialises nothing. Before the program has initialised the driver, returns
 // whether this machine has a driver.
-bool is_framework_enabled();
+bool is_plugin_enabled();
 // Whether the plugin is installed. The plugin sets this.
-bool is_framework_installed() noexcept;
-void set_framework_installed(bool installed) noexcept;
+bool is_plugin_installed() noexcept;
+void set_plugin_installed(bool installed) noexcept;
 
 // Whether a framework is in this process whose plugin is installed, may still be loaded, or is
 // switched off. If so, UVMALLOC_CUDA=auto leaves the program's CUDA allocation calls to CUDA.

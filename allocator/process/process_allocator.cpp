@@ -17,6 +17,7 @@
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/tracing.hpp>
 #include "allocator/base/own_file.hpp"
+#include "allocator/engine/engine.hpp"
 #include "runtime/log.hpp"
 #include "runtime/made_once.hpp"
 
@@ -44,7 +45,7 @@ void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
 // Stores the report's facts about the process in the file of figures.
 void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator);
-  if (!allocator->inspection().figure_store().describe(about)) {
+  if (!allocator->engine().machine.figure_store.describe(about)) {
     log(LogLevel::kWarning,
         "if this process is killed, its report will lack the program's name: the description is "
         "too "
@@ -74,7 +75,7 @@ std::string figures_file(const std::string& wanted_directory) {
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {
-    allocator.inspection().figure_store().remove_file();
+    allocator.engine().machine.figure_store.remove_file();
   } else {
     log(LogLevel::kWarning, "the report could not be written to {}: {}", path,
         own_file_error(errno));
@@ -125,7 +126,7 @@ std::unique_ptr<Activation> activate() {
           format_size(allocator->limits().budget_bytes()));
       activation->reason.clear();
       describe(allocator.get());
-      count_unmanaged_host_in(&allocator->inspection().figure_store().unmanaged_host());
+      count_unmanaged_host_in(&allocator->engine().machine.figure_store.unmanaged_host());
       activation->allocator = allocator.release();
       active_allocator.store(activation->allocator, std::memory_order_release);
       std::atexit(report_at_exit);

@@ -97,7 +97,7 @@ void add_process(JsonText* out) {
 void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
   const Configuration& configuration = allocator.inspection().configuration();
   out->add("active", true);
-  out->add("framework", is_framework_installed());
+  out->add("framework", is_plugin_installed());
   out->add("policy", to_string(configuration.policy));
   out->add("threshold_bytes", configuration.host_threshold_bytes);
   out->add("host_memory", to_string(allocator.inspection().host_backing()));
@@ -271,7 +271,7 @@ void add_figures(const Figures& figures, JsonText* out) {
   });
 }
 
-// Writes null without a framework: no allocators are replaced then, so there is nothing to count.
+// Writes null without a plugin: no allocators are replaced then, so there is nothing to count.
 void add_native_allocations(JsonText* out) {
   if (!native_allocations()) {
     out->add("native_allocations", nullptr);

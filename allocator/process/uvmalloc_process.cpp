@@ -90,7 +90,7 @@ int uvmalloc_set_host_managed(int managed) noexcept {
 
 int uvmalloc_is_enabled() noexcept {
   try {
-    return uvm::is_framework_enabled();
+    return uvm::is_plugin_enabled();
   } catch (...) {
     return 0;  // memory ran out while the configuration was read
   }

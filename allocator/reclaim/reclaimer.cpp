@@ -17,7 +17,7 @@ void Reclaimer::reclaim_all_and_fenced(const Request& request) {
   if (state_.is_capturing()) return;
   {
     const HeapGuard heap(state_);
-    ++heap->book.service_of(request.facade, request.device).fence_waits;
+    ++heap->statistics.service_of(request.facade, request.device).fence_waits;
   }
   fenced_.drain_all();
 }
@@ -27,7 +27,7 @@ void Reclaimer::release_cached() {
   returner_.flush_all();
   {
     const HeapGuard heap(state_);
-    for (auto& facade : heap->book.services()) {
+    for (auto& facade : heap->statistics.services()) {
       for (ServiceStatistics& device : facade) ++device.fence_waits;
     }
   }
@@ -172,7 +172,7 @@ void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
     departure->left_bytes += pages.size_bytes;
     detached_.push_back(
         {pages, pool.key.facade == Facade::kDevice ? pool.key.device : Detached::kNobody});
-    heap->book.pages_removed(owning_pool, pages.base, pages.size_bytes);
+    heap->statistics.pages_removed(owning_pool, pages.base, pages.size_bytes);
     heap->reserve.give_back(owning_pool.key.facade, owning_pool.key.device, pages.size_bytes);
   }
 }
@@ -296,8 +296,8 @@ std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& 
   auto empty = heap->spans.remove_empty();
   for (const auto& span : empty) {
     heap->ledger.remove_span(span->base);
-    heap->book.figures().span_bytes.decrease(span->size_bytes);
-    heap->book.figures().touched_bytes.decrease(span->touched_bytes);
+    heap->statistics.figures().span_bytes.decrease(span->size_bytes);
+    heap->statistics.figures().touched_bytes.decrease(span->touched_bytes);
   }
   return empty;
 }
@@ -311,7 +311,7 @@ void Reclaimer::free_spans(std::vector<std::unique_ptr<Span>> spans) noexcept {
     const auto taken = std::chrono::steady_clock::now() - begin;
     {
       const HeapGuard heap(state_);
-      heap->book.service_of(span->facade, span->device).span_frees.add(taken);
+      heap->statistics.service_of(span->facade, span->device).span_frees.add(taken);
     }
     if (status.ok() || status.error == RuntimeError::kNotUsable) continue;
     try {
@@ -351,8 +351,8 @@ void Reclaimer::discard_free_pages_of(Span* span) {
     runs.pop_back();
     if (is_discarded) {
       heap->spans.give_back_untouched(run.span, run.base(), run.size_bytes);
-      heap->book.figures().touched_bytes.decrease(run.size_bytes);
-      heap->book.figures().discarded_bytes += run.size_bytes;
+      heap->statistics.figures().touched_bytes.decrease(run.size_bytes);
+      heap->statistics.figures().discarded_bytes += run.size_bytes;
       heap->ledger.discard(run.base(), run.size_bytes);
     } else {
       heap->spans.give_back(run.span, run.base(), run.size_bytes);

@@ -39,7 +39,7 @@ std::vector<PoolIndex> Charges::prepare(const LockedHeap& heap, Block* block, Pl
   heap->pools.side_states().make(block);
   auto prepare_at = [&](Place place) {
     pools.push_back(pool_at(heap, *block, place));
-    heap->book.prepare(heap->pools.at(pools.back()));
+    heap->statistics.prepare(heap->pools.at(pools.back()));
   };
   prepare_at(Place::host());
   places.each_device([&](int device) { prepare_at(Place::device(device)); });

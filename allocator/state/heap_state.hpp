@@ -43,7 +43,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     BudgetReserve reserve;
     BlockPools pools;
     PrivatePoolTable private_pools;
-    HeapStatistics book;
+    HeapStatistics statistics;
     PressureRounds::Callbacks pressure_callbacks;
     std::size_t orphaned_streams = 0;  // streams with pools that are Pool::is_orphaned
     std::uint64_t lock_cycles = 0;     // times that the state lock was taken; tests limit them
@@ -56,7 +56,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     std::size_t held_bytes(Facade facade, int device) const {
       const std::size_t promised =
           facade == Facade::kDevice ? promised_bytes[static_cast<std::size_t>(device)] : 0;
-      return book.reserved_bytes(facade, device) + promised;
+      return statistics.reserved_bytes(facade, device) + promised;
     }
     // Whether the pool's pages may serve other pools.
     bool may_release(const Pool& pool) const {
@@ -74,8 +74,8 @@ class UVM_CAPABILITY("state lock") HeapState {
     }
     // Moves the count of the block's pages from one pool to another.
     void transfer_pages(const Block& block, PoolIndex from, PoolIndex to) {
-      book.pages_removed(pools.at(from), block.address(), block.size_bytes());
-      book.pages_added(pools.at(to), block.address(), block.size_bytes());
+      statistics.pages_removed(pools.at(from), block.address(), block.size_bytes());
+      statistics.pages_added(pools.at(to), block.address(), block.size_bytes());
     }
   };
 
@@ -98,7 +98,7 @@ class UVM_CAPABILITY("state lock") HeapState {
   bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
   // Returns the index of the counters for that memory kind and device.
   std::size_t counter_index(Facade facade, int device) const UVM_NOT_ANALYSED {
-    return guarded_.book.counter_index(facade, device);
+    return guarded_.statistics.counter_index(facade, device);
   }
   // Plans hints for a new span that no other thread knows yet.
   HintPlan plan_span(Span* span) UVM_NOT_ANALYSED {

@@ -16,7 +16,7 @@ HeapState::Guarded::Guarded(Machine& machine)
       reserve(machine.devices.size()),
       pools(machine.configuration.large_hits_required.value_or(policy::kLargeHitsRequired)),
       private_pools(machine.device_count()),
-      book(machine.devices.size(), budget_bytes, machine.figure_store.totals()) {}
+      statistics(machine.devices.size(), budget_bytes, machine.figure_store.totals()) {}
 
 namespace limits {
 

@@ -41,7 +41,7 @@ namespace limits {
 // Returns the most bytes that all pools of that memory kind and device together may hold.
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 
-// Checks whether pools of `key` may get `pool_bytes` of pages, of which `touched_bytes` would be
+// Checks whether pools of `key` may get `pool_bytes` of pages; `touched_bytes` of them would be
 // touched for the first time. The budget may be exceeded by `beyond_budget_bytes`.
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);

@@ -188,14 +188,14 @@ void HeapStatistics::add_classes(Facade facade, int device, ThreadCaches& caches
                                  Statistics* out) const {
   const auto at = static_cast<std::size_t>(facade);
   const std::size_t counter = counter_index(facade, device);
-  const PeakTracker& book = caches.book();
+  const PeakTracker& peaks = caches.peaks();
   const ThreadCounters sum = caches.sum(counter);
   for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
     ClassStatistics& figures = out->classes[at][static_cast<std::size_t>(device)][of];
     const Amounts now = sum.live(of);
-    const Amounts& peak = book.peak(counter, of);
-    const Amounts up = book.increased(counter, of, sum);
-    const Amounts down = book.decreased(counter, of, sum);
+    const Amounts& peak = peaks.peak(counter, of);
+    const Amounts up = peaks.increased(counter, of, sum);
+    const Amounts down = peaks.decreased(counter, of, sum);
     figures.allocations = gauge(now.blocks, peak.blocks, up.blocks, down.blocks);
     figures.allocated_bytes = gauge(now.bytes, peak.bytes, up.bytes, down.bytes);
     figures.requested_bytes =

@@ -43,7 +43,7 @@ Found DisplacedBlocks::recall(const Request& request) {
     if (wait_for == nullptr) {
       fenced_.drop_fences(heap, block);
       block = heap->pools.trim(block, request.size_bytes);
-      ++heap->book.figures().recalls;
+      ++heap->statistics.figures().recalls;
       return {block, true, block->address(), block->size_bytes()};
     }
     const Pending known{wait_for->stream, block->own_pages->displaced_at};

@@ -128,7 +128,7 @@ bool FencedBlocks::try_to_add(Block* block) {
     static_cast<PageBlock*>(block)->own_pages->displaced_at = ++displaced_;
   }
   block->pool = target;
-  heap->book.figures().fences += recorded;
+  heap->statistics.figures().fences += recorded;
   if (!waits && recorded != 0) {
     BlockSideState& side_state = *heap->pools.side_states().find(block);
     side_state = {};
@@ -138,9 +138,9 @@ bool FencedBlocks::try_to_add(Block* block) {
   }
   if (waits) {
     block->set(BlockState::kFenced);
-    heap->book.fence_begins(*block, heap->pools.at(block->pool));
+    heap->statistics.fence_begins(*block, heap->pools.at(block->pool));
   } else {
-    heap->book.free_completed(*block, heap->pools.at(block->pool));
+    heap->statistics.free_completed(*block, heap->pools.at(block->pool));
   }
   return waits;
 }
@@ -149,7 +149,7 @@ bool FencedBlocks::try_to_add(Block* block) {
 void FencedBlocks::defer(const LockedHeap& heap, Block* block) {
   heap.proves(state_);
   block->set(BlockState::kFenced);
-  heap->book.fence_begins(*block, heap->pools.at(block->pool));
+  heap->statistics.fence_begins(*block, heap->pools.at(block->pool));
   deferred_.push(block);
   has_deferred_ = true;
 }
@@ -167,7 +167,7 @@ void FencedBlocks::record_deferred() noexcept {
     Block* block = blocks.pop();
     {
       const HeapGuard heap(state_);
-      heap->book.fence_ends(*block, heap->pools.at(block->pool));
+      heap->statistics.fence_ends(*block, heap->pools.at(block->pool));
       block->set(BlockState::kReleasing);
     }
     if (add(block)) continue;
@@ -262,8 +262,8 @@ BlockChain FencedBlocks::take_finished(const std::vector<Fence>& oldest, bool wa
     Block* block = waiting_.take_oldest(fence.stream);
     if (block == nullptr) continue;
     const Pool& pool = heap->pools.at(block->pool);
-    heap->book.fence_ends(*block, pool);
-    heap->book.free_completed(*block, pool);
+    heap->statistics.fence_ends(*block, pool);
+    heap->statistics.free_completed(*block, pool);
     block->set(BlockState::kReleasing);
     finished.push(block);
   }

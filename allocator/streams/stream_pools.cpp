@@ -180,7 +180,7 @@ void StreamPools::give_back_released() noexcept {
     caches_.drop(*next);
     give_back(heap, *next);
   }
-  heap->book.limit_ended_pools(
+  heap->statistics.limit_ended_pools(
       [&](int device, std::uint64_t id) { return heap->private_pools.users(device, id) == 0; });
 }
 

@@ -27,7 +27,7 @@ class StreamUses {
   // Waits until all streams that work on the block have finished. Throws std::runtime_error if a
   // stream cannot be waited for.
   void wait_for_uses(const void* address);
-  // Forbids sharing the block with tensors that may write. False if `address` is in no live block.
+  // Forbids sharing the block with users that may write. False if `address` is in no live block.
   bool mark_exported(const void* address);
   // As mark_exported(), for all live blocks that could be shared. Stops all other threads.
   void mark_live_exported();

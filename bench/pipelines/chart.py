@@ -12,21 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from bench.charts import ARENA, NATIVE, OURS, plt
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
-# From a palette that is distinguishable with any colour vision.
-OURS, NATIVE, ARENA = "#0072b2", "#d55e00", "#56b4e9"
 NAMES = {"resnet18": "ResNet-18", "gpt2": "GPT-2", "llama": "Llama"}
 
 
 def draw_pipelines(results: dict[str, Any], file: Path) -> Path:
     """Draws the memory of real models on the left, the packings of all problems on the right."""
-    plt.rcParams["svg.hashsalt"] = "uvmalloc"  # equal figures give equal files
     details = results["details"]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 4.2), layout="constrained", width_ratios=(1, 2)

@@ -16,7 +16,6 @@ from uvmalloc._trace import reader as traces
 from bench.traces import committed_file
 
 NAMES = ("transformer", "cnn", "varying", "gpt2", "lstm", "varying-generation")
-_WORKLOADS = Path(__file__).resolve().parent / "workloads.py"
 _HEADER_BYTES_AT = 16
 _DEVICE_FACADE = traces.FACADES.index("device")
 
@@ -28,7 +27,7 @@ def record(name: str) -> None:
         # Without `copy`, parameters that move to the device stay blocks of the host facade.
         variables = {"UVMALLOC_TRACE": str(file), "UVMALLOC_MOVE": "copy"}
         command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--capacity", "16GiB"]
-        command += ["--", sys.executable, str(_WORKLOADS), name]
+        command += ["--", sys.executable, "-m", "bench.traces.workloads", name]
         subprocess.run(command, env={**os.environ, **variables}, check=True)
         trace = traces.read_trace(file)
         if trace.dropped:

@@ -13,7 +13,6 @@
 
 namespace uvm {
 
-class FigureStore;
 class HintCounters;
 enum class HostBacking : unsigned char;
 struct Figures;
@@ -54,7 +53,6 @@ class Inspection {
 
   // Returns the figures that the report shows.
   Figures figures() const;
-  FigureStore& figure_store();
   live::LiveFigures live_figures() const;
   // Returns figures by device; empty unless UVMALLOC_SHARE is on.
   std::vector<sharing::SharingFigures> sharing_figures() const;

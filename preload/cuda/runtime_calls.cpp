@@ -71,7 +71,7 @@ const pid_t kLoadedIn = getpid();
 // Programs call cudaGetDeviceCount to find out whether there is CUDA. If the call fails, one line
 // says why.
 void explain_device_count(cudaError_t answer) {
-  if (answer == cudaSuccess || !is_framework_installed()) return;
+  if (answer == cudaSuccess || !is_plugin_installed()) return;
   const CachingManagedAllocator* ours = process_allocator();
   // A driver that was initialised in a parent refuses to be initialised in its children.
   const bool is_forked = (ours != nullptr && ours->inspection().in_forked_child()) ||

@@ -122,7 +122,7 @@ int uvmalloc_load_in_torch() noexcept {
   } catch (const std::exception& error) {
     uvm::log(uvm::LogLevel::kError, "torch keeps its own allocators: {}", error.what());
   }
-  return uvm::is_framework_installed();
+  return uvm::is_plugin_installed();
 }
 
 const char* uvmalloc_enable_in_torch() noexcept {
@@ -144,5 +144,5 @@ const char* uvmalloc_enable_in_torch() noexcept {
 }
 
 int uvmalloc_is_in_torch() noexcept {
-  return uvm::is_framework_installed();
+  return uvm::is_plugin_installed();
 }

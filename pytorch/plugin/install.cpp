@@ -112,12 +112,12 @@ void install() {
                    release_locks_in_child();
                  });
   watch_forced_copies();
-  set_framework_installed(true);
+  set_plugin_installed(true);
   installed_facades.device->init_late();
 }
 
 void uninstall() {
-  set_framework_installed(false);
+  set_plugin_installed(false);
   c10::SetAllocator(c10::kCPU, previous_host, kPriority);
   c10::SetAllocator(c10::kCUDA, installed_facades.device->previous(), kPriority);
   native::allocator.store(installed_facades.device->previous());

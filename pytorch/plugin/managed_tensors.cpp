@@ -36,7 +36,7 @@ bool is_managed(const at::Tensor& self) {
 
 // Whether the tensor can move to another device without a copy, now or after a conversion.
 bool can_move(const at::Tensor& self) {
-  if (process_allocator() == nullptr && !is_framework_enabled()) return false;
+  if (process_allocator() == nullptr && !is_plugin_enabled()) return false;
   return self.has_storage() && (is_managed(self) || (is_early(storage_of(self)) &&
                                                      !is_early_and_exported(storage_of(self))));
 }

@@ -116,6 +116,23 @@ Status update_capture_dependencies(int device, StreamHandle stream, const GraphN
                                                             : DependencyUpdate::kAdd);
 }
 
+Status create_event(int device, unsigned flags, unsigned accepted, EventHandle* out) {
+  const bool timing = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+  if (out == nullptr || (flags & ~accepted) != 0) return Status::kInvalidValue;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0 && timing) return Status::kInvalidValue;
+  *out = machine().streams().create_event(device, flags, timing);
+  return Status::kOk;
+}
+
+Status elapsed(EventHandle from, EventHandle to, float* out_ms) {
+  constexpr double kNsPerMs = 1e6;
+  if (out_ms == nullptr) return Status::kInvalidValue;
+  std::int64_t ns = 0;
+  const Status status = machine().streams().elapsed(from, to, &ns);
+  if (status == Status::kOk) *out_ms = static_cast<float>(static_cast<double>(ns) / kNsPerMs);
+  return status;
+}
+
 Status check_event_flags(unsigned flags, EventScope* out) {
   static_assert(int{CU_EVENT_RECORD_EXTERNAL} == int{CU_EVENT_WAIT_EXTERNAL});
   if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return Status::kInvalidValue;

@@ -45,6 +45,10 @@ Status capture_info(int device, StreamHandle stream, const CaptureInfoOut& out);
 Status update_capture_dependencies(int device, StreamHandle stream, const GraphNodeHandle* nodes,
                                    std::size_t count, unsigned flags);
 
+// Makes an event. Returns kInvalidValue for flags that `accepted` lacks, and for an event of
+// several processes with timing.
+Status create_event(int device, unsigned flags, unsigned accepted, EventHandle* out);
+Status elapsed(EventHandle from, EventHandle to, float* out_ms);
 Status check_event_flags(unsigned flags, EventScope* out);
 
 // These calls return lists as the interfaces do. Without an array, they set `*count` to the length.

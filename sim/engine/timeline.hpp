@@ -76,7 +76,7 @@ class UVMSIM_EXPORT Timeline {
   }
   // Puts work on the stream that occupies lanes of the device, phase by phase.
   void submit(Stream& stream, const Phases& phases);
-  // Puts the parts of a batched call on the stream: so many parts at once run as if each were on a
+  // Puts the parts of a batched call on the stream: kPartsAtOnce parts run as if each were on a
   // stream of its own, and the work ends with the last one. Drivers do not document the number;
   // assumed.
   static constexpr std::size_t kPartsAtOnce = 4;

@@ -489,7 +489,7 @@ TEST_F(EdgeTest, AFencePutOffByACaptureNamesNoStreamThatIsGoneMeanwhile) {
   EXPECT_EQ(device(4 * kMiB, stream(1)), block);
 }
 
-TEST_F(EdgeTest, AFencePutOffByACaptureNobodyToldOfIsRecordedBeforeItsStreamGoes) {
+TEST_F(EdgeTest, AFencePutOffByAnUnknownCaptureIsRecordedBeforeItsStreamGoes) {
   char* block = device(4 * kMiB, stream(1));
   allocator->record_use(block, 0, stream(2));
   machine->capturing = {stream(2)};
@@ -524,7 +524,7 @@ TEST_F(GoneStreamTest, ABlockMovedForAForgottenStreamGoesHome) {
   EXPECT_EQ(allocator->inspection().residency(block, 4 * kMiB)[Place::host()], 4 * kMiB);
 }
 
-TEST_F(GoneStreamTest, AGuestOfAForgottenStreamGoesHome) {
+TEST_F(GoneStreamTest, ADisplacedBlockOfAForgottenStreamReturnsToItsPool) {
   char* block = host(4 * kMiB);
   to_device(block, stream(2));
   allocator->free(block);
@@ -605,7 +605,7 @@ TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
   allocator->tracing().stop();
   const std::string file = ::testing::TempDir() + "hints-" + std::to_string(getpid()) + ".trace";
   const Trace trace = read_trace(file);
-  auto told = [&](const char* address) {
+  auto traced = [&](const char* address) {
     std::vector<std::string> lines;
     for (const ThreadEvent& event : trace.events) {
       if (event.address != address_of(address)) continue;
@@ -616,9 +616,9 @@ TEST_F(EdgeTest, ATraceTellsWhichHintsWereSentAndWhichWereRefused) {
     }
     return lines;
   };
-  EXPECT_EQ(told(block),
+  EXPECT_EQ(traced(block),
             (std::vector<std::string>{"prefetch: FAKE_FAILURE (99)", "prefetch on the lane"}));
-  EXPECT_EQ(told(last),
+  EXPECT_EQ(traced(last),
             (std::vector<std::string>{"prefetch on the lane", "discard: FAKE_FAILURE (99)",
                                       "discard on the lane"}));
   std::remove(file.c_str());
@@ -638,7 +638,7 @@ TEST_F(EdgeTest, APartThatMovesElsewhereLeavesTheBlockWithTheStreamThatHasTheRes
   EXPECT_EQ(allocator->allocate(Facade::kDevice, 1, 4 * kMiB, stream(2)), block);
 }
 
-TEST_F(EdgeTest, AnAlignedHostBlockKnowsWhatWasAskedFor) {
+TEST_F(EdgeTest, AnAlignedHostBlockKnowsTheRequestedBytes) {
   for (Facade facade : {Facade::kHost, Facade::kPinned}) {
     void* block = allocator->allocate_aligned(facade, 0, 100, 4096, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % kPageBytes, 0u);

@@ -247,7 +247,38 @@ TEST_F(PressureTest, AnEventThatAWaitRefusesLeavesItsBlockAlone) {
   EXPECT_EQ(device(8 * kMiB, stream(1)), block);
 }
 
-TEST_F(PressureTest, GuestsCountWithinTheDevicesLimit) {
+using DeviceLimitTest = testing::AllocatorTest;
+
+TEST_F(DeviceLimitTest, ADeviceHoldsNoMoreThanItsLimit) {
+  allocator->limits().set_device_limit(0, 16 * kMiB);
+  char* first = device(10 * kMiB);
+  EXPECT_THROW(device(8 * kMiB), OutOfMemoryError);
+  EXPECT_NE(host(64 * kMiB), nullptr) << "the limit is the device facade's";
+  char* small = device(512);
+  EXPECT_NE(small, nullptr);
+  allocator->free(first);
+  EXPECT_NE(device(14 * kMiB), nullptr) << "what is cached is given back first";
+  EXPECT_THROW(device(4 * kMiB), OutOfMemoryError);
+  EXPECT_EQ(allocator->statistics().service[2][0].out_of_memory, 2u);
+  allocator->limits().set_device_limit(0, SIZE_MAX);
+  EXPECT_NE(device(4 * kMiB), nullptr);
+  EXPECT_THROW(allocator->limits().set_device_limit(1, 0), std::out_of_range);
+}
+
+TEST_F(DeviceLimitTest, SmallObjectsKeepToTheLimitToo) {
+  allocator->limits().set_device_limit(0, 2 * kMiB);
+  std::size_t served = 0;
+  EXPECT_THROW(
+      for (;;) {
+        device(4096);
+        ++served;
+      },
+      OutOfMemoryError);
+  EXPECT_GT(served, 400u);
+  EXPECT_EQ(allocator->statistics().classes[2][0][kSizeClasses].reserved_bytes.current, 2 * kMiB);
+}
+
+TEST_F(PressureTest, DisplacedBlocksCountWithinTheDevicesLimit) {
   char* moved = host(8 * kMiB);
   to_device(moved);
   allocator->free(moved);
@@ -350,7 +381,7 @@ TEST_F(PressureTest, ReleaseCachedDiscardsPagesOfSpansThatStay) {
   EXPECT_EQ(allocator->statistics().discarded_bytes, 16 * kMiB);
 }
 
-TEST_F(PressureTest, AGuestWithAFenceIsReleasedToo) {
+TEST_F(PressureTest, ADisplacedBlockWithAFenceIsReleasedToo) {
   machine->busy = {stream(1)};
   char* block = host(4 * kMiB);
   to_device(block, stream(1));
@@ -384,7 +415,7 @@ TEST_F(PressureTest, TheErrorSaysWhichDeviceStreamAndPrivatePoolHoldsWhat) {
   allocator->private_pools().release(0, 7);
 }
 
-TEST_F(PressureTest, ARequestLargerThanABlockCanBeIsToldHowLargeABlockCanBe) {
+TEST_F(PressureTest, TheErrorOfARequestLargerThanAnyBlockNamesTheLargestSize) {
   for (const std::size_t size_bytes : {std::size_t{4} << 40, SIZE_MAX}) {
     const std::string text = refusal(size_bytes);
     EXPECT_NE(text.find("A block can have at most 2.00 TiB"), std::string::npos);
@@ -561,7 +592,7 @@ TEST_F(ManyFencesTest, ARequestThatIsMetAsksAboutFewOfThem) {
   EXPECT_LE(calls("query_event") - before, 80u);
 }
 
-TEST_F(ManyFencesTest, AllAreAskedInTurns) {
+TEST_F(ManyFencesTest, AllAreQueriedInTurns) {
   machine->busy.clear();
   for (int i = 0; i < 15; ++i) allocator->free(device(256 << 10, stream(1)));
   const Statistics now = allocator->statistics();
@@ -569,14 +600,14 @@ TEST_F(ManyFencesTest, AllAreAskedInTurns) {
   EXPECT_EQ(all.active_blocks.current, 0u);
 }
 
-TEST_F(ManyFencesTest, AllAreAskedBeforeANewPageIsTouched) {
+TEST_F(ManyFencesTest, AllAreQueriedBeforeANewPageIsTouched) {
   machine->busy.clear();
   const std::size_t touched_bytes = allocator->statistics().touched_bytes.current;
   EXPECT_NE(device(kStreams * (64 << 10), stream(1)), nullptr);
   EXPECT_EQ(allocator->statistics().touched_bytes.current, touched_bytes);
 }
 
-TEST_F(ManyFencesTest, WhileAStreamIsCapturedUntoldARequestTriesOneOfThem) {
+TEST_F(ManyFencesTest, DuringAnUnknownCaptureARequestTriesOneOfThem) {
   machine->capturing = {stream(2)};
   std::vector<char*> used;
   for (int i = 0; i < 500; ++i) {

@@ -31,7 +31,7 @@ class RulesTest : public testing::AllocatorTest {
   std::uint64_t begin(std::uint64_t id, StreamHandle routed, bool capturing = false,
                       int index = 0) {
     return allocator->private_pools().begin(
-        index, id, [routed](StreamHandle asked) { return asked == routed; }, capturing);
+        index, id, [routed](StreamHandle handle) { return handle == routed; }, capturing);
   }
   void end(std::uint64_t id, int index = 0) {
     EXPECT_TRUE(allocator->private_pools().end(index, id));
@@ -181,7 +181,7 @@ TEST_F(TightTest, WhatIsFreeInAPrivatePoolIsTakenFromItByNobody) {
   EXPECT_NE(device(40 * kMiB, stream(2)), nullptr);
 }
 
-TEST_F(TightTest, AGuestOfAnotherStreamIsTakenAndItsEventsAreNotLost) {
+TEST_F(TightTest, ADisplacedBlockOfAnotherStreamIsTakenAndItsEventsAreNotLost) {
   char* block = host(40 * kMiB);
   to_device(block, stream(1));
   machine->busy = {stream(1)};
@@ -190,7 +190,7 @@ TEST_F(TightTest, AGuestOfAnotherStreamIsTakenAndItsEventsAreNotLost) {
   EXPECT_TRUE(machine->busy.empty());
 }
 
-TEST_F(TightTest, ACallbackThatFreesNothingDoesNotKeepOthersFromBeingAsked) {
+TEST_F(TightTest, AfterACallbackThatFreesNothingTheOthersAreCalled) {
   char* block = device(60 * kMiB);
   allocator->limits().add_pressure_callback([] { return false; });
   allocator->limits().add_pressure_callback([&] {
@@ -218,7 +218,7 @@ TEST_F(TightTest, TheErrorSaysWhatRefusedTheRequest) {
   EXPECT_NE(refusal(40 * kMiB).find("FAKE_OUT_OF_MEMORY"), std::string::npos);
 }
 
-TEST_F(RulesTest, WhatTheDriverRefusesForACaptureIsAskedForAgain) {
+TEST_F(RulesTest, WhatTheDriverRefusesForACaptureIsRetried) {
   machine->failures["allocation_in_capture"] = 1;
   EXPECT_NE(device(4 * kMiB), nullptr);
   machine->failures["allocation_in_capture"] = 100;
@@ -315,7 +315,7 @@ TEST_F(RulesTest, ATailThatIsTooSmallForABlockKeepsItsPage) {
   EXPECT_EQ(allocator->statistics().discarded_bytes, 2 * kMiB);
 }
 
-TEST_F(RulesTest, WhatIsLeftOfAGuestGoesHomeWhenItsStreamIsThrough) {
+TEST_F(RulesTest, TheRestOfADisplacedBlockReturnsWhenItsStreamHasFinished) {
   char* block = host(8 * kMiB);
   to_device(block, stream(1));
   machine->busy = {stream(1)};
@@ -489,7 +489,7 @@ TEST_F(RulesTest, PrivatePoolsOfOneNumberOnTwoDevicesAreTwo) {
   }
 }
 
-TEST_F(RulesTest, AllStreamsOfADeviceAreTheOnesThatMemoryWasAskedForOnIt) {
+TEST_F(RulesTest, AllStreamsOfADeviceAreThoseThatRequestedMemoryOnIt) {
   start(small_configuration(), 2);
   char* block = on_device(0, kMiB, stream(1));
   on_device(0, kMiB, stream(2));
@@ -712,7 +712,7 @@ TEST_F(RulesTest, TotalsOfAllFacadesAddUp) {
   EXPECT_EQ(live.current, 6 * kMiB);
 }
 
-TEST_F(RulesTest, GuestsAreFreeMemoryAndTheLargestFreeBlockIsOfAnyStream) {
+TEST_F(RulesTest, DisplacedBlocksAreFreeMemoryAndTheLargestFreeBlockIsOfAnyStream) {
   char* moved = host(8 * kMiB);
   to_device(moved, stream(1));
   const std::uint64_t metadata_bytes = allocator->statistics().metadata_bytes;

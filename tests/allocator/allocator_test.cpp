@@ -309,7 +309,7 @@ TEST_F(AllocatorTest, PinnedBlocksWaitLikeHostBlocks) {
   EXPECT_EQ(allocator->allocate(Facade::kPinned, 0, 4 * kMiB), block);
 }
 
-TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsAskedFor) {
+TEST_F(AllocatorTest, OnlyTheOldestFenceOfEachStreamIsQueried) {
   machine->busy = {stream(2), stream(3)};
   std::vector<char*> blocks;
   for (int i = 0; i < 40; ++i) {
@@ -527,7 +527,7 @@ TEST_F(AllocatorTest, ADeviceBlockMovedToTheHostIsTheDevicesAgainWhenItIsFreed) 
   EXPECT_EQ(device(4 * kMiB, stream(1)), block) << "it shares pages with blocks of the device";
 }
 
-TEST_F(AllocatorTest, ABlockLargerThanWhatWasAskedForIsKeptForWhatWasAskedFor) {
+TEST_F(AllocatorTest, ABlockLargerThanItsRequestIsCachedByTheRequestedSize) {
   char* block = nullptr;
   std::thread([&] {
     block = device(48 * 1024);
@@ -589,7 +589,7 @@ TEST_F(AllocatorTest, AThreadKeepsHalfAMiBOfSmallObjectsOfEachSizeAndServesThem)
   }
 }
 
-TEST_F(AllocatorTest, SmallerBlocksThatAreKeptAreJoinedNowAndThenWhereLargeOnesAreAskedFor) {
+TEST_F(AllocatorTest, CachedSmallerBlocksAreJoinedNowAndThenIfLargeOnesAreRequested) {
   allocator->free(device(8 * kMiB));
   std::vector<char*> blocks;
   for (std::size_t i = 0; i < 100; ++i) blocks.push_back(device((8 + i % 5) * 1024));
@@ -854,6 +854,51 @@ TEST_F(AllocatorTest, EachOfTwoDevicesHasItsOwnMemory) {
   EXPECT_EQ(allocator->find(one)->location, Place::device(1));
 }
 
+TEST_F(AllocatorTest, WhatServingTookIsCountedForEachDeviceAndReset) {
+  const auto service = [this] { return allocator->statistics().service[2][0]; };
+  allocator->free(device(64 * kMiB));
+  EXPECT_EQ(service().span_allocations.calls, 1u);
+  EXPECT_GE(service().span_allocations.longest, service().span_allocations.shortest);
+  EXPECT_THROW(device(512 * kMiB), OutOfMemoryError);
+  EXPECT_EQ(service().pressure_rounds, 1u);
+  EXPECT_EQ(service().out_of_memory, 1u);
+  EXPECT_EQ(service().fence_waits, 1u);
+  EXPECT_EQ(service().span_frees.calls, 1u);
+  EXPECT_EQ(allocator->statistics().service[0][0].out_of_memory, 0u) << "another facade's";
+  allocator->reset_totals(Facade::kDevice, 0);
+  EXPECT_EQ(service().out_of_memory + service().span_allocations.calls, 0u);
+  EXPECT_EQ(allocator->statistics().out_of_memory, 1u) << "the process's own figure stays";
+}
+
+TEST_F(AllocatorTest, ADisplacedBlocksPagesCountWhereTheyAreUsed) {
+  char* block = host(8 * kMiB);
+  to_device(block);
+  allocator->free(block);
+  auto reserved = [&](std::size_t facade) {
+    return allocator->statistics().classes[facade][0][kSizeClasses].reserved_bytes.current;
+  };
+  EXPECT_EQ(reserved(0), 8 * kMiB);
+  char* displaced = device(6 * kMiB);
+  ASSERT_EQ(displaced, block) << "the pages are on the device already";
+  EXPECT_EQ(reserved(0), 2 * kMiB);
+  EXPECT_EQ(reserved(2), 6 * kMiB);
+  for (const SegmentDescription& segment : allocator->inspection().segments()) {
+    EXPECT_EQ(segment.facade == Facade::kDevice, segment.base == displaced);
+  }
+  allocator->free(displaced);
+  EXPECT_EQ(reserved(0), 8 * kMiB);
+  EXPECT_EQ(reserved(2), 0u);
+}
+
+TEST_F(AllocatorTest, OneFacadesCacheIsGivenBackAlone) {
+  allocator->free(device(4 * kMiB));
+  allocator->free(allocator->allocate(Facade::kPinned, 0, 6 * kMiB));
+  allocator->release_cached_of(Facade::kPinned);
+  const Statistics now = allocator->statistics();
+  EXPECT_EQ(now.classes[1][0][kSizeClasses].reserved_bytes.current, 0u);
+  EXPECT_EQ(now.classes[2][0][kSizeClasses].reserved_bytes.current, 4 * kMiB);
+}
+
 TEST_F(AllocatorTest, StatisticsCountBlocksBytesAndPeaks) {
   char* a = device(1000);
   char* b = host(3 * kMiB);
@@ -989,7 +1034,7 @@ TEST_F(AllocatorTest, AMissingAddressSpaceIsNamed) {
   EXPECT_EQ(text.find("UVMALLOC_BUDGET"), std::string::npos) << text;
 }
 
-TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
+TEST_F(AllocatorTest, LessAddressSpaceIsRequestedIfTheDriverRefusesMore) {
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
   start(configuration);
@@ -1006,20 +1051,20 @@ TEST_F(AllocatorTest, LessAddressSpaceIsAskedForWhereSoMuchIsNotToBeHad) {
   }
 }
 
-TEST_F(AllocatorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
-  auto asked = [&] { return allocator->inspection().runtime_calls()["allocate_managed"]; };
+TEST_F(AllocatorTest, ARefusedSizeIsNotRequestedAgainAtOnce) {
+  auto requests = [&] { return allocator->inspection().runtime_calls()["allocate_managed"]; };
   Configuration configuration = without_thread_caches();
   configuration.span_bytes = 256 * kMiB;
   start(configuration);
   machine->allocatable_bytes = 10 * kMiB;
   device(8 * kMiB);
-  EXPECT_EQ(asked(), 6u) << "256 MiB and its halves, down to 8";
+  EXPECT_EQ(requests(), 6u) << "256 MiB and its halves, down to 8";
   machine->allocatable_bytes = 20 * kMiB;
   device(8 * kMiB);
-  EXPECT_EQ(asked(), 8u) << "twice of that, then that";
+  EXPECT_EQ(requests(), 8u) << "twice of that, then that";
   machine->allocatable_bytes = 1024 * kMiB;
   for (int i = 0; i < 3; ++i) device(8 * kMiB);
-  EXPECT_EQ(asked(), 10u);
+  EXPECT_EQ(requests(), 10u);
   EXPECT_EQ(allocator->statistics().span_bytes.current, (8 + 8 + 16 + 32) * kMiB) << "more again";
 }
 

@@ -28,6 +28,7 @@
 #include <uvmalloc/registry.hpp>
 #include <uvmalloc/use_range.hpp>
 
+#include "allocator/engine/engine.hpp"
 #include "allocator/engine/reserved_addresses.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
@@ -199,7 +200,7 @@ std::string figures_file() {
     allocator.free(allocator.allocate(Facade::kHost, 0, 3 * kMiB));
     FrameworkBridge(allocator).note_copy(CopyReason::kForeign, 100);
     EXPECT_TRUE(
-        allocator.inspection().figure_store().describe(R"({"program": "a", "devices": []})"));
+        allocator.engine().machine.figure_store.describe(R"({"program": "a", "devices": []})"));
     return file;
   }();
   return kFile;

@@ -10,8 +10,6 @@
 #include <set>
 #include <thread>
 
-#include <uvmalloc/uvmalloc.h>
-
 #include <uvmalloc/use_range.hpp>
 
 #include "allocator/process/framework_bridge.hpp"
@@ -732,49 +730,6 @@ TEST_F(LivePlannerTest, AFreeDoesNotWaitForMovesThatAreBeingSent) {
   kernel(0);
   kernel(kPages);
   EXPECT_TRUE(was_freed);
-}
-
-TEST_F(LivePlannerTest, TheCInterfaceSaysWhatIsWrong) {
-  auto* handle = reinterpret_cast<uvmalloc_allocator*>(allocator.get());
-  char outside = 0;
-  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(std::string(uvmalloc_last_error()),
-            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both), and 4 "
-            "more where each byte is touched once");
-  for (const int access : {-1, 4, 8, 9})
-    EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, access),
-              UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 5), UVMALLOC_OK);
-  EXPECT_EQ(uvmalloc_note_use(nullptr, &outside, 1, nullptr, 1), UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_OK) << "nothing is short";
-  allocate_pages(kPages + 1);
-  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_ERROR_NOT_OURS);
-  EXPECT_EQ(uvmalloc_note_use(handle, blocks[0] + 100, 1, stream(1), 3), UVMALLOC_OK);
-  EXPECT_EQ(uvmalloc_step_boundary(handle), UVMALLOC_OK);
-  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u);
-}
-
-TEST_F(LivePlannerTest, ManyUsesOfOneLaunchAreNotedByTheCInterface) {
-  auto* handle = reinterpret_cast<uvmalloc_allocator*>(allocator.get());
-  char outside = 0;
-  const uvmalloc_use foreign = {&outside, 1, 3};
-  EXPECT_EQ(uvmalloc_note_uses(handle, &foreign, 1, nullptr, 0), UVMALLOC_OK) << "nothing is short";
-  allocate_pages(kPages + 1);
-  const uvmalloc_use uses[] = {{blocks[0] + 100, kMiB, 1}, {blocks[1], kMiB, 3}, foreign};
-  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, stream(1), UVMALLOC_LAUNCH_KERNEL), UVMALLOC_OK);
-  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u) << "not one for each range";
-  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, stream(1), UVMALLOC_LAUNCH_GRAPH), UVMALLOC_OK);
-  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 0, stream(1), UVMALLOC_LAUNCH_GRAPH), UVMALLOC_OK);
-  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u);
-  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 3, stream(1), 0), UVMALLOC_ERROR_NOT_OURS);
-  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 1, stream(1), 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 1, stream(1), 2), UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(std::string(uvmalloc_last_error()),
-            "uvmalloc_note_uses: the launch is 2; accepted: 0 (a kernel), 1 (a graph)");
-  const uvmalloc_use nothing = {blocks[0], 1, 0};
-  EXPECT_EQ(uvmalloc_note_uses(handle, &nothing, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u)
-      << "nothing that is wrong was noted";
 }
 
 }  // namespace

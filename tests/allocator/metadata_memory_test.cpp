@@ -640,7 +640,7 @@ TEST(MetadataMemory, AProcessHasOneAllocatorWhateverMemoryThereWasWhenItWasMade)
   });
 }
 
-TEST(MetadataMemory, HowTensorsMoveCanBeSetAndAskedForWithoutMemory) {
+TEST(MetadataMemory, HowTensorsMoveCanBeSetAndReadWithoutMemory) {
   in_processes_with_each_failing([](long number) {
     failing = number;
     const int before = uvmalloc_set_move_on_copy(1);

@@ -193,7 +193,7 @@ TEST_F(HipDifferences, MoreFreeThanTotalIsLegalOnAnIntegratedDevice) {
   EXPECT_EQ(figures.total_bytes, free_bytes);
 }
 
-TEST_F(HipDifferences, PrefetchesAreAskedForOnAThreadOfTheirOwn) {
+TEST_F(HipDifferences, PrefetchesAreSentOnAThreadOfTheirOwn) {
   EXPECT_TRUE(describe(*testing::open("hip")).capabilities.prefetch_blocks);
   CachingManagedAllocator allocator(testing::open("hip"), configuration());
   auto* block = static_cast<char*>(allocator.allocate(Facade::kHost, 0, 8 * kMiB));

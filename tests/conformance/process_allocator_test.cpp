@@ -50,7 +50,7 @@ TEST_F(ProcessAllocator, ThereIsNoneBeforeItIsNeeded) {
 TEST_F(ProcessAllocator, NothingIsInitialisedBeforeItIsMade) {
   EXPECT_TRUE(is_runtime_present("cuda"));
   EXPECT_FALSE(is_driver_initialized()) << "a look for the driver does not initialise it";
-  set_framework_installed(true);
+  set_plugin_installed(true);
   EXPECT_EQ(uvmalloc_is_enabled(), 1);
   EXPECT_FALSE(is_driver_initialized());
   EXPECT_EQ(process_allocator(), nullptr);
@@ -60,7 +60,7 @@ TEST_F(ProcessAllocator, NothingIsInitialisedBeforeItIsMade) {
   EXPECT_EQ(process_allocator(), nullptr);
 }
 
-TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsAskedFor) {
+TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsRequested) {
   CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   ASSERT_NE(allocator, nullptr);
   EXPECT_NE(allocator->inspection().runtime().has_context(0), testing::kContextsAreMade)
@@ -72,7 +72,7 @@ TEST_F(ProcessAllocator, ADeviceHasAContextOnceItsMemoryIsAskedFor) {
   EXPECT_TRUE(testing::open("cuda")->has_context(0)) << "it is the driver that knows";
 }
 
-TEST_F(ProcessAllocator, CpuTensorsAreManagedAtOnceWhereThatIsAskedFor) {
+TEST_F(ProcessAllocator, CpuTensorsAreManagedAtOnceIfTheSettingSaysSo) {
   EXPECT_FALSE(manages_cpu_tensors_at_once());
   set_manages_cpu_tensors_at_once();
   EXPECT_TRUE(manages_cpu_tensors_at_once());
@@ -105,7 +105,7 @@ TEST_F(ProcessAllocator, WithoutARuntimeTheReasonIsSaid) {
                       activation.reason + "\n");
 }
 
-TEST_F(ProcessAllocator, TheReportTellsWhatWasAskedOfIt) {
+TEST_F(ProcessAllocator, TheReportListsTheRequests) {
   CachingManagedAllocator* allocator = activate_process_allocator().allocator;
   ASSERT_NE(allocator, nullptr);
   void* moved = allocator->allocate(Facade::kHost, 0, 4 * kMiB);
@@ -152,9 +152,9 @@ TEST_F(ProcessAllocator, HostMemoryIsManagedUntilAThreadSaysOtherwise) {
 
 TEST_F(ProcessAllocator, UnifiedMemoryIsEnabledWhenAFrameworkHasItAndADeviceIsThere) {
   EXPECT_EQ(uvmalloc_is_enabled(), 0);
-  set_framework_installed(true);
+  set_plugin_installed(true);
   EXPECT_EQ(uvmalloc_is_enabled(), 1);
-  set_framework_installed(false);
+  set_plugin_installed(false);
   EXPECT_EQ(uvmalloc_is_enabled(), 0);
 }
 
@@ -224,7 +224,7 @@ pid_t run_and_leave() {
     CachingManagedAllocator* allocator = activate_process_allocator().allocator;
     count_unmanaged_host(50);
     allocator->free(allocator->allocate(Facade::kDevice, 0, 8 * kMiB));
-    set_framework_installed(true);
+    set_plugin_installed(true);
     _exit(0);
   }
   waitpid(pid, nullptr, 0);

@@ -22,6 +22,11 @@ class RuntimeConformance : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(status.ok()) << status.text();
     return static_cast<char*>(address);
   }
+  // Returns the machine behind the fake runtime, or nullptr if the runtime is another.
+  testing::FakeMachine* fake_machine() const {
+    const auto* fake = dynamic_cast<const testing::FakeRuntime*>(runtime.get());
+    return fake != nullptr ? &fake->machine() : nullptr;
+  }
 };
 
 TEST_P(RuntimeConformance, ItHasItsNameAndADeviceThatUvmallocCanUse) {
@@ -153,7 +158,12 @@ TEST_P(RuntimeConformance, AnEventIsCompleteOnceTheWorkBeforeItIsDone) {
   EventHandle event = nullptr;
   ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   ASSERT_TRUE(runtime->create_event(0, &event).ok());
+  testing::FakeMachine* const fake = fake_machine();
+  if (fake != nullptr) fake->busy.insert(stream);
   EXPECT_TRUE(runtime->record_event(0, event, stream).ok());
+  if (fake != nullptr) {
+    EXPECT_EQ(runtime->query_event(0, event).error, RuntimeError::kNotReady);
+  }
   EXPECT_TRUE(runtime->synchronize_event(0, event).ok());
   EXPECT_TRUE(runtime->query_event(0, event).ok());
   EXPECT_TRUE(runtime->copy(0, to, from, kBytes, stream).ok());
@@ -208,14 +218,22 @@ TEST_P(RuntimeConformance, EventsWithTimingTellTheTimeBetweenThem) {
   EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
 }
 
-TEST_P(RuntimeConformance, NothingIsCapturing) {
+// CudaCapture covers captures on CUDA.
+TEST_P(RuntimeConformance, OnlyAStreamInACaptureIsCapturing) {
   bool capturing = true;
   EXPECT_TRUE(runtime->is_capturing(0, nullptr, &capturing).ok());
   EXPECT_FALSE(capturing);
+  if (testing::FakeMachine* fake = fake_machine(); fake != nullptr) {
+    fake->capturing.insert(testing::stream(1));
+    EXPECT_TRUE(runtime->is_capturing(0, testing::stream(1), &capturing).ok());
+    EXPECT_TRUE(capturing);
+    EXPECT_TRUE(runtime->is_capturing(0, nullptr, &capturing).ok());
+    EXPECT_FALSE(capturing);
+  }
 }
 
 TEST_P(RuntimeConformance, MoreThanThereIsIsOutOfMemoryAndNothingElse) {
-  if (testing::on_real_device()) GTEST_SKIP() << "no real card is asked for more than it has";
+  if (testing::on_real_device()) GTEST_SKIP() << "no test requests more than a real card has";
   void* address = nullptr;
   RuntimeStatus status = runtime->allocate_managed(0, std::size_t{1} << 46, &address);
   EXPECT_EQ(status.error, RuntimeError::kOutOfMemory) << status.text();
@@ -256,7 +274,7 @@ TEST(CudaRuntime, ADeviceThatDoesNotExistIsNamedSo) {
   EXPECT_EQ(runtime->allocate_managed(-1, 4096, &address).error, RuntimeError::kNoDevice);
 }
 
-TEST(CudaRuntime, PointersAreTold) {
+TEST(CudaRuntime, AttributesOfPointersAreReported) {
   auto runtime = testing::open("cuda");
   void* address = nullptr;
   ASSERT_TRUE(runtime->allocate_managed(0, 4096, &address).ok());

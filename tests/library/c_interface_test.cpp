@@ -22,6 +22,7 @@
 
 #include "tests/conformance/runtimes.hpp"
 
+#include "tests/support/allocator_fixture.hpp"
 #include "tests/support/sizes.hpp"
 
 namespace uvm {
@@ -205,7 +206,7 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_destroy(nullptr), UVMALLOC_OK);
 }
 
-TEST_P(CInterface, AddressesThatAreNotBlocksAreToldApart) {
+TEST_P(CInterface, AddressesThatAreNotBlocksAreDistinguished) {
   char* block = host(3 * kMiB);
   EXPECT_EQ(uvmalloc_free(allocator, block + 1), UVMALLOC_ERROR_INTERIOR);
   EXPECT_EQ(uvmalloc_free(allocator, block), UVMALLOC_OK);
@@ -355,10 +356,10 @@ TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
 struct Dispensable {
   uvmalloc_allocator* allocator = nullptr;
   void* block = nullptr;
-  int asked = 0;
+  int calls = 0;
   static int give_up(void* argument) {
     auto& self = *static_cast<Dispensable*>(argument);
-    ++self.asked;
+    ++self.calls;
     if (self.block == nullptr) return 0;
     EXPECT_EQ(uvmalloc_free(self.allocator, self.block), UVMALLOC_OK);
     self.block = nullptr;
@@ -366,16 +367,16 @@ struct Dispensable {
   }
 };
 
-TEST_P(CInterface, APressureCallbackIsAskedBeforeARequestFails) {
+TEST_P(CInterface, APressureCallbackIsCalledBeforeARequestFails) {
   Dispensable cache{allocator, nullptr};
   ASSERT_EQ(allocate(200 * kMiB, 0, &cache.block, UVMALLOC_DEVICE), UVMALLOC_OK);
   ASSERT_EQ(uvmalloc_add_pressure_callback(allocator, Dispensable::give_up, &cache), UVMALLOC_OK);
   void* block = nullptr;
   EXPECT_EQ(allocate(100 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_OK);
-  EXPECT_EQ(cache.asked, 1);
+  EXPECT_EQ(cache.calls, 1);
   EXPECT_EQ(cache.block, nullptr);
   EXPECT_EQ(allocate(200 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(cache.asked, 2);
+  EXPECT_EQ(cache.calls, 2);
 }
 
 TEST_P(CInterface, APressureCallbackThatFreesALittleIsCalledUntilTheRequestFits) {
@@ -425,7 +426,7 @@ TEST_P(CInterface, ABudgetBelowAPageIsRefused) {
   EXPECT_EQ(uvmalloc_create(&options, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_P(CInterface, IdleMemoryDecaysWhereThatIsAskedFor) {
+TEST_P(CInterface, IdleMemoryDecaysIfTheConfigurationSaysSo) {
   uvmalloc_options options = options_for(GetParam());
   uvmalloc_allocator* other = nullptr;
   for (double bad : {-1.0, std::nan(""), HUGE_VAL}) {
@@ -556,6 +557,75 @@ TEST_P(CInterface, AStreamThatIsForgottenLeavesItsMemoryToTheNextOne) {
   EXPECT_EQ(other, block);
   EXPECT_EQ(uvmalloc_forget_stream(allocator, 7, stream), UVMALLOC_ERROR_NO_DEVICE);
   EXPECT_EQ(uvmalloc_forget_stream(nullptr, 0, stream), UVMALLOC_ERROR_INVALID_ARGUMENT);
+}
+
+// A device with room for 31 pages of 2 MiB beside the reserve.
+class CKernelUses : public testing::AllocatorTest {
+ protected:
+  void SetUp() override {
+    allocator.reset();
+    machine = std::make_shared<testing::FakeMachine>();
+    machine->total_bytes = 64 * kMiB;
+    Configuration configuration = without_thread_caches();
+    configuration.thrashing = Thrashing::kIgnore;
+    configuration.span_bytes = 256 * kMiB;
+    allocator = std::make_unique<CachingManagedAllocator>(
+        std::make_unique<testing::FakeRuntime>(machine), configuration);
+    handle = reinterpret_cast<uvmalloc_allocator*>(allocator.get());
+  }
+  // Gives the device more pages than it has room for.
+  void fill() {
+    for (int i = 0; i < 32; ++i) blocks.push_back(device(kPage, testing::stream(1)));
+  }
+
+  uvmalloc_allocator* handle = nullptr;
+  std::vector<char*> blocks;
+};
+
+TEST_F(CKernelUses, AnErrorSaysWhatIsWrong) {
+  char outside = 0;
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(uvmalloc_last_error()),
+            "uvmalloc_note_use: the access is 0; accepted: 1 (read), 2 (write), 3 (both), and 4 "
+            "more where each byte is touched once");
+  for (const int access : {-1, 4, 8, 9})
+    EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, access),
+              UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 5), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_note_use(nullptr, &outside, 1, nullptr, 1), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_OK) << "nothing is short";
+  fill();
+  EXPECT_EQ(uvmalloc_note_use(handle, &outside, 1, nullptr, 1), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(uvmalloc_note_use(handle, blocks[0] + 100, 1, testing::stream(1), 3), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_step_boundary(handle), UVMALLOC_OK);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u);
+}
+
+TEST_F(CKernelUses, ManyUsesOfOneLaunchAreOneKernel) {
+  char outside = 0;
+  const uvmalloc_use foreign = {&outside, 1, 3};
+  EXPECT_EQ(uvmalloc_note_uses(handle, &foreign, 1, nullptr, 0), UVMALLOC_OK) << "nothing is short";
+  fill();
+  const uvmalloc_use uses[] = {{blocks[0] + 100, kMiB, 1}, {blocks[1], kMiB, 3}, foreign};
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, testing::stream(1), UVMALLOC_LAUNCH_KERNEL),
+            UVMALLOC_OK);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 1u) << "not one for each range";
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 2, testing::stream(1), UVMALLOC_LAUNCH_GRAPH),
+            UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 0, testing::stream(1), UVMALLOC_LAUNCH_GRAPH),
+            UVMALLOC_OK);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u);
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 3, testing::stream(1), 0), UVMALLOC_ERROR_NOT_OURS);
+  EXPECT_EQ(uvmalloc_note_uses(handle, nullptr, 1, testing::stream(1), 0),
+            UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(uvmalloc_note_uses(handle, uses, 1, testing::stream(1), 2),
+            UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(uvmalloc_last_error()),
+            "uvmalloc_note_uses: the launch is 2; accepted: 0 (a kernel), 1 (a graph)");
+  const uvmalloc_use nothing = {blocks[0], 1, 0};
+  EXPECT_EQ(uvmalloc_note_uses(handle, &nothing, 1, nullptr, 0), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(allocator->inspection().live_figures().kernels, 2u)
+      << "nothing that is wrong was noted";
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtimes, CInterface, ::testing::ValuesIn(testing::kRuntimes),

@@ -82,12 +82,12 @@ def functions_of_ours(library: Path) -> set[str]:
 
 def test_the_allocators_libraries_hold_nothing_of_pipelines() -> None:
     libraries = find_libraries()
-    guests = functions_of_ours(libraries.pipelines)
-    assert "uvmalloc_plan_make" in guests
+    of_pipelines = functions_of_ours(libraries.pipelines)
+    assert "uvmalloc_plan_make" in of_pipelines
     for library in (libraries.uvmalloc, libraries.folder / "libuvmalloc.a"):
         core = functions_of_ours(library)
         assert len(core) > 500
-        assert sorted(core & guests) == []
+        assert sorted(core & of_pipelines) == []
 
 
 def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:

@@ -34,9 +34,9 @@ TEST(KernelArguments, AStructureIsLookedIntoWhereAddressesCanBe) {
   const std::uintptr_t address = kFirst;
   const std::uintptr_t packed = 0x7f0000003000;
   const void* const arguments[] = {&address, &structure, &packed};
-  int asked = 0;
+  int calls = 0;
   const auto ask = [&] {
-    ++asked;
+    ++calls;
     return std::optional(KernelLayouts::Layout{{0, 8}, {8, 16}, {28, 8}});
   };
   for (int i = 0; i < 2; ++i) {
@@ -44,7 +44,7 @@ TEST(KernelArguments, AStructureIsLookedIntoWhereAddressesCanBe) {
     EXPECT_TRUE(layouts.add_arguments(&kernel, const_cast<void* const*>(arguments), &words, ask));
     EXPECT_EQ(words, (Words{kFirst, kSecond}));
   }
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(KernelArguments, AHandleMayNameAnotherKernelOnceCodeWasUnloaded) {
@@ -57,7 +57,7 @@ TEST(KernelArguments, AHandleMayNameAnotherKernelOnceCodeWasUnloaded) {
   EXPECT_FALSE(layouts.add_arguments(&kernel, arguments, &words, no_layout));
   const auto of_one = [] { return std::optional(KernelLayouts::Layout{{0, 8}}); };
   EXPECT_FALSE(layouts.add_arguments(&kernel, arguments, &words, of_one))
-      << "it is not asked again";
+      << "the layout is not looked up again";
   layouts.forget_all();
   EXPECT_TRUE(layouts.add_arguments(&kernel, arguments, &words, [&] {
     layouts.forget_all();  // as another thread may do meanwhile

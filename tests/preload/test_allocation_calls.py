@@ -389,17 +389,18 @@ print(allocate(runtime.cudaMallocAsync, size(MIB), stream)[0])
     assert run.served == 1
 
 
-def test_what_is_asked_of_an_address_is_answered_for_its_block(python: Program) -> None:
+def test_attributes_of_an_address_are_those_of_its_block(python: Program) -> None:
     run = python("""
-def asked(attribute, block, offset):
+def attribute_of(attribute, block, offset):
     answer, address = ctypes.c_uint64(), pointer(block.value + offset)
     assert driver.cuPointerGetAttribute(byref(answer), attribute, address) == 0
     return answer.value
 RANGE_START, RANGE_SIZE, MEMORY_TYPE, IS_MANAGED = 11, 12, 2, 8
 for call, arguments in ((runtime.cudaMalloc, ()), (runtime.cudaHostAlloc, (2,))):
     status, block = allocate(call, size(100_000), *arguments)
-    print(asked(RANGE_START, block, 50_000) - block.value, asked(RANGE_SIZE, block, 50_000),
-          asked(MEMORY_TYPE, block, 0), asked(IS_MANAGED, block, 0))
+    print(attribute_of(RANGE_START, block, 50_000) - block.value,
+          attribute_of(RANGE_SIZE, block, 50_000),
+          attribute_of(MEMORY_TYPE, block, 0), attribute_of(IS_MANAGED, block, 0))
     both = (ctypes.c_int * 2)(RANGE_SIZE, RANGE_START)
     answers = (ctypes.c_uint64(), ctypes.c_uint64())
     places = (pointer * 2)(*map(ctypes.addressof, answers))

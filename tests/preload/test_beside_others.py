@@ -220,7 +220,7 @@ def test_threads_that_allocate_while_the_process_ends(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_program_without_cuda_is_told_so(tmp_path: Path) -> None:
+def test_a_program_without_cuda_gets_a_message(tmp_path: Path) -> None:
     program = compiled(tmp_path, "program", WITHOUT_CUDA)
     done = run(tmp_path, program, find_libraries().require_uvmalloc(), LD_AUDIT="")
     assert done.returncode == 0

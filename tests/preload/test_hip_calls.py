@@ -101,7 +101,7 @@ def test_every_served_call_is_declared_by_hip_and_exported_by_a_version_of_it() 
     assert set(names) - exported == set()
 
 
-def test_what_is_asked_of_an_address_is_answered_for_its_block(python: Program) -> None:
+def test_attributes_of_an_address_are_those_of_its_block(python: Program) -> None:
     run = python("""
 status, block = allocate(runtime.hipMalloc, size(100_000))
 status, pinned = allocate(runtime.hipHostMalloc, size(5000), 0)

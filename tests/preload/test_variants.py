@@ -117,7 +117,7 @@ int main(void) {
   void *get = 0, *put = 0;
   CUdeviceptr first = 0, second = 0;
   if (cudaFree(0) != cudaSuccess) return 2;
-  if (ASKED("cuMemAlloc", &get) || ASKED("cuMemFree", &put)) return 3;
+  if (FOUND("cuMemAlloc", &get) || FOUND("cuMemFree", &put)) return 3;
   if (((allocate*)get)(&first, 3 << 20) || ((allocate*)get)(&second, 3 << 20)) return 4;
   if (((release*)put)(first)) return 5;
   /* A span of the driver holds both: its own cuMemFree would take both. */
@@ -140,10 +140,10 @@ def test_a_function_of_the_driver_found_by_the_runtime_is_ours(
     # The newest header does not declare the form without a version.
     declared = f"cudaError_t found_by(const char*, void**, {'unsigned, ' if by_version else ''}"
     declared += f'unsigned long long, void*) __asm__("{name}");\n'
-    asked = f"#define ASKED(n, o) found_by(n, o, {version}0, &found)\n"
+    found = f"#define FOUND(n, o) found_by(n, o, {version}0, &found)\n"
     source = tmp_path / "by_name.c"
     head, tail = DRIVER_BY_NAME.split("typedef", 1)
-    source.write_text(head + declared + asked + "typedef" + tail)
+    source.write_text(head + declared + found + "typedef" + tail)
     stand_ins = find_libraries().stand_ins
     folder = found_by_cmake("UVMALLOC_CUDA_INCLUDE_DIR")
     command = [compiler, "-isystem", folder, "-o", tmp_path / "by_name", source]

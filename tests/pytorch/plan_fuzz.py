@@ -388,7 +388,7 @@ def until(end: float, seeds: Iterable[int]) -> Iterator[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="plan_fuzz", description="plan_storage against module()")
-    parser.add_argument("--programs", type=int, help="end after so many")
+    parser.add_argument("--programs", type=int, help="end after this number")
     parser.add_argument("--seconds", type=float, help="end after that time; 60 without --programs")
     parser.add_argument("--seed", type=int, default=1, help="of the first program")
     parser.add_argument("--device", default="cpu")

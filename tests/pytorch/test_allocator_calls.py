@@ -28,10 +28,10 @@ def counts():
 PRESSURE = """
 @ctypes.CFUNCTYPE(ctypes.c_bool)
 def give_back():
-    asked.append(len(held))
+    calls_seen.append(len(held))
     held.clear()
     return gives
-asked, held, gives = [], [], True
+calls_seen, held, gives = [], [], True
 torch.cuda.set_per_process_memory_fraction(0.25)
 """
 
@@ -42,20 +42,20 @@ def same_output(same_output: Checked, libraries: Libraries) -> Checked:
     return lambda program, **options: same_output(program, str(library), **options)
 
 
-def test_who_can_give_memory_back_is_asked_before_a_request_fails(same_output: Checked) -> None:
+def test_who_can_give_memory_back_is_called_before_a_request_fails(same_output: Checked) -> None:
     run = same_output(
         PRESSURE
         + """
 held.append(tensor(150))
 calls.on_memory_pressure(give_back)
-print(fits(200), asked)
+print(fits(200), calls_seen)
 kept = tensor(100)
-print(fits(200), asked)
+print(fits(200), calls_seen)
 del kept
 gives = False
 held.append(tensor(150))
-asked.clear()
-print(fits(200), asked)
+calls_seen.clear()
+print(fits(200), calls_seen)
 print(counts())
 """,
         capacity="1GiB",
@@ -67,8 +67,8 @@ REJECTION = """
 @ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_size_t)
 def rejected(*figures):
     seen.append(('rejected', *figures))
-    told.set()  # torch's own allocator tells in a thread
-seen, told = [], threading.Event()
+    reported.set()  # torch's own allocator reports in a thread
+seen, reported = [], threading.Event()
 attach = calls.on_oom_rejection
 attach.restype = ctypes.c_bool
 known = attach(rejected)
@@ -77,7 +77,7 @@ held = tensor(301)
 """
 
 
-def test_who_watches_for_want_of_memory_is_told_the_figures(same_output: Checked) -> None:
+def test_observers_of_memory_errors_get_the_figures(same_output: Checked) -> None:
     run = same_output(
         REJECTION
         + """
@@ -96,14 +96,14 @@ print(counts()['num_ooms'])
     assert first == f"False [('oom', 0, {400 << 20}, {512 << 20}, {free})]"
 
 
-def test_what_the_program_wants_rejected_is_told_as_rejected(same_output: Checked) -> None:
+def test_what_the_program_wants_rejected_is_reported_as_rejected(same_output: Checked) -> None:
     run = same_output(
         REJECTION
         + """
 print(known, counts())
 if known:
     torch._C._accelerator_setAllocatorSettings('throw_on_cudamalloc_oom:True')
-    print(fits(800), told.wait(30), seen, counts())
+    print(fits(800), reported.wait(30), seen, counts())
     print(torch.cuda.memory_reserved() // MiB)
     torch.cuda.set_per_process_memory_fraction(0.5)
     print(fits(400), seen[1:], counts())

@@ -289,19 +289,19 @@ def test_small_pairs_are_judged_by_jemalloc_alone(ours: float | None, met: bool 
     assert [(target.case, target.bound, target.met) for target in verdict] == [("4 KiB", 1.5, met)]
 
 
-def test_churns_go_up_to_a_million_blocks_and_who_is_not_asked_is_said() -> None:
-    for level, not_asked in {
+def test_churns_go_up_to_a_million_blocks_and_say_who_is_left_out() -> None:
+    for level, left_out in {
         FULL: {100_000: {"rmm"}, 1_000_000: {"rmm", "cub"}},
         QUICK: {100_000: {"rmm"}, 1_000_000: set(DRIVEN)},
     }.items():
-        asked = {
+        churns = {
             int(question.request.split()[1].removeprefix("live=")): question
             for question in questions(level, {}, Path())
             if question.figures[0].key == "churn_ns"
         }
-        assert list(asked) == [1000, 10_000, 100_000, 1_000_000]
-        for live, question in asked.items():
-            assert set(question.left_out) == not_asked.get(live, set())
+        assert list(churns) == [1000, 10_000, 100_000, 1_000_000]
+        for live, question in churns.items():
+            assert set(question.left_out) == left_out.get(live, set())
             assert set(question.allocators) == set(DRIVEN) - set(question.left_out)
 
 
@@ -328,7 +328,7 @@ def test_what_a_trace_costs_is_a_ratio_and_time_for_each_event() -> None:
     assert met == {"64 KiB": True, "random64": False, "churn, 2,000 live": None}
 
 
-def test_who_is_not_asked_is_absent_with_the_reason() -> None:
+def test_who_is_left_out_is_absent_with_the_reason() -> None:
     program = find_programs(find_libraries())[0]["uvmalloc"]
     question = Question("", (Figure("churn_ns", "case", "ns"),), (), left_out={"uvmalloc": "why"})
     measured = measure({"uvmalloc": program}, [question], 2, lambda *_: None)

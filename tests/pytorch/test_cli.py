@@ -504,7 +504,7 @@ def test_a_size_of_static_storage_that_the_user_chose_stays(libraries):
 @pytest.mark.parametrize(
     ("option", "version"), [("12.2", 12020), ("12.8", 12080), ("13.0", 13000), ("13.5", 13050)]
 )
-def test_the_simulated_driver_has_the_version_asked_for(uvmalloc, option, version):
+def test_the_simulated_driver_has_the_requested_version(uvmalloc, option, version):
     ask = "import ctypes\nv = ctypes.c_int()\ndriver = ctypes.CDLL('libcuda.so.1')\n"
     ask += "driver.cuDriverGetVersion(ctypes.byref(v))\n"
     ask += "print(v.value, hasattr(driver, 'cuMemAdvise_v2'))\n"
@@ -512,8 +512,8 @@ def test_the_simulated_driver_has_the_version_asked_for(uvmalloc, option, versio
     ask += "print(hasattr(driver, 'cuMemDiscardBatchAsync'))"
     run = ("--native", "--no-report", "--driver-version", option, "--", sys.executable, "-c", ask)
     finished = uvmalloc("sim", *run)
-    told = f"{version} True\n{version >= 12080}\n{version >= 13000}\n"
-    assert (finished.stdout, finished.stderr) == (told, "")
+    expected = f"{version} True\n{version >= 12080}\n{version >= 13000}\n"
+    assert (finished.stdout, finished.stderr) == (expected, "")
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -568,7 +568,7 @@ def test_a_program_that_cannot_be_executed_is_126(uvmalloc, tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["run", "sim"])
-def test_a_file_that_is_no_program_is_told_how_to_run(
+def test_the_error_of_a_file_that_is_no_program_says_how_to_run_it(
     uvmalloc, tmp_path, command, name, word, is_executable, hint
 ):
     (tmp_path / name).write_text("print(1)\n")
@@ -731,12 +731,12 @@ def test_help_is_no_wider_than_the_terminal(uvmalloc, command):
 )
 def test_shells_complete_commands_options_and_values(uvmalloc, typed, offered):
     words = typed.split(" ")
-    asked = {
+    variables = {
         "_UVMALLOC_COMPLETE": "complete_bash",
         "COMP_WORDS": typed,
         "COMP_CWORD": str(len(words) - 1),
     }
-    assert uvmalloc(**asked).stdout.split() == offered
+    assert uvmalloc(**variables).stdout.split() == offered
 
 
 def test_the_completion_of_a_shell_is_shown(uvmalloc):

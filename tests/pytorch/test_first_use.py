@@ -220,7 +220,7 @@ assert in_child(child) == 0
 
 
 @pytest.mark.parametrize("first_use", ["torch.cuda.init()", "torch.cuda.is_available()"])
-def test_a_child_forked_after_torch_initialised_cuda_is_told_so_by_torch(
+def test_torch_reports_a_child_forked_after_torch_initialised_cuda(
     same_output: Checked, first_use: str
 ) -> None:
     run = same_output(first_use + USE_IN_CHILD)
@@ -234,7 +234,7 @@ def test_a_child_forked_after_torch_initialised_cuda_is_told_so_by_torch(
         ("x = large()", {"UVMALLOC_CPU": "managed"}),
     ],
 )
-def test_a_child_forked_after_uvmalloc_initialised_cuda_is_told_the_cause(
+def test_a_child_forked_after_uvmalloc_initialised_cuda_gets_the_cause(
     checked: Checked, first_use: str, variables: dict[str, str]
 ) -> None:
     run = checked(first_use + USE_IN_CHILD, environment=variables)

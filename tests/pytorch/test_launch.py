@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from uvmalloc._cli import launch
 from uvmalloc._cli.environment import AllocatorOptions, with_uvmalloc
 
 UVMALLOC = (sys.executable, "-m", "uvmalloc")
 RUN = (*UVMALLOC, "run", "--no-report", "--", sys.executable, "-c")
-TOLD = [
+FORWARDED = [
     "SIGHUP",
     "SIGINT",
     "SIGQUIT",
@@ -82,7 +83,7 @@ def launched(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", FORWARDED)
 def test_every_signal_is_passed_on_and_kills_neither(clean_environment, name):
     with launched(clean_environment, LISTENER, name) as process:
         process.send_signal(getattr(signal, name))
@@ -242,20 +243,29 @@ assert launch.launch(["true"], {dict(clean_environment)!r}).exit_code == 0
     subprocess.run([sys.executable, "-c", text], env=clean_environment, check=True, timeout=20)
 
 
+def state_of(pid: int) -> str:
+    """Returns the state of a process as proc(5) abbreviates it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_a_stop_of_the_launcher_alone_changes_nothing(clean_environment):
     with subprocess.Popen(
-        [*UVMALLOC, "run", "--", "sh", "-c", "echo ready; sleep 3; exit 7"],
-        env=clean_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*UVMALLOC, "run", "--", "sh", "-c", "echo ready; read line; exit 7"],
+        env=clean_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         # The stop begins while the launcher waits, and outlasts the time between two checks.
         for _ in range(2):
+            while state_of(process.pid) != "S":
+                time.sleep(0.01)
             os.kill(process.pid, signal.SIGSTOP)
-            time.sleep(0.8)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            time.sleep(launch._LOOK_SECONDS)
             os.kill(process.pid, signal.SIGCONT)
-            time.sleep(0.2)
-        _, said = process.communicate(timeout=60)
+            os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        _, said = process.communicate("\n", timeout=60)
     assert (process.returncode, "error" in said) == (7, False), said
     assert "uvmalloc" in said  # the report
 

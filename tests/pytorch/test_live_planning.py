@@ -85,7 +85,7 @@ def test_batches_save_calls_and_change_no_result(simulate: Simulate) -> None:
     assert hint_calls(batched) < 0.9 * hint_calls(single)
     assert batched.report["driver_calls"]["prefetch_batch"] > 10
     assert single.report["live_plan"]["brought_pages"] > 0
-    assert single.report["driver_calls"].get("prefetch_batch", 0) <= 1, "it is not asked again"
+    assert single.report["driver_calls"].get("prefetch_batch", 0) <= 1, "no second call"
 
 
 def test_refused_discards_change_no_result(simulate: Simulate) -> None:

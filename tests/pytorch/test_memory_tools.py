@@ -375,18 +375,18 @@ print(largest, torch.cuda.get_allocator_backend() in ('native', 'uvmalloc'))
 """)
 
 
-def test_blocks_given_to_a_users_trace_are_told_of(same_output: Checked) -> None:
+def test_blocks_given_to_a_users_trace_are_reported(same_output: Checked) -> None:
     same_output("""
 import torch
 import torch.cuda._gpu_trace as trace
-told = []
-trace.register_callback_for_memory_allocation(lambda address: told.append(('+', address)))
-trace.register_callback_for_memory_deallocation(lambda address: told.append(('-', address)))
+reported = []
+trace.register_callback_for_memory_allocation(lambda address: reported.append(('+', address)))
+trace.register_callback_for_memory_deallocation(lambda address: reported.append(('-', address)))
 torch._C._activate_gpu_trace()
 tensor = torch.empty(3 << 20, device='cuda')
 address = tensor.data_ptr()
 del tensor
-print([(sign, at == address) for sign, at in told])
+print([(sign, at == address) for sign, at in reported])
 """)
 
 
@@ -431,7 +431,7 @@ print(json.dumps({
     'accelerator': torch.accelerator.memory.get_memory_info(),
     'runtime': ask(preloaded, 'cudaMemGetInfo'),
     'driver': ask(preloaded, 'cuMemGetInfo_v2'),
-    'untold': [ask(cuda, 'cudaMemGetInfo'), ask(driver, 'cuMemGetInfo_v2')],
+    'not_served': [ask(cuda, 'cudaMemGetInfo'), ask(driver, 'cuMemGetInfo_v2')],
     'properties': torch.cuda.get_device_properties(0).total_memory,
     'available': kib['MemAvailable'] << 10,
 }))
@@ -455,10 +455,10 @@ def test_free_memory_of_a_discrete_device_is_the_drivers_within_the_budget(
 ) -> None:
     left = (1024 - 16 - 100) << 20  # the context takes 16 MiB
     found = free_memory(simulate, capacity="1GiB")
-    assert found["free"] == found["untold"][0][0] == found["untold"][1][0] == left
+    assert found["free"] == found["not_served"][0][0] == found["not_served"][1][0] == left
     found = free_memory(simulate, capacity="1GiB", budget="300MiB")
     assert found["free"] == 200 << 20
-    assert found["untold"][0][0] == left
+    assert found["not_served"][0][0] == left
     assert free_memory(simulate, capacity="1GiB", native=True)["free"] == left
 
 
@@ -534,7 +534,7 @@ assert allocate().value != first.value
     ).check()
 
 
-def test_pages_that_emptying_the_cache_gives_back_have_the_stack_that_asked(
+def test_pages_that_emptying_the_cache_gives_back_have_the_callers_stack(
     simulate: Simulate,
 ) -> None:
     simulate("""

@@ -485,7 +485,7 @@ assert (x[0].item(), other[0].item()) == (2, 7)
     )
 
 
-def test_a_format_that_is_asked_for_gives_its_own_strides(same_output: Checked) -> None:
+def test_a_requested_format_gives_its_own_strides(same_output: Checked) -> None:
     same_output("""
 import torch
 torch.cuda.init()

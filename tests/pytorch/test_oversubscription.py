@@ -323,7 +323,7 @@ def figures(ratio: float) -> dict[str, int]:
 NO_ROOM = {"failure": "it does not fit"}
 
 
-def result_of(*points: tuple[int, dict[str, float]], asked: bool = False) -> dict[str, Any]:
+def result_of(*points: tuple[int, dict[str, float]], with_sizes: bool = False) -> dict[str, Any]:
     """Returns a result by sizes in blocks and ratios; a policy without a ratio does not fit."""
     names = ("off", "driver", "lru", "auto", "planned")
     return {
@@ -339,7 +339,7 @@ def result_of(*points: tuple[int, dict[str, float]], asked: bool = False) -> dic
                 "planned": figures(1.25),
             },
         },
-        "asked_memory_bytes": [blocks * BLOCK for blocks, _ in points] if asked else [],
+        "asked_memory_bytes": [blocks * BLOCK for blocks, _ in points] if with_sizes else [],
         "points": [
             {
                 "memory_bytes": blocks * BLOCK,
@@ -386,17 +386,17 @@ def test_another_setting_is_named_where_it_is_faster() -> None:
     assert last.startswith("UVMALLOC_POLICY=auto, "), "a small gain is no reason to set anything"
 
 
-def test_each_memory_that_was_asked_for_has_its_answer() -> None:
-    asked = result_of((2, {"driver": 34.0, "lru": 1.5, "auto": 2.2}), (6, FULL), asked=True)
-    assert plan.summary(asked)[-2:] == [
+def test_each_requested_memory_has_its_answer() -> None:
+    found = result_of((2, {"driver": 34.0, "lru": 1.5, "auto": 2.2}), (6, FULL), with_sizes=True)
+    assert plan.summary(found)[-2:] == [
         "The memory is enough, and nothing has to be set. Against all memory resident a step takes "
         "1.00 x with 12 MiB.",
         "UVMALLOC_POLICY=lru is the fastest setting. Against all memory resident a step takes "
         "1.50 x with 4 MiB. From 10 MiB on it takes at most 1.1 x.",
     ]
-    fits = result_of((6, {"driver": 2.0, "lru": 1.05, "auto": 1.2}), asked=True)
+    fits = result_of((6, {"driver": 2.0, "lru": 1.05, "auto": 1.2}), with_sizes=True)
     assert plan.summary(fits)[-1].startswith("The memory is enough with UVMALLOC_POLICY=lru. ")
-    none = result_of((1, {}), asked=True)
+    none = result_of((1, {}), with_sizes=True)
     assert plan.summary(none)[-1].startswith("With 2 MiB the step does not run under any setting.")
 
 
@@ -406,8 +406,8 @@ def test_a_memory_at_which_the_step_is_slow_is_not_enough() -> None:
 
 
 def test_what_no_program_can_set_is_never_recommended() -> None:
-    told = {"off": 1.0, "planned": 1.0, "auto": 3.0, "lru": 3.0, "driver": 3.0}
-    assert "=auto, the default, is the fastest" in plan.summary(result_of((2, told)))[-1]
+    ratios = {"off": 1.0, "planned": 1.0, "auto": 3.0, "lru": 3.0, "driver": 3.0}
+    assert "=auto, the default, is the fastest" in plan.summary(result_of((2, ratios)))[-1]
 
 
 def test_a_step_without_marks_is_described() -> None:
@@ -473,10 +473,10 @@ for step in range(4):
     marked = program.replace("step in range(4):", 'step in range(4):\n    uvmalloc.mark("step")')
     marked = marked.replace("import torch", "import torch, uvmalloc") + "uvmalloc.mark('end')\n"
     assert main([*command, sys.executable, "-c", marked]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["step_found_by"] == "marks"
-    assert len(found["kernel_ns"]) == len(told["kernel_ns"]) > 16
-    assert found["footprint_bytes"] == told["footprint_bytes"]
+    by_marks = json.loads(capsys.readouterr().out)
+    assert by_marks["step_found_by"] == "marks"
+    assert len(found["kernel_ns"]) == len(by_marks["kernel_ns"]) > 16
+    assert found["footprint_bytes"] == by_marks["footprint_bytes"]
 
 
 NOT_RUN = (sys.executable, "-c", "open('ran', 'w')")

@@ -291,8 +291,8 @@ made = uvmalloc.pipeline([1], stand, memory='1MiB' if 'memory' in sys.argv else 
 try:
     if 'close' in sys.argv:
         found = []
-        asked = threading.Thread(target=lambda: found.append(next(made, 'closed')), daemon=True)
-        asked.start()
+        reader = threading.Thread(target=lambda: found.append(next(made, 'closed')), daemon=True)
+        reader.start()
         stuck.wait()
         waiting.set()
         made.close()
@@ -305,7 +305,7 @@ except KeyboardInterrupt:
 except SystemExit as end:
     print('ended with', end.code)
 if 'close' in sys.argv:
-    asked.join(60)
+    reader.join(60)
     print(*found)
 """
 

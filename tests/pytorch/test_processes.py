@@ -140,7 +140,7 @@ SENT = {
     'kept': lambda: Kept(tensor()),
 }
 
-def produce(queue, asked):
+def produce(queue, received):
     for name, make in SENT.items():
         try:
             queue.put(make())
@@ -149,12 +149,12 @@ def produce(queue, asked):
             assert 'send tensor.cpu()' in str(error), error
             sys.stdout.write(f'refused {name}\\n')
     queue.put(Moved(tensor()))
-    asked.wait()
+    received.wait()
 
 if __name__ == '__main__':
     context = multiprocessing.get_context('spawn')
-    queue, asked = getattr(context, sys.argv[1])(), context.Event()
-    child = context.Process(target=produce, args=(queue, asked), daemon=True)
+    queue, received = getattr(context, sys.argv[1])(), context.Event()
+    child = context.Process(target=produce, args=(queue, received), daemon=True)
     child.start()
     for name in SENT:
         try:
@@ -163,7 +163,7 @@ if __name__ == '__main__':
             assert 'send tensor.cpu()' in str(error), error
             sys.stdout.write('error\\n')
     print(queue.get().tensor.sum().item())
-    asked.set()
+    received.set()
     child.join()
     print(child.exitcode)
 """

@@ -215,7 +215,7 @@ torch.ops.uvmalloc.check_invariants()
     assert run.sim["managed_allocations"] > 0
 
 
-def test_a_move_to_the_host_synchronises_unless_it_is_told_not_to(simulate: Simulate) -> None:
+def test_a_move_to_the_host_synchronises_unless_non_blocking(simulate: Simulate) -> None:
     simulate(
         MOVES_PRELUDE
         + """

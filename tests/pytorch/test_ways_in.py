@@ -152,7 +152,7 @@ if {TORCH_MINOR} < 13:
     write(ctypes.c_void_p(x.untyped_storage()._cdata))
     assert report()['materializations']['copies'] == 2, report()['materializations']
 assert x.pin_memory().is_pinned() and not x.is_pinned()
-assert not hasattr(x, 'is_managed'), 'nobody has asked for it'
+assert not hasattr(x, 'is_managed'), 'no call has enabled it'
 import uvmalloc
 assert x.is_managed() and x.uvm_to('cuda').is_managed()
 assert torch.cuda.memory_allocated() >= 0 and copied() == {{}}, copied()

@@ -51,7 +51,7 @@ void make_every_call(const DeviceRuntime& runtime) {
   EXPECT_TRUE(runtime.free_managed(0, memory).ok());
 }
 
-TEST(CountingRuntime, WhetherADeviceHasAContextIsAskedOfTheRuntimeAndNotCounted) {
+TEST(CountingRuntime, TheRuntimeSaysWhetherADeviceHasAContextAndTheCallIsNotCounted) {
   // A runtime that says nothing about contexts has none, and takes work at any time.
   CountingRuntime runtime(std::make_unique<FakeRuntime>(std::make_shared<FakeMachine>(1)));
   EXPECT_TRUE(runtime.has_context(0));

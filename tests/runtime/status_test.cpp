@@ -49,19 +49,20 @@ TEST(RuntimeRegistry, NamesAreInTheOrderOfRegistration) {
   EXPECT_EQ(names, (std::vector<std::string>{"cuda", "absent"}));
 }
 
-TEST(RuntimeRegistry, ARuntimeIsAskedWhetherTheProgramHasInitialisedItsDriver) {
+TEST(RuntimeRegistry, ARuntimeSaysWhetherTheProgramHasInitialisedItsDriver) {
   EXPECT_FALSE(is_runtime_initialized("cuda")) << "nobody has called cuInit";
   EXPECT_FALSE(is_runtime_initialized("auto"));
   EXPECT_TRUE(is_runtime_initialized("absent")) << "it has no questions, and is named";
   EXPECT_FALSE(is_runtime_initialized("abacus"));
   bool initialized = false;
-  ASSERT_TRUE(add_runtime("asked", [](std::string*) { return std::unique_ptr<DeviceRuntime>(); },
+  ASSERT_TRUE(add_runtime("with_questions",
+                          [](std::string*) { return std::unique_ptr<DeviceRuntime>(); },
                           {[&] { return initialized; }, [] { return false; }}));
-  EXPECT_FALSE(is_runtime_initialized("asked"));
-  EXPECT_FALSE(is_runtime_present("asked"));
+  EXPECT_FALSE(is_runtime_initialized("with_questions"));
+  EXPECT_FALSE(is_runtime_present("with_questions"));
   EXPECT_TRUE(is_runtime_present("absent"));
   initialized = true;
-  EXPECT_TRUE(is_runtime_initialized("asked"));
+  EXPECT_TRUE(is_runtime_initialized("with_questions"));
   EXPECT_TRUE(is_runtime_initialized("auto"));
 }
 

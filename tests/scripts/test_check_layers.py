@@ -1,4 +1,4 @@
-"""The check finds includes and imports that go against the arrows."""
+"""The check finds includes, imports and words that go against the arrows."""
 
 from __future__ import annotations
 
@@ -86,4 +86,19 @@ def test_the_interface_and_traces_do_not_import_the_command_line(tree: Path) -> 
         f"{of}/_trace/plan.py imports _cli/main.py: _trace may not import it\n"
         f"{of}/memory.py imports _cli/main.py: interface may not import it\n"
         "2 violations\n"
+    )
+
+
+def test_the_allocator_names_no_framework_outside_texts(tree: Path) -> None:
+    for path, line in (
+        ("heap/planted.hpp", '// "free tensors" helps, says the text\nbool has_tensors;\n'),
+        ("process/framework_bridge.hpp", "bool has_framework();\n"),
+    ):
+        file = tree / "allocator" / path
+        file.parent.mkdir(parents=True)
+        file.write_text(line)
+    finished = check(tree)
+    assert finished.returncode == 1
+    assert finished.stdout == (
+        "allocator/heap/planted.hpp:2 names a tensor: the room knows none\n1 violations\n"
     )

@@ -83,7 +83,7 @@ def test_the_limit_is_a_quarter_of_what_is_free(trial: tuple[dict[str, Any], str
     assert device["managed_limit_bytes"] == min(8 << 30, device["free_bytes"] // 4)
 
 
-def test_the_driver_was_asked_everything(trial: tuple[dict[str, Any], str]) -> None:
+def test_every_question_went_to_the_driver(trial: tuple[dict[str, Any], str]) -> None:
     results, _ = trial
     assert list(results["hints"]) == [
         "advise_preferred_device",

@@ -65,7 +65,7 @@ TEST_F(CaptureTest, CapturedWorkDoesNotTakeEffect) {
   EXPECT_EQ(byte(), 0);
 }
 
-TEST_F(CaptureTest, TheStateAndItsIdAreToldWhileItLasts) {
+TEST_F(CaptureTest, TheStateAndItsIdAreReportedWhileItLasts) {
   EXPECT_EQ(status(stream_), cudaStreamCaptureStatusNone);
   begin(stream_);
   EXPECT_EQ(status(stream_), cudaStreamCaptureStatusActive);
@@ -224,7 +224,7 @@ TEST_F(CaptureTest, DependenciesCanBeAddedAndReplaced) {
 
 // ---- forbidden calls
 
-TEST_F(CaptureTest, ACapturingStreamIsNeitherWaitedForNorAsked) {
+TEST_F(CaptureTest, ACapturingStreamIsNeitherWaitedForNorQueried) {
   expect_invalidates(cudaErrorStreamCaptureUnsupported,
                      [&] { return RT(cudaStreamSynchronize)(stream_); });
   expect_invalidates(cudaErrorStreamCaptureUnsupported,
@@ -233,7 +233,7 @@ TEST_F(CaptureTest, ACapturingStreamIsNeitherWaitedForNorAsked) {
                      [&] { return RT(cudaDeviceSynchronize)(); });
 }
 
-TEST_F(CaptureTest, ACapturedEventIsNeitherWaitedForNorAsked) {
+TEST_F(CaptureTest, ACapturedEventIsNeitherWaitedForNorQueried) {
   expect_invalidates(cudaErrorCapturedEvent, [&] {
     EXPECT_EQ(RT(cudaEventRecord)(event_, stream_), cudaSuccess);
     return RT(cudaEventQuery)(event_);

@@ -93,7 +93,7 @@ TEST_F(DriverTest, RowsOfAPitchedAllocationAreAligned) {
             CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_F(DriverTest, AProgramWithTheStaticRuntimeIsToldWhatToDo) {
+TEST_F(DriverTest, AMessageSaysWhatAProgramWithTheStaticRuntimeCanDo) {
   const void* table = this;
   const CUuuid id{{0x6b, char(0xd5), char(0xfb), 0x6c, 0x5b, char(0xf4), char(0xe7), 0x4a,
                    char(0x89), char(0x87), char(0xd9), 0x39, 0x12, char(0xfd), char(0x9d),

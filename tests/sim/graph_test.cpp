@@ -180,7 +180,7 @@ TEST_F(GraphTest, NodesAndEdgesAreListed) {
   EXPECT_EQ(RT(cudaGraphDestroy)(clone), cudaSuccess);
 }
 
-TEST_F(GraphTest, TheKindsOfNodesAreTold) {
+TEST_F(GraphTest, TheKindsOfNodesAreReported) {
   cudaEvent_t external = nullptr;
   ASSERT_EQ(RT(cudaEventCreate)(&external), cudaSuccess);
   cudaGraphExec_t child =

@@ -52,13 +52,13 @@ Outcome run_probe(const std::string& settings, const std::string& probe) {
 }
 
 // Returns the lines of the probe, without their prefix "probe: ".
-std::string told(const Outcome& outcome) {
+std::string printed(const Outcome& outcome) {
   std::istringstream lines(outcome.output);
-  std::string told;
+  std::string printed;
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("probe: ", 0) == 0) told += line.substr(7) + "\n";
+    if (line.rfind("probe: ", 0) == 0) printed += line.substr(7) + "\n";
   }
-  return told;
+  return printed;
 }
 
 void probe_devices() {
@@ -167,15 +167,15 @@ void probe_ordinary_memory() {
     std::size_t bytes = kBytes;
     const int discarded = RT(cudaMemDiscardBatchAsync)(&address, &bytes, 1, 0, stream);
     int last = -3;
-    const int asked = RT(cudaMemRangeGetAttribute)(
+    const int last_error = RT(cudaMemRangeGetAttribute)(
         &last, sizeof last, cudaMemRangeAttributeLastPrefetchLocation, memory, kBytes);
     std::printf("probe: advise %d prefetch %d discard %d attribute %d last %d\n", advised,
-                prefetched, discarded, asked, last);
+                prefetched, discarded, last_error, last);
   };
   place();
-  cudaPointerAttributes told{};
-  const int error = RT(cudaPointerGetAttributes)(&told, memory);
-  std::printf("probe: error %d type %d device %d\n", error, told.type, told.device);
+  cudaPointerAttributes attributes{};
+  const int error = RT(cudaPointerGetAttributes)(&attributes, memory);
+  std::printf("probe: error %d type %d device %d\n", error, attributes.type, attributes.device);
   munmap(memory, kBytes);
   place();
 }
@@ -413,41 +413,41 @@ TEST(Probe, Run) {
 }
 
 TEST(ProcessTest, DevicesAndCapacityComeFromTheEnvironment) {
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=3", "devices")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=3", "devices")),
             "error 0 count 3\n0000:01:00.0\n0000:02:00.0\n0000:03:00.0\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=0", "devices")), "error 100 count 0\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=96GiB", "memory")), "103079215104\n");
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=0", "devices")), "error 100 count 0\n");
+  EXPECT_EQ(printed(run_probe("UVMSIM_CAPACITY=96GiB", "memory")), "103079215104\n");
 }
 
 TEST(ProcessTest, AnIntegratedDeviceSharesTheHostsMemory) {
   const std::string large = "UVMSIM_CAPACITY=64T UVMSIM_PROFILE=";
-  EXPECT_EQ(told(run_probe(large + "integrated", "profile")),
+  EXPECT_EQ(printed(run_probe(large + "integrated", "profile")),
             "integrated 1 direct 1 properties 1 all free 0\n");
   const std::string discrete = "integrated 0 direct 0 properties 0 all free 1\n";
-  EXPECT_EQ(told(run_probe(large + "discrete", "profile")), discrete);
+  EXPECT_EQ(printed(run_probe(large + "discrete", "profile")), discrete);
   const Outcome unknown = run_probe(large + "gb10", "profile");
   EXPECT_NE(unknown.output.find("uvmsim: UVMSIM_PROFILE is 'gb10'; accepted: discrete, integrated, "
                                 "hmm, coherent; using discrete\n"),
             std::string::npos);
-  EXPECT_EQ(told(unknown), discrete);
+  EXPECT_EQ(printed(unknown), discrete);
 }
 
 TEST(ProcessTest, OrdinaryMemoryIsPlacedWhereDevicesReachIt) {
   const std::string unregistered = "error 0 type 0 device -2\n";
   const std::string refused = "advise 1 prefetch 1 discard 1 attribute 1 last -3\n";
   const std::string placed = "advise 0 prefetch 0 discard 0 attribute 0 last 0\n";
-  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=discrete", "ordinary_memory")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_PROFILE=discrete", "ordinary_memory")),
             "reaches 0 by page tables 0 atomics 0 direct 0\n" + refused + unregistered + refused);
-  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=hmm", "ordinary_memory")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_PROFILE=hmm", "ordinary_memory")),
             "reaches 1 by page tables 0 atomics 0 direct 0\n" + placed + unregistered + refused);
-  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=coherent", "ordinary_memory")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_PROFILE=coherent", "ordinary_memory")),
             "reaches 1 by page tables 1 atomics 1 direct 1\n" + placed + unregistered + refused);
 }
 
 TEST(ProcessTest, AMachineIsNamedByItsProfile) {
-  EXPECT_EQ(told(run_probe("UVMSIM_MACHINE=rtx4090-pcie4", "machine")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_MACHINE=rtx4090-pcie4", "machine")),
             "concurrent 1 prefetch 0 discard 0 total 24\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_MACHINE=gb10 UVMSIM_CAPACITY=2GiB", "machine")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_MACHINE=gb10 UVMSIM_CAPACITY=2GiB", "machine")),
             "concurrent 1 prefetch 0 discard 0 total 2\n");
 }
 
@@ -466,7 +466,7 @@ TEST(ProcessTest, WithoutConcurrentAccessPrefetchesAndDiscardsAreRefused) {
   const std::string path =
       ::testing::TempDir() + "uvmsim-limited-" + std::to_string(getpid()) + ".toml";
   std::ofstream(path) << text;
-  EXPECT_EQ(told(run_probe("UVMSIM_MACHINE=" + path, "machine")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_MACHINE=" + path, "machine")),
             "concurrent 0 prefetch 101 discard 101 total 24\n");
   std::remove(path.c_str());
 }
@@ -478,21 +478,21 @@ TEST(ProcessTest, MalformedSettingsAreNamedAndTheDefaultIsUsed) {
           "uvmsim: UVMSIM_DEVICES is 'many'; accepted: a whole number from 0 to 32; using 1\n"),
       std::string::npos)
       << devices.output;
-  EXPECT_EQ(told(devices), "error 0 count 1\n0000:01:00.0\n");
+  EXPECT_EQ(printed(devices), "error 0 count 1\n0000:01:00.0\n");
   const Outcome capacity = run_probe("UVMSIM_CAPACITY=1M", "memory");
   EXPECT_NE(capacity.output.find("uvmsim: UVMSIM_CAPACITY is '1M'; accepted: "), std::string::npos);
-  EXPECT_EQ(told(capacity), "8589934592\n");
+  EXPECT_EQ(printed(capacity), "8589934592\n");
   const Outcome version = run_probe("UVMSIM_DRIVER_VERSION=11000", "driver_version");
   EXPECT_NE(version.output.find(
                 "uvmsim: UVMSIM_DRIVER_VERSION is '11000'; accepted: 12020, 12080, 13000, 13050"),
             std::string::npos);
-  EXPECT_EQ(told(version), "13050 discards 1 new form 1\n");
+  EXPECT_EQ(printed(version), "13050 discards 1 new form 1\n");
 }
 
 TEST(ProcessTest, AnOldDriverHasWhatItsVersionHad) {
-  EXPECT_EQ(told(run_probe("UVMSIM_DRIVER_VERSION=12020", "driver_version")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DRIVER_VERSION=12020", "driver_version")),
             "12020 discards 0 new form 0\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_DRIVER_VERSION=12080", "driver_version")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DRIVER_VERSION=12080", "driver_version")),
             "12080 discards 0 new form 1\n");
 }
 
@@ -509,11 +509,11 @@ TEST(ProcessTest, AnOldDriverExportsNoNameThatCameLater) {
 }
 
 TEST(ProcessTest, AContextTakesItsPartOfTheDevicesMemory) {
-  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=8GiB", "halves")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_CAPACITY=8GiB", "halves")),
             "context 134217728 first 0 second 2\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=80GiB", "halves")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_CAPACITY=80GiB", "halves")),
             "context 536870912 first 0 second 2\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_CAPACITY=24MiB", "halves")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_CAPACITY=24MiB", "halves")),
             "context 393216 first 0 second 2\n");
 }
 
@@ -524,29 +524,29 @@ TEST(ProcessTest, ArenasTakeWhatTheLimitsLeave) {
                " --gtest_filter=Probe.Run");
   };
   // The unit of the limit is 512 bytes.
-  EXPECT_EQ(told(probe("ulimit -f 200000")), "init 0 managed 0 device 0\n");
+  EXPECT_EQ(printed(probe("ulimit -f 200000")), "init 0 managed 0 device 0\n");
   const Outcome none = probe("ulimit -f 2000");
   EXPECT_EQ(none.code, 0);
-  EXPECT_EQ(told(none), "init 2 managed 2 device 2\n");
+  EXPECT_EQ(printed(none), "init 2 managed 2 device 2\n");
   EXPECT_NE(none.output.find("uvmsim: no address space for uvmsim-managed memory: "),
             std::string::npos)
       << none.output;
-  EXPECT_EQ(told(probe("ulimit -v 300000000")), "init 0 managed 0 device 0\n");
-  EXPECT_EQ(told(probe("ulimit -v 4000000")), "init 0 managed 0 device 0\n");
-  EXPECT_EQ(told(probe("ulimit -v 200000")), "init 2 managed 2 device 2\n");
+  EXPECT_EQ(printed(probe("ulimit -v 300000000")), "init 0 managed 0 device 0\n");
+  EXPECT_EQ(printed(probe("ulimit -v 4000000")), "init 0 managed 0 device 0\n");
+  EXPECT_EQ(printed(probe("ulimit -v 200000")), "init 2 managed 2 device 2\n");
 }
 
 TEST(ProcessTest, WithoutADescriptorThereIsAnError) {
   if (UVMSIM_TEST_SANITIZED) return;  // a sanitizer opens files, too
   const Outcome outcome = run_probe("UVMSIM_DEVICES=1", "no_descriptors");
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_EQ(told(outcome), "init 2 managed 2 device 2\n");
+  EXPECT_EQ(printed(outcome), "init 2 managed 2 device 2\n");
   EXPECT_NE(outcome.output.find("memfd_create: Too many open files"), std::string::npos)
       << outcome.output;
 }
 
 TEST(ProcessTest, DeviceMemoryAndEventsAreOpenedByOtherProcesses) {
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=1", "sharing")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=1", "sharing")),
             "export 0 0 own 201\n"
             "managed 1\n"
             "import 0 again 1 reads 7 event 0 0\n"
@@ -556,7 +556,7 @@ TEST(ProcessTest, DeviceMemoryAndEventsAreOpenedByOtherProcesses) {
 }
 
 TEST(ProcessTest, TheManagementLibraryTellsHowFullAndBusyDevicesAre) {
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=2 CUDA_VISIBLE_DEVICES=0,1", "nvml")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=2 CUDA_VISIBLE_DEVICES=0,1", "nvml")),
             "count 2 none 2 index 1 GPU-75766d73-696d-2d64-6576-696365000002\n"
             "total 8192 used 0 busy 0\n"
             "total 8192 used 192 busy 100\n"
@@ -564,7 +564,7 @@ TEST(ProcessTest, TheManagementLibraryTellsHowFullAndBusyDevicesAre) {
 }
 
 TEST(ProcessTest, TheManagementLibraryReportsNoMemoryOfAnIntegratedDevice) {
-  EXPECT_EQ(told(run_probe("UVMSIM_PROFILE=integrated UVMSIM_DEVICES=2", "nvml")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_PROFILE=integrated UVMSIM_DEVICES=2", "nvml")),
             "count 2 none 2 index 1 GPU-75766d73-696d-2d64-6576-696365000002\n"
             "error 3\ntotal 0 used 0 busy 0\n"
             "error 3\ntotal 0 used 0 busy 100\n"
@@ -572,42 +572,42 @@ TEST(ProcessTest, TheManagementLibraryReportsNoMemoryOfAnIntegratedDevice) {
 }
 
 TEST(ProcessTest, VisibleDevicesAreChosenAndOrdered) {
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=2,0", "devices")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=2,0", "devices")),
             "error 0 count 2\n0000:03:00.0\n0000:01:00.0\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES='2, 0 '", "devices")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES='2, 0 '", "devices")),
             "error 0 count 2\n0000:03:00.0\n0000:01:00.0\n");
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=1,-1,2", "devices")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=1,-1,2", "devices")),
             "error 0 count 1\n0000:02:00.0\n");
-  EXPECT_EQ(told(run_probe("CUDA_VISIBLE_DEVICES=", "devices")), "error 100 count 0\n");
+  EXPECT_EQ(printed(run_probe("CUDA_VISIBLE_DEVICES=", "devices")), "error 100 count 0\n");
 }
 
 TEST(ProcessTest, BothLibrariesUseTheListThatTheFirstInitialisationReads) {
   const std::string expected = "error 3 counts 3 3 first 0000:04:00.0\n";
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=0", "list_before_runtime")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=0", "list_before_runtime")),
             expected);
-  EXPECT_EQ(told(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=0", "list_before_driver")),
+  EXPECT_EQ(printed(run_probe("UVMSIM_DEVICES=4 CUDA_VISIBLE_DEVICES=0", "list_before_driver")),
             expected);
 }
 
 TEST(ProcessTest, TheRuntimeLibraryLoadsTheDriverWhenItIsInitialised) {
-  EXPECT_EQ(told(run_probe("", "driver_library")), "before -1 after 0\n");
+  EXPECT_EQ(printed(run_probe("", "driver_library")), "before -1 after 0\n");
 }
 
 TEST(ProcessTest, AChildOfAFreshProcessHasDevicesAndOneForkedLaterHasNone) {
-  EXPECT_EQ(told(run_probe("", "fork")), "before 0 parent 0 after 3 still 0\n");
+  EXPECT_EQ(printed(run_probe("", "fork")), "before 0 parent 0 after 3 still 0\n");
 }
 
 TEST(ProcessTest, TheKernelPluginIsPolledUntilDone) {
   const Outcome outcome =
       run_probe("UVMSIM_DEVICES=2 UVMSIM_KERNELS=" UVMSIM_TEST_PLUGIN, "plugin");
   // Each of the two polls also asks for the device count.
-  EXPECT_EQ(told(outcome), "poll 1 sees 2\npoll 2 sees 2\ncount 2 calls 7\n") << outcome.output;
+  EXPECT_EQ(printed(outcome), "poll 1 sees 2\npoll 2 sees 2\ncount 2 calls 7\n") << outcome.output;
 }
 
 TEST(ProcessTest, AKernelPluginThatCannotBeLoadedIsNamedOnce) {
   const Outcome outcome =
       run_probe("UVMSIM_DEVICES=2 UVMSIM_KERNELS=/nowhere/kernels.so", "plugin");
-  EXPECT_EQ(told(outcome), "count 2 calls 5\n");
+  EXPECT_EQ(printed(outcome), "count 2 calls 5\n");
   const std::string line =
       "uvmsim: UVMSIM_KERNELS is '/nowhere/kernels.so', which cannot be loaded: ";
   const std::size_t first = outcome.output.find(line);

@@ -200,6 +200,7 @@ inline StreamHandle FakeMachine::retire(StreamHandle handle) {
 class FakeRuntime final : public DeviceRuntime {
  public:
   explicit FakeRuntime(std::shared_ptr<FakeMachine> machine) : machine_(std::move(machine)) {}
+  FakeMachine& machine() const { return *machine_; }
 
   std::string_view name() const override { return "fake"; }
   int device_count() const override { return machine_->device_count; }

@@ -45,18 +45,18 @@ class HostDevices final : public DeviceTransfers {
     std::free(address);
   }
   void to_device(int, void* destination, const void* host, std::size_t bytes) const override {
-    refuse_if_told("to_device");
+    refuse_if_set("to_device");
     std::memcpy(destination, host, bytes);
     ++copies_to_device;
   }
   void to_host(int, void* host, const void* source, std::size_t bytes) const override {
-    refuse_if_told("to_host");
+    refuse_if_set("to_host");
     std::memcpy(host, source, bytes);
     ++copies_to_host;
   }
   bool has_peer_access(int, int) const override { return are_peers; }
   void between(int, const void* source, int, void* destination, std::size_t bytes) const override {
-    refuse_if_told("between");
+    refuse_if_set("between");
     std::memcpy(destination, source, bytes);
     ++copies_between;
   }
@@ -81,7 +81,7 @@ class HostDevices final : public DeviceTransfers {
   mutable std::atomic<std::size_t> live_bytes = 0, peak_bytes = 0;
 
  private:
-  void refuse_if_told(const char* call) const {
+  void refuse_if_set(const char* call) const {
     if (refuses_copies) throw TransferError(std::string(call) + ": the link is down");
   }
   int devices_;

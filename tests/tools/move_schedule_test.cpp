@@ -95,7 +95,7 @@ TEST(MoveScheduleTest, WhatIsOnlyReadIsNotCopiedBackWhereTheHostKeepsIt) {
   EXPECT_TRUE(schedule.moves[2].keeps_host_copy);
 }
 
-TEST(MoveScheduleTest, AnAbsenceIsMeasuredInTimeWhereThatIsAsked) {
+TEST(MoveScheduleTest, AnAbsenceIsMeasuredInTimeOnRequest) {
   // Blocks 0, 1 and 2 are away for 2, 3 and 4 kernels, and the last kernels are short. Block 0
   // costs a third of the others.
   UseOrder order = reads({0, 1, 2, 3, 3, 0, 1, 2});

@@ -87,7 +87,7 @@ Trace trace_of(std::vector<ThreadEvent> events) {
 
 using Lines = std::vector<std::string>;
 
-TEST(Replayer, TheTargetIsAskedForWhatTheTraceSaysAndTheRestIsFreed) {
+TEST(Replayer, TheTargetGetsTheTracesRequestsAndTheRestIsFreed) {
   const ReplayPlan plan = make_plan(trace_of({
       event(TraceKind::kStream, 0, 0, 0x50),
       event(TraceKind::kAllocate, 0xa000, 100, 0x50),

@@ -12,18 +12,18 @@
 namespace uvm::bench {
 namespace {
 
-using Asked = std::tuple<OperationKind, std::uint64_t, std::uint16_t>;  // kind, bytes, stream
+using Request = std::tuple<OperationKind, std::uint64_t, std::uint16_t>;  // kind, bytes, stream
 
-std::vector<Asked> asked_in_step(const OperationSequence& sequence, std::size_t step) {
+std::vector<Request> requests_in_step(const OperationSequence& sequence, std::size_t step) {
   const std::size_t begin = sequence.step_begins[step];
   const std::size_t end = step + 1 < sequence.step_begins.size() ? sequence.step_begins[step + 1]
                                                                  : sequence.operations.size();
-  std::vector<Asked> asked;
+  std::vector<Request> requests;
   for (std::size_t i = begin; i < end; ++i) {
     const Operation& operation = sequence.operations[i];
-    asked.emplace_back(operation.kind, operation.size_bytes, operation.stream);
+    requests.emplace_back(operation.kind, operation.size_bytes, operation.stream);
   }
-  return asked;
+  return requests;
 }
 
 // Returns the sorted sizes of the blocks that are live after the last operation. A free of a block
@@ -63,12 +63,12 @@ OperationSequence training() {
 
 TEST(RepeatStepsTest, RepeatedStepsAskForTheSameAndLeaveTheSame) {
   OperationSequence sequence = training();
-  const std::vector<Asked> step = asked_in_step(sequence, 1);
+  const std::vector<Request> step = requests_in_step(sequence, 1);
   const std::vector<std::uint64_t> left = live_at_end(sequence);
   const std::uint64_t peak = sequence.peak_live_bytes();
   repeat_steps(sequence, 1, 3);
   ASSERT_EQ(sequence.step_begins.size(), 5u);
-  for (std::size_t i = 2; i < 5; ++i) EXPECT_EQ(asked_in_step(sequence, i), step) << i;
+  for (std::size_t i = 2; i < 5; ++i) EXPECT_EQ(requests_in_step(sequence, i), step) << i;
   EXPECT_EQ(live_at_end(sequence), left);
   EXPECT_EQ(sequence.peak_live_bytes(), peak);
 }
@@ -85,7 +85,7 @@ TEST(RandomBeginningTest, BlocksAreAddedToTheFirstStepAndStay) {
     ASSERT_EQ(other.step_begins.size(), sequence.step_begins.size());
     for (std::size_t step = 1; step < other.step_begins.size(); ++step) {
       EXPECT_EQ(other.step_begins[step], sequence.step_begins[step] + more) << "all in the first";
-      EXPECT_EQ(asked_in_step(other, step), asked_in_step(sequence, step));
+      EXPECT_EQ(requests_in_step(other, step), requests_in_step(sequence, step));
     }
     EXPECT_EQ(live_at_end(other).size(), live_at_end(sequence).size() + more);
     std::uint64_t added_bytes = 0;
@@ -132,26 +132,26 @@ TEST(RepeatStepsTest, WhereAStepLeavesOtherBlocksThanItFoundTheNextBeginsWithWha
   sequence.free(0);
   sequence.allocate(1, 200);
   repeat_steps(sequence, 0, 2);
-  const std::vector<Asked> made_up = {{OperationKind::kFree, 200, 0},
-                                      {OperationKind::kAllocate, 100, 0},
-                                      {OperationKind::kFree, 100, 0},
-                                      {OperationKind::kAllocate, 200, 0}};
-  EXPECT_EQ(asked_in_step(sequence, 1), made_up);
-  EXPECT_EQ(asked_in_step(sequence, 2), made_up);
+  const std::vector<Request> made_up = {{OperationKind::kFree, 200, 0},
+                                        {OperationKind::kAllocate, 100, 0},
+                                        {OperationKind::kFree, 100, 0},
+                                        {OperationKind::kAllocate, 200, 0}};
+  EXPECT_EQ(requests_in_step(sequence, 1), made_up);
+  EXPECT_EQ(requests_in_step(sequence, 2), made_up);
   EXPECT_EQ(live_at_end(sequence), std::vector<std::uint64_t>{200});
 }
 
 TEST(RepeatStepsTest, SeveralStepsAreRepeatedInTurn) {
   OperationSequence sequence = training();
-  const std::vector<Asked> first = asked_in_step(sequence, 0);
-  const std::vector<Asked> second = asked_in_step(sequence, 1);
+  const std::vector<Request> first = requests_in_step(sequence, 0);
+  const std::vector<Request> second = requests_in_step(sequence, 1);
   repeat_steps(sequence, 0, 2);
   ASSERT_EQ(sequence.step_begins.size(), 6u);
   // The first step began without a gradient, so its repetition begins with the free of a gradient.
-  std::vector<Asked> repeated = {{OperationKind::kFree, 1000, 0}};
+  std::vector<Request> repeated = {{OperationKind::kFree, 1000, 0}};
   repeated.insert(repeated.end(), first.begin(), first.end());
-  for (std::size_t i : {2u, 4u}) EXPECT_EQ(asked_in_step(sequence, i), repeated) << i;
-  for (std::size_t i : {3u, 5u}) EXPECT_EQ(asked_in_step(sequence, i), second) << i;
+  for (std::size_t i : {2u, 4u}) EXPECT_EQ(requests_in_step(sequence, i), repeated) << i;
+  for (std::size_t i : {3u, 5u}) EXPECT_EQ(requests_in_step(sequence, i), second) << i;
 }
 
 }  // namespace

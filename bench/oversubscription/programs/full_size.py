@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.models import Cache, next_logits, resnet18
 from bench.oversubscription.programs import Step
 from bench.oversubscription.programs.stacks import dense_layers
-from bench.traces.workloads import Cache, next_logits, resnet18
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
 

@@ -7,37 +7,11 @@ import random
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from bench.models import Decoder, WordModel
 from bench.oversubscription.programs import Step
 
 WORDS = 4096
-
-
-class Decoder(nn.Module):
-    """A language model of PyTorch's own layers."""
-
-    def __init__(self, width: int, layers: int, recompute: bool = False) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, width)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                width, width // 64, 4 * width, dropout=0, batch_first=True, norm_first=True
-            )
-            for _ in range(layers)
-        )
-        self.head = nn.Linear(width, WORDS)
-        self.recompute = recompute
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.words(tokens)
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens.size(1), device=x.device)
-        for layer in self.layers:
-            if self.recompute:
-                x = checkpoint(layer, x, mask, use_reentrant=False)
-            else:
-                x = layer(x, mask)
-        return self.head(x)
 
 
 def _draw(sequences: int, length: int) -> tuple[Tensor, Tensor]:
@@ -51,7 +25,7 @@ def _loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 def lengths() -> Step:
     """Trains on batches that are padded to their longest sequence, so each has another length."""
-    model = Decoder(512, 5).to("cuda")
+    model = Decoder(WORDS, 512, 5).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     longest = random.Random(0)
 
@@ -69,7 +43,7 @@ def lengths() -> Step:
 
 def micro_batches() -> Step:
     """Adds up the gradients of two micro-batches, and computes activations again in backward."""
-    model = Decoder(512, 5, recompute=True).to("cuda")
+    model = Decoder(WORDS, 512, 5, recompute=True).to("cuda")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
     def step() -> str:
@@ -86,25 +60,9 @@ def micro_batches() -> Step:
     return step
 
 
-class WordModel(nn.Module):
-    """Predicts the next word with a recurrent network."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, width)
-        self.recurrent = nn.LSTM(width, hidden, num_layers=3)
-        self.head = nn.Linear(hidden, WORDS)
-
-    def forward(
-        self, words: Tensor, state: tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        x, state = self.recurrent(self.words(words), state)
-        return self.head(x), state
-
-
 def lstm() -> Step:
     """Trains on consecutive pieces of a text: the state is carried from each piece to the next."""
-    model = WordModel(512, 1024).to("cuda")
+    model = WordModel(WORDS, 512, 1024, layers=3).to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     text = torch.randint(WORDS, (16 * 64 + 1, 8)).to("cuda")
     position, state = 0, None
@@ -113,7 +71,7 @@ def lstm() -> Step:
         nonlocal position, state
         piece = text[position : position + 17]
         position = (position + 16) % (text.size(0) - 1)
-        logits, state = model(piece[:-1], state)
+        logits, state = model.following(piece[:-1], state)
         state = tuple(each.detach() for each in state)
         loss = _loss(logits, piece[1:])
         optimizer.zero_grad()
@@ -127,8 +85,8 @@ def lstm() -> Step:
 
 def distillation() -> Step:
     """Trains a small student to predict what a large frozen teacher predicts."""
-    teacher = Decoder(768, 8).to("cuda").eval().requires_grad_(False)
-    student = Decoder(384, 4).to("cuda")
+    teacher = Decoder(WORDS, 768, 8).to("cuda").eval().requires_grad_(False)
+    student = Decoder(WORDS, 384, 4).to("cuda")
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4)
 
     def step() -> str:

@@ -9,26 +9,12 @@ namespace {
 
 constexpr unsigned kFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-constexpr double kNsPerMs = 1e6;
-
-CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::int64_t nanoseconds = 0;
-  const Status status = machine().streams().elapsed(from, to, &nanoseconds);
-  if (status == Status::kOk)
-    *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / kNsPerMs);
-  return finish(status);
-}
 
 }  // namespace
 
 CU_API cuEventCreate(CUevent* event, unsigned flags) {
   CU_ENTER_CONTEXT;
-  const bool timing = (flags & CU_EVENT_DISABLE_TIMING) == 0;
-  if (event == nullptr || (flags & ~kFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if ((flags & CU_EVENT_INTERPROCESS) != 0 && timing) return CUDA_ERROR_INVALID_VALUE;
-  *event = static_cast<CUevent>(machine().streams().create_event(device, flags, timing));
-  return CUDA_SUCCESS;
+  return finish(create_event(device, flags, kFlags, out_of(event)));
 }
 
 CU_API cuEventDestroy_v2(CUevent event) {
@@ -61,10 +47,10 @@ CU_API cuEventSynchronize(CUevent event) {
 
 CU_API cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
   CU_ENTER;
-  return elapsed(milliseconds, from, to);
+  return finish(elapsed(from, to, milliseconds));
 }
 
 CU_API cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
   CU_ENTER;
-  return elapsed(milliseconds, from, to);
+  return finish(elapsed(from, to, milliseconds));
 }

@@ -72,7 +72,7 @@ TEST_F(MachineMemoryTest, IdlePageCacheOfAVersion1GroupDoesNotCountEither) {
   EXPECT_EQ(available(), 4000u);
 }
 
-TEST_F(MachineMemoryTest, WithoutAReadableFileTheKernelIsAskedWhatIsUnused) {
+TEST_F(MachineMemoryTest, WithoutAReadableFileTheKernelSaysWhatIsUnused) {
   std::filesystem::remove(root_ / "proc/meminfo");
   struct sysinfo machine = {};
   ASSERT_EQ(sysinfo(&machine), 0);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "allocator/counters/figure_store.hpp"
-
+#include "allocator/engine/engine.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/fork_fixture.hpp"
@@ -81,14 +81,14 @@ TEST_F(FiguresInAFile, AreCompleteWhateverEndedTheProcess) {
   for (const int number : {SIGTERM, SIGKILL, SIGSEGV}) {
     std::filesystem::remove(file);
     const std::optional<Figures> figures = left_by(number, [&] {
-      allocator->inspection().figure_store().describe("about");
+      allocator->engine().machine.figure_store.describe("about");
       void* kept = host(8 * kMiB);
       for (int round = 0; round < 3; ++round) allocator->free(device(4 * kMiB));
       std::thread([&] { allocator->free(device(16 * kMiB)); }).join();
       allocator->allocate(Facade::kDevice, 1, 2 * kMiB);
       to_device(kept);
       FrameworkBridge(*allocator).note_copy(CopyReason::kSmallBlock, 100);
-      allocator->inspection().figure_store().unmanaged_host().count(2, 300);
+      allocator->engine().machine.figure_store.unmanaged_host().count(2, 300);
     });
     ASSERT_TRUE(figures);
     EXPECT_EQ(figures->about, "about");
@@ -134,7 +134,7 @@ TEST_F(FiguresInAFile, AForkedChildCountsInItsOwnMemory) {
   void* kept = host(4 * kMiB);
   EXPECT_EQ(fork_and_run([&] {
               FrameworkBridge(*allocator).note_copy(CopyReason::kSmallBlock, 100);
-              allocator->inspection().figure_store().unmanaged_host().count(1, 1);
+              allocator->engine().machine.figure_store.unmanaged_host().count(1, 1);
               return allocator->inspection().figures().totals.moves.copies[0].count == 1 ? 0 : 1;
             }),
             0);

@@ -38,7 +38,7 @@ struct Threads {
       shares.add(std::exchange(allocated_before[thread], blocks) != blocks, &counts == asking);
       all.push_back(&counts);
     }
-    book.aggregate(0, all, ended, shares);
+    peaks.aggregate(0, all, ended, shares);
   }
   ThreadCounters sum() const {
     ThreadCounters sum = ended;
@@ -50,7 +50,7 @@ struct Threads {
   std::vector<std::int64_t> allocated_before;
   ThreadCounters ended;
   std::array<PeakTracker::Peaks, 1> counters{};
-  PeakTracker book{counters};
+  PeakTracker peaks{counters};
   int times = 0;
 };
 
@@ -60,7 +60,7 @@ TEST(PeakTracker, APeakOfTwoThreadsIsTheirSumAtOneMoment) {
   threads.allocate(1, 8192, 8000);
   threads.free(0, 4096, 4000);
   threads.allocate(1, 4096, 4096);
-  const Amounts& peak = threads.book.peak(0, ThreadCounters::kAll);
+  const Amounts& peak = threads.peaks.peak(0, ThreadCounters::kAll);
   EXPECT_EQ(peak.blocks, 2);
   EXPECT_EQ(peak.bytes, 4096 + 8192);
   EXPECT_EQ(peak.requested_bytes, 4096 + 8000) << "at another moment than that of the bytes";
@@ -89,7 +89,7 @@ TEST(PeakTracker, BlocksThatAnotherThreadFreesLeaveARoomThatIsNotUsedTwice) {
   threads.aggregate();
   threads.allocate(0, 4096, 4096);
   threads.allocate(1, 4096, 4096);
-  EXPECT_EQ(threads.book.peak(0, ThreadCounters::kAll).bytes, 8192);
+  EXPECT_EQ(threads.peaks.peak(0, ThreadCounters::kAll).bytes, 8192);
 }
 
 // As in a training step, one thread allocates what another thread frees. Then the first thread
@@ -115,16 +115,16 @@ TEST(PeakTracker, AResetStartsFromWhatIsLive) {
   threads.allocate(0, 8192, 8192);
   threads.allocate(1, 4096, 4096);
   threads.free(0, 8192, 8192);
-  threads.book.reset_peaks(0);
-  threads.book.reset_totals(0, threads.sum());
+  threads.peaks.reset_peaks(0);
+  threads.peaks.reset_totals(0, threads.sum());
   threads.aggregate();
-  EXPECT_EQ(threads.book.peak(0, 0).bytes, 4096);
-  EXPECT_EQ(threads.book.increased(0, 0, threads.sum()).bytes, 0);
+  EXPECT_EQ(threads.peaks.peak(0, 0).bytes, 4096);
+  EXPECT_EQ(threads.peaks.increased(0, 0, threads.sum()).bytes, 0);
   threads.allocate(0, 512, 100);
   threads.free(1, 4096, 4096);
-  EXPECT_EQ(threads.book.peak(0, 0).bytes, 4608);
-  EXPECT_EQ(threads.book.increased(0, 0, threads.sum()).requested_bytes, 100);
-  EXPECT_EQ(threads.book.decreased(0, 0, threads.sum()).bytes, 4096);
+  EXPECT_EQ(threads.peaks.peak(0, 0).bytes, 4608);
+  EXPECT_EQ(threads.peaks.increased(0, 0, threads.sum()).requested_bytes, 100);
+  EXPECT_EQ(threads.peaks.decreased(0, 0, threads.sum()).bytes, 4096);
 }
 
 class PeakBookProperty : public ::testing::TestWithParam<unsigned> {};
@@ -171,7 +171,7 @@ TEST_P(PeakBookProperty, PeaksAreExactWhicheverThreadsCount) {
       threads.aggregate();
     }
     for (std::size_t of = 0; of <= ThreadCounters::kAll; ++of) {
-      const Amounts& noted = threads.book.peak(0, of);
+      const Amounts& noted = threads.peaks.peak(0, of);
       ASSERT_EQ(noted.blocks, peak[of].blocks) << "step " << step;
       ASSERT_EQ(noted.bytes, peak[of].bytes) << "step " << step;
       ASSERT_EQ(noted.requested_bytes, peak[of].requested_bytes) << "step " << step;

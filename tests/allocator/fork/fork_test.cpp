@@ -224,7 +224,7 @@ TEST_F(ForkTest, TheChildAllocatesHostMemoryFromMallocAndMayFreeAll) {
   EXPECT_TRUE(allocator->find(inherited)->live) << "the parent's block is untouched";
 }
 
-TEST_F(ForkTest, TheChildIsToldThatDeviceMemoryCannotBeUsed) {
+TEST_F(ForkTest, TheChildsErrorSaysThatDeviceMemoryCannotBeUsed) {
   EXPECT_EQ(fork_and_run([&] {
               try {
                 device(4096);
@@ -384,7 +384,7 @@ TEST_F(ForkTest, PagesThatHoldFreeBlocksTooAreCopied) {
 }
 
 // The lock is biased to the forking thread, and another thread asks for it during the copy.
-TEST_F(ForkTest, AChildIsWholeThoughAThreadHadJustAskedForTheLock) {
+TEST_F(ForkTest, AChildIsWholeThoughAThreadWasAboutToLock) {
   char* block = host(64 * kMiB);
   for (int round = 0; round < 3; ++round) {
     std::memset(block, round + 1, 64 * kMiB);  // changed, so copied again

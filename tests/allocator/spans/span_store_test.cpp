@@ -91,7 +91,7 @@ TEST(SpanStore, OfManyFreeRunsSomeAreLookedAtAndOneThatFitsIsFound) {
   EXPECT_EQ(store.find(Facade::kDevice, 0, kPageBytes, false).offset, 0u);
 }
 
-TEST(SpanStore, SpansOfOtherFacadesAndDevicesCountOnlyWhenAsked) {
+TEST(SpanStore, SpansOfOtherFacadesAndDevicesCountOnlyOnRequest) {
   SpanStore store;
   store.add(span(100, 4, Facade::kHost));
   EXPECT_EQ(store.find(Facade::kDevice, 0, kPageBytes, false).span, nullptr);

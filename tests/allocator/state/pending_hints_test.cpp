@@ -20,7 +20,7 @@ class PendingHintsTest : public testing::AllocatorTest {
  protected:
   void capture(std::uint64_t id) {
     allocator->private_pools().begin(
-        0, id, [](StreamHandle asked) { return asked == stream(9); }, true);
+        0, id, [](StreamHandle handle) { return handle == stream(9); }, true);
   }
   void end_capture(std::uint64_t id) {
     EXPECT_TRUE(allocator->private_pools().end(0, id));

@@ -16,7 +16,7 @@ class PrivatePoolTest : public testing::AllocatorTest {
  protected:
   void begin(std::uint64_t id, StreamHandle routed, bool capturing = false) {
     allocator->private_pools().begin(
-        0, id, [routed](StreamHandle asked) { return asked == routed; }, capturing);
+        0, id, [routed](StreamHandle handle) { return handle == routed; }, capturing);
   }
 };
 
@@ -54,7 +54,7 @@ TEST_F(PrivatePoolTest, ItsMemoryStaysUntilItsLastUserReleasesIt) {
   EXPECT_FALSE(allocator->private_pools().release(0, 7));
 }
 
-TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsToldByClassUntilItIsReset) {
+TEST_F(PrivatePoolTest, WhatAPoolHasHeldIsListedByClassUntilItIsReset) {
   begin(7, stream(1));
   char* large = device(8 * kMiB, stream(1));
   device(20000, stream(1));
@@ -82,12 +82,12 @@ TEST_F(PrivatePoolTest, APoolThatIsGoneIsForgottenWhenItsFiguresAreReset) {
   EXPECT_TRUE(allocator->private_pools().release(0, 7));
   allocator->release_cached();
   allocator->reset_totals(Facade::kDevice, 0);
-  EXPECT_EQ(allocator->statistics().private_pools.size(), 1u) << "its peak is still told";
+  EXPECT_EQ(allocator->statistics().private_pools.size(), 1u) << "its peak is still listed";
   allocator->reset_peaks(Facade::kDevice, 0);
   EXPECT_TRUE(allocator->statistics().private_pools.empty());
 }
 
-TEST_F(PrivatePoolTest, NothingIsAskedOfTheMachineDuringACaptureAndFencesFollowIt) {
+TEST_F(PrivatePoolTest, TheMachineIsNotCalledDuringACaptureAndFencesFollowIt) {
   char* before = device(4 * kMiB, stream(1));
   machine->busy = {stream(2)};
   begin(7, stream(1), true);
@@ -252,7 +252,7 @@ TEST_F(PrivatePoolTest, ThousandsOfReleasedPoolsLeaveNothingBehind) {
   allocator->inspection().check_invariants();
 }
 
-TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackUnasked) {
+TEST_F(PrivatePoolTest, UnderABudgetReleasedPoolsGiveTheirIndexBackAtOnce) {
   Configuration configuration = small_configuration();
   configuration.budget_bytes = 32 * kMiB;
   configuration.span_bytes = 8 * kMiB;

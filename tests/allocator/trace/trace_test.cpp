@@ -836,12 +836,12 @@ TEST_F(TraceTest, ASignalThatTheProgramKeepsPendingStaysPending) {
 // ---- fork
 
 TEST_F(TraceTest, AForkedChildLeavesTheParentsFileAlone) {
-  for (bool told : {true, false}) {
+  for (bool is_called : {true, false}) {
     start();
     recorder.mark("before");
     const pid_t child = fork();
     if (child == 0) {
-      if (told) recorder.after_fork_in_child();
+      if (is_called) recorder.after_fork_in_child();
       for (std::size_t i = 0; i < 3 * kPackedWordsPerChunk; ++i) {
         recorder.allocated(recorder.now(), block(4096));
       }

@@ -285,9 +285,9 @@ class Sequence {
     const CUresult known = cuMemGetAllocationPropertiesFromHandle(&properties, piece.handle);
     say("properties", known, properties.location.id);
     std::size_t granularity = 0;
-    const CUresult is_told =
+    const CUresult status =
         cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    say("granularity", is_told, static_cast<long>(granularity));
+    say("granularity", status, static_cast<long>(granularity));
   }
 
   void retain() {

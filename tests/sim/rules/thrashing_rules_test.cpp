@@ -74,7 +74,7 @@ TEST_F(ThrashingRulesTest, APinEndsAfter300Lapses) {
   EXPECT_TRUE(machine.is_resident(1 - holder, 0, 0));
 }
 
-TEST_F(ThrashingRulesTest, AMoveThatTheProgramAskedForClearsTheRecord) {
+TEST_F(ThrashingRulesTest, AMoveByTheProgramClearsTheRecord) {
   alternate(3, kLapseNs);
   ASSERT_EQ(machine.prefetch(kHost, 0), Status::kOk);
   ASSERT_EQ(machine.write(1, 0, 0, 1, now_ns), Status::kOk);
