@@ -67,6 +67,7 @@ uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* n
   const char* function = __func__;
   if (name == nullptr) return null_argument(function, "name");
   if (out == nullptr) return null_argument(function, "out");
+  *out = 0;
   return with(allocator, function, [&](Groups& groups) {
     *out = static_cast<uvmalloc_group>(groups.open(name));
     return UVMALLOC_OK;
@@ -76,6 +77,7 @@ uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* n
 uvmalloc_status uvmalloc_group_add(uvmalloc_allocator* allocator, uvmalloc_group group,
                                    const void* address) noexcept {
   const char* function = __func__;
+  if (address == nullptr) return null_argument(function, "address");
   return with(allocator, function, [&](Groups& groups) {
     return groups.add(GroupNumber{group}, address) ? UVMALLOC_OK : not_ours(function, address);
   });
@@ -98,6 +100,9 @@ uvmalloc_status uvmalloc_group_configure(uvmalloc_allocator* allocator, uvmalloc
     return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
                    "{}: copies is {}; accepted: 0 (auto), 1 (kept), 2 (none)", function,
                    options->copies);
+  if (options->pinned != 0 && options->pinned != 1)
+    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: pinned is {}; accepted: 0, 1", function,
+                   options->pinned);
   return with(allocator, function, [&](Groups& groups) {
     groups.set(GroupNumber{group},
                {.priority = options->priority,

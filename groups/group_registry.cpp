@@ -69,7 +69,7 @@ bool GroupRegistry::remove(const void* address) {
   machine_.require_device();
   const std::lock_guard lock(mutex_);
   const GroupNumber group = blocks_.group_of(address);
-  if (group != kNoGroup) end_copies(at(group), blocks_.memory_of(group).pages);
+  if (group != kNoGroup) end_copies(at(group), std::vector(at(group).copied));
   return blocks_.put(address, kNoGroup);
 }
 
@@ -91,11 +91,14 @@ GroupFigures GroupRegistry::figures(GroupNumber number) const {
   const GroupMemory memory = blocks_.memory_of(number);
   figures.blocks = memory.blocks;
   figures.bytes = memory.bytes;
-  figures.page_bytes = memory.page_bytes();
-  for (const PageSpan& each : memory.pages) {
-    for (const Place place : blocks_.places_of(each)) {
-      if (place.is_device()) figures.device_bytes += kPageBytes;
-      if (place.is_host()) figures.host_bytes += kPageBytes;
+  for (const auto& [device, pages] : memory.pages) {
+    figures.page_bytes += bytes_of(pages);
+    figures.devices.push_back(device);
+    for (const PageSpan& each : pages) {
+      for (const Place place : blocks_.places_of(each)) {
+        if (place.is_device()) figures.device_bytes += kPageBytes;
+        if (place.is_host()) figures.host_bytes += kPageBytes;
+      }
     }
   }
   return figures;
@@ -131,9 +134,8 @@ std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream,
 }
 
 std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream, bool discard) {
-  const GroupMemory memory = blocks_.memory_of(group.number);
-  const auto on_device = [](Place place) { return place.is_device(); };
-  const std::size_t left = bytes_where(blocks_, memory.pages, on_device);
+  const std::vector<PageSpan> pages = blocks_.memory_of(group.number).pages[stream.device];
+  const std::size_t left = most_bytes_on(blocks_, pages, stream.device);
   if (discard) {
     // A kernel that still runs would bring the pages back without their contents.
     if (!machine_.stream_work.wait_for_device(stream.device)) {
@@ -141,16 +143,16 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
           "group \"{}\": its contents cannot be discarded, because device {} cannot be waited for",
           group.name, stream.device));
     }
-    end_copies(group, memory.pages);
-    blocks_.discard(memory.pages, stream.device);
+    end_copies(group, pages);
+    blocks_.discard(pages, stream.device);
   }
   std::size_t kept = 0;
-  if (!group.copied.empty()) {
+  if (!group.copied.empty() && group.copies_device == stream.device) {
     (void)machine_.runtime.synchronize_stream(stream.device, stream.handle);
-    kept = std::min(drop_copies(group, memory.pages), left);
+    kept = std::min(drop_copies(group, pages), left);
   }
   // Of pages that are on the host already, the driver copies none.
-  blocks_.move(memory.pages, Place::host(), stream);
+  blocks_.leave(pages, stream);
   group.figures.kept_bytes += kept;
   group.figures.left_bytes += left - kept;
   group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
@@ -225,17 +227,16 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   ++group.figures.wakes;
   machine_.trace.mark(fmt::format("group {}: awake", group.name));
   if (lazily) return 0;
-  const Place device = Place::device(stream.device);
-  const std::vector<PageSpan> pages =
-      first_pages(blocks_.memory_of(number).pages, group.figures.settings.limit_bytes / kPageBytes);
-  const std::size_t missing =
-      bytes_of(pages) - bytes_where(blocks_, pages, [device](Place at) { return at == device; });
+  const std::vector<PageSpan> pages = first_pages(blocks_.memory_of(number).pages[stream.device],
+                                                  group.figures.settings.limit_bytes / kPageBytes);
+  const std::size_t missing = bytes_of(pages) - bytes_on(blocks_, pages, stream.device);
   if (missing == 0) return 0;
   make_room(group, missing, stream);
   const std::vector<PageSpan> coming =
       blocks_.is_planned(stream.device)
           ? pages
-          : first_missing(blocks_, pages, device, blocks_.room_bytes(stream.device) / kPageBytes);
+          : first_missing(blocks_, pages, Place::device(stream.device),
+                          blocks_.room_bytes(stream.device) / kPageBytes);
   const bool keeps = !was_discarded && keeps_copies(group, stream.device);
   if (!keeps || group.copies_device != stream.device) end_copies(group, std::vector(group.copied));
   // Part by part, so that the advice for one part is given while the part before is copied.
@@ -244,7 +245,7 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
       blocks_.advise(pages_without(part, group.copied),
                      {.preferred = Place::host(), .read_mostly = true}, stream.device);
     }
-    blocks_.move(part, device, stream);
+    blocks_.come(part, stream);
   }
   if (keeps) {
     group.copied = all_pages(group.copied, coming);
@@ -265,12 +266,10 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
   std::ranges::sort(others, {}, [](const Group* each) {
     return std::pair(each->figures.settings.priority, each->woken_at);
   });
-  const Place device = Place::device(stream.device);
   for (Group* other : others) {
     if (blocks_.room_bytes(stream.device) >= bytes) return;
-    const GroupMemory memory = blocks_.memory_of(other->number);
-    if (bytes_where(blocks_, memory.pages, [device](Place at) { return at == device; }) == 0)
-      continue;
+    const std::vector<PageSpan> pages = blocks_.memory_of(other->number).pages[stream.device];
+    if (most_bytes_on(blocks_, pages, stream.device) == 0) continue;
     put_to_sleep(*other, stream, false);
   }
 }

@@ -78,13 +78,24 @@ inline std::vector<std::vector<PageSpan>> parts_of(const std::vector<PageSpan>& 
   return parts;
 }
 
-// The bytes of pages at places for which `counts` returns true.
-template <class Counts>
-std::size_t bytes_where(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
-                        Counts counts) {
+// The bytes of pages that are on the device, or that are on their way there.
+inline std::size_t bytes_on(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
+                            int device) {
   std::size_t count = 0;
   for (const PageSpan& each : pages) {
-    count += static_cast<std::size_t>(std::ranges::count_if(blocks.places_of(each), counts));
+    count +=
+        static_cast<std::size_t>(std::ranges::count(blocks.places_of(each), Place::device(device)));
+  }
+  return count * kPageBytes;
+}
+
+// As bytes_on(), with pages that kernels have brought back, and pages that are still leaving.
+inline std::size_t most_bytes_on(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
+                                 int device) {
+  std::size_t count = 0;
+  for (const PageSpan& each : pages) {
+    count += static_cast<std::size_t>(
+        std::ranges::count(blocks.real_places_of(each, device), Place::device(device)));
   }
   return count * kPageBytes;
 }

@@ -6,7 +6,7 @@
 namespace uvm {
 namespace {
 
-// Collects the pages of a group from all blocks, in the order of addresses.
+// Collects the pages of a group from all blocks of a span, in the order of addresses.
 class PageCollector {
  public:
   // All live bytes of these pages must belong to the group.
@@ -39,6 +39,20 @@ class PageCollector {
   PageNumber free_from_{};  // the pages before are shared with blocks outside the group
 };
 
+constexpr int kNoDevice = -1;
+
+// Calls `visit` for runs of pages whose places are wanted.
+template <class Wanted, class Visit>
+void each_run(const PageSpan& pages, const std::vector<Place>& places, Wanted wanted, Visit visit) {
+  for (auto first = places.begin(); first != places.end();) {
+    first = std::find_if(first, places.end(), wanted);
+    const auto end = std::find_if_not(first, places.end(), wanted);
+    const auto at = static_cast<std::size_t>(first - places.begin());
+    if (first != end) visit(PageSpan{pages.first + at, static_cast<std::size_t>(end - first)});
+    first = end;
+  }
+}
+
 }  // namespace
 
 const char* to_string(GroupState state) {
@@ -51,12 +65,6 @@ const char* to_string(GroupState state) {
       return "discarded";
   }
   return "";
-}
-
-std::size_t GroupMemory::page_bytes() const {
-  std::size_t count = 0;
-  for (const PageSpan& each : pages) count += each.count;
-  return count * kPageBytes;
 }
 
 std::shared_ptr<BlockGroups::Owner> BlockGroups::owner(
@@ -103,26 +111,46 @@ void BlockGroups::note_freed(GroupNumber group, const Block& block) noexcept {
 
 GroupMemory BlockGroups::memory_of(GroupNumber group) const {
   GroupMemory memory;
-  PageCollector pages;
   const HeapGuard heap(state_);
   for (const auto& span : heap->spans.spans()) {
+    std::map<int, PageCollector> pages;
+    const auto note = [&](const Block& block, int of) {
+      for (auto& [device, collector] : pages) {
+        device == of ? collector.add_member(block) : collector.add_other(block);
+      }
+    };
+    const auto visit = [&](const Block& block, auto act) {
+      if (block.now() != BlockState::kLive) return;
+      const BlockSideState* state =
+          block.has_no_side_state ? nullptr : heap->pools.side_states().find(&block);
+      act(block, state != nullptr && GroupNumber{state->group} == group);
+    };
+    const auto device_of = [](const Block& block) {
+      const Place place = block.use.location();
+      return place.is_device() && block.kind != BlockKind::kSmall ? place.index : kNoDevice;
+    };
+    heap->pools.directory().each_block(*span, [&](const Block& each) {
+      visit(each, [&](const Block& block, bool is_member) {
+        if (!is_member) return;
+        ++memory.blocks;
+        memory.bytes += block.requested_bytes();
+        if (device_of(block) != kNoDevice) pages.try_emplace(device_of(block));
+      });
+    });
+    if (pages.empty()) continue;
     heap->pools.directory().each_block(
         *span,
-        [&](const Block& block) {
-          if (block.now() != BlockState::kLive) return;
-          const BlockSideState* state =
-              block.has_no_side_state ? nullptr : heap->pools.side_states().find(&block);
-          const bool is_member = state != nullptr && GroupNumber{state->group} == group;
-          if (is_member) {
-            ++memory.blocks;
-            memory.bytes += block.requested_bytes();
-          }
-          if (block.kind == BlockKind::kSmall) return;  // its run has been visited
-          is_member ? pages.add_member(block) : pages.add_other(block);
+        [&](const Block& each) {
+          if (each.kind == BlockKind::kSmall) return;  // its run is visited
+          visit(each, [&](const Block& block, bool is_member) {
+            note(block, is_member ? device_of(block) : kNoDevice);
+          });
         },
-        [&](const PageBlock& run) { pages.add_other(run); });
+        [&](const PageBlock& run) { note(run, kNoDevice); });
+    for (auto& [device, collector] : pages) {
+      for (const PageSpan& each : collector.take()) memory.pages[device].push_back(each);
+    }
   }
-  memory.pages = pages.take();
   return memory;
 }
 
@@ -136,15 +164,44 @@ std::vector<Place> BlockGroups::places_of(const PageSpan& pages) const {
   return places;
 }
 
-void BlockGroups::move(std::span<const PageSpan> pages, Place destination,
-                       const DeviceStream& stream) {
-  machine_.check_place(destination);
+std::vector<Place> BlockGroups::real_places_of(const PageSpan& pages, int device) const {
+  std::vector<Place> places = places_of(pages);
+  if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child())
+    return places;
+  std::vector<Place> found(pages.count);
+  const RuntimeStatus status = machine_.runtime.find_pages(
+      device, start_of_page(pages.first), pages.count * kPageBytes, kPageBytes, found.data());
+  if (!status.ok()) return places;
+  for (std::size_t i = 0; i < pages.count; ++i) {
+    if (found[i].is_device()) places[i] = found[i];
+  }
+  return places;
+}
+
+void BlockGroups::leave(std::span<const PageSpan> pages, const DeviceStream& stream) {
   if (machine_.in_forked_child()) return;
-  live_.move_pages(pages, destination, stream);
-  if (destination.is_device() && live_.plans_for(destination.index)) return;
+  live_.move_pages(pages, Place::host(), stream);
+  // A plan knows the pages that kernels bring back. Pages that were never touched have nothing to
+  // move.
+  const bool is_known = live_.plans_for(stream.device);
+  const auto may_leave = [is_known](Place place) {
+    return is_known ? place.is_device() : place != Place::nowhere();
+  };
   for (const PageSpan& each : pages) {
-    each_elsewhere(each, destination,
-                   [&](const PageSpan& run) { move_run(run, destination, stream); });
+    each_run(each, places_of(each), may_leave,
+             [&](const PageSpan& run) { move_run(run, Place::host(), stream); });
+  }
+}
+
+void BlockGroups::come(std::span<const PageSpan> pages, const DeviceStream& stream) {
+  if (machine_.in_forked_child()) return;
+  const Place device = Place::device(stream.device);
+  live_.move_pages(pages, device, stream);
+  if (live_.plans_for(stream.device)) return;
+  for (const PageSpan& each : pages) {
+    each_run(
+        each, places_of(each), [device](Place place) { return place != device; },
+        [&](const PageSpan& run) { move_run(run, device, stream); });
   }
 }
 
@@ -155,6 +212,11 @@ void BlockGroups::move_run(const PageSpan& run, Place destination, const DeviceS
   {
     const HeapGuard heap(state_);
     if (to_device) room_bytes = heap->planner.credit_bytes(destination.index);
+    // A kernel may have brought pages back since they left.
+    if (!to_device) {
+      heap->ledger.set(start_of_page(run.first), run.count * kPageBytes,
+                       Place::device(stream.device));
+    }
     plan = heap->planner.plan_move(start_of_page(run.first), run.count * kPageBytes, nullptr,
                                    destination);
   }
@@ -168,23 +230,6 @@ void BlockGroups::move_run(const PageSpan& run, Place destination, const DeviceS
   if (sent) return;
   const HeapGuard heap(state_);
   HintDispatcher::forget(heap, plan);
-}
-
-// Calls `visit` for runs of pages that are not at the place. Pages that were never touched have
-// nothing to move to the host.
-template <class Visit>
-void BlockGroups::each_elsewhere(const PageSpan& pages, Place place, Visit visit) const {
-  const std::vector<Place> places = places_of(pages);
-  const auto is_elsewhere = [place](Place at) {
-    return at != place && (place.is_device() || at != Place::nowhere());
-  };
-  for (auto first = places.begin(); first != places.end();) {
-    first = std::find_if(first, places.end(), is_elsewhere);
-    const auto end = std::find_if_not(first, places.end(), is_elsewhere);
-    const auto at = static_cast<std::size_t>(first - places.begin());
-    if (first != end) visit(PageSpan{pages.first + at, static_cast<std::size_t>(end - first)});
-    first = end;
-  }
 }
 
 void BlockGroups::advise(std::span<const PageSpan> pages, const WantedPlacement& wanted,

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,8 +32,9 @@ inline constexpr GroupNumber kNoGroup{0};
 struct GroupMemory {
   std::size_t blocks = 0;
   std::size_t bytes = 0;  // as requested
-  std::vector<PageSpan> pages;
-  std::size_t page_bytes() const;
+  // By the device that uses the blocks; blocks that the host uses have none. No span of pages
+  // reaches from one span of the driver into another.
+  std::map<int, std::vector<PageSpan>> pages;
 };
 
 class BlockGroups {
@@ -68,10 +71,16 @@ class BlockGroups {
   // The places of the pages, as hints and moves have left them.
   std::vector<Place> places_of(const PageSpan& pages) const;
 
-  // Prefetches the pages after the work of `stream` so far, if they go to the host; work that the
-  // stream gets later waits for pages that come to its device. A device's plan of moves, if there
-  // is one, moves them by its own rules.
-  void move(std::span<const PageSpan> pages, Place destination, const DeviceStream& stream);
+  // The same, but a page is also on the device if the driver says so, because a kernel has brought
+  // it back.
+  std::vector<Place> real_places_of(const PageSpan& pages, int device) const;
+
+  // Sends all pages to the host after the work of `stream` so far. Pages that a kernel has brought
+  // back leave too, so the driver is also asked to move pages that should be there already.
+  void leave(std::span<const PageSpan> pages, const DeviceStream& stream);
+  // Sends pages that are elsewhere to the device of `stream`, whose later work waits for them. If
+  // moves of this device are planned, they come as far as the plan has room.
+  void come(std::span<const PageSpan> pages, const DeviceStream& stream);
   // Advises the pages, in the context of `device`.
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
   // Gives up the contents of the pages. Nothing may use them before. Returns the bytes whose
@@ -86,8 +95,6 @@ class BlockGroups {
   void forget_device(int device) noexcept { bulk_.forget_device(device); }
 
  private:
-  template <class Visit>
-  void each_elsewhere(const PageSpan& pages, Place place, Visit visit) const;
   void move_run(const PageSpan& run, Place destination, const DeviceStream& stream);
 
   Machine& machine_;

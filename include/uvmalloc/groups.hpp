@@ -4,7 +4,8 @@
 // and the pages that it touches come back.
 //
 // A group moves the 2 MiB pages in which all live bytes are its own. Pages that it shares with
-// other memory stay where they are; so do blocks below 16 KiB, whose pages serve many blocks.
+// other memory stay where they are; so do blocks up to 4 KiB, whose pages serve many blocks, and
+// blocks that the host uses.
 //
 // Thread-safe: operations of one allocator's groups run one after the other. Functions throw
 // std::invalid_argument if the group does not exist, std::out_of_range if the device does not
@@ -62,6 +63,7 @@ struct GroupFigures {
   GroupSettings settings;
   std::size_t blocks = 0;
   std::size_t bytes = 0;         // of its blocks, as requested
+  std::vector<int> devices;      // that use its blocks
   std::size_t page_bytes = 0;    // of the pages that it moves
   std::size_t device_bytes = 0;  // of these, on devices, as hints and moves have left them
   std::size_t host_bytes = 0;
@@ -93,10 +95,10 @@ class Groups {
   virtual void set(GroupNumber group, const GroupSettings& settings) = 0;
   virtual GroupFigures figures(GroupNumber group) const = 0;
 
-  // Moves the group's pages to the host. They leave after the work that `stream` has now; work of
-  // other streams that still uses them brings them back. Pages whose bytes the host has already
-  // leave without a copy; then the calling thread waits for the stream's work. `stream` belongs to
-  // the device that uses the group. Returns the bytes that leave devices.
+  // Moves the group's pages of the device of `stream` to the host. They leave after the work that
+  // `stream` has now; work of other streams that still uses them brings them back. Pages whose
+  // bytes the host has already leave without a copy; then the calling thread waits for the stream's
+  // work. Returns the bytes that leave the device.
   //
   // With `discard`, the contents are given up instead, and the calling thread waits for the device:
   // nothing may read the group before it was written to again.
@@ -104,10 +106,10 @@ class Groups {
   // Throws std::logic_error while a stream is being captured.
   virtual std::size_t sleep(GroupNumber group, const DeviceStream& stream,
                             bool discard = false) = 0;
-  // Moves the group's pages to the device of `stream`, whose later work waits for them. If there is
-  // no room, other groups sleep by their priorities; pages that still find none come when they are
-  // used. With `lazily`, all pages come when they are used. Returns the bytes that come now.
-  // Throws std::logic_error while a stream is being captured.
+  // Moves the group's pages of the device of `stream` back to it; later work of the stream waits
+  // for them. If there is no room, other groups sleep by their priorities; pages that still find
+  // none come when they are used. With `lazily`, all pages come when they are used. Returns the
+  // bytes that come now. Throws std::logic_error while a stream is being captured.
   virtual std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily = false) = 0;
 };
 

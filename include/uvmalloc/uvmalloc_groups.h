@@ -18,7 +18,8 @@ extern "C" {
 typedef uint32_t uvmalloc_group; /* of one allocator; never 0 */
 
 /* Gets the group of that name, and makes it if it does not exist. A name has 1 to 64 characters:
- * letters, digits and "_", "-", ".", "/", ":"; others: UVMALLOC_ERROR_INVALID_ARGUMENT. */
+ * letters, digits and "_", "-", ".", "/", ":"; others: UVMALLOC_ERROR_INVALID_ARGUMENT. After an
+ * error *out is 0. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* name,
                                                  uvmalloc_group* out) UVMALLOC_NOEXCEPT;
 
@@ -54,16 +55,16 @@ typedef enum uvmalloc_group_flags {
   UVMALLOC_GROUP_LAZILY = 2   /* of wake: all pages come when they are used */
 } uvmalloc_group_flags;
 
-/* Moves the group's pages to the host, after the work that `stream` of `device` has now. With
+/* Moves the group's pages of `device` to the host, after the work that `stream` has now. With
  * UVMALLOC_GROUP_DISCARD, waits for the device and gives the contents up. `out_bytes`, which may be
  * NULL, gets the bytes that leave devices. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_sleep(uvmalloc_allocator* allocator,
                                                   uvmalloc_group group, int device,
                                                   uvmalloc_stream stream, int flags,
                                                   uint64_t* out_bytes) UVMALLOC_NOEXCEPT;
-/* Moves the group's pages to `device`; later work of `stream` waits for them. If there is no room,
- * other groups sleep by their priorities. `out_bytes`, which may be NULL, gets the bytes that come.
- * UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
+/* Moves the group's pages of `device` back to it; later work of `stream` waits for them. If there
+ * is no room, other groups sleep by their priorities. `out_bytes`, which may be NULL, gets the
+ * bytes that come. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_wake(uvmalloc_allocator* allocator,
                                                  uvmalloc_group group, int device,
                                                  uvmalloc_stream stream, int flags,

@@ -11,6 +11,7 @@
 #include <uvmalloc/groups.hpp>
 #include "allocator/process/process_allocator.hpp"
 #include "pytorch/plugin/facades.hpp"
+#include "pytorch/plugin/growing.hpp"
 
 namespace uvm::torch_plugin {
 namespace {
@@ -34,17 +35,18 @@ std::int64_t open(const std::string& name) {
   return static_cast<std::int64_t>(groups().open(name));
 }
 
-bool add(const at::Tensor& self, std::int64_t group) {
-  // The constant pointer keeps a copy-on-write tensor as it is.
-  return self.has_storage() && groups().add(number_of(group), self.storage().data());
+// Without a group, takes the tensor out of its group. The constant pointer keeps a copy-on-write
+// tensor as it is.
+bool put(const at::Tensor& self, std::int64_t group) {
+  if (!self.has_storage()) return false;
+  const void* address = self.storage().data();
+  if (join_growing_memory(address, number_of(group))) return true;
+  return group == 0 ? groups().remove(address) : groups().add(number_of(group), address);
 }
 
-bool remove(const at::Tensor& self) {
-  return self.has_storage() && groups().remove(self.storage().data());
-}
-
-bool add_address(std::int64_t address, std::int64_t group) {
-  return groups().add(number_of(group), reinterpret_cast<const void*>(address));
+bool put_address(std::int64_t address, std::int64_t group) {
+  const auto* block = reinterpret_cast<const void*>(address);
+  return group == 0 ? groups().remove(block) : groups().add(number_of(group), block);
 }
 
 void configure(std::int64_t group, std::int64_t priority, bool pinned, std::int64_t limit_bytes,
@@ -85,6 +87,12 @@ c10::Dict<std::string, std::int64_t> figures(std::int64_t group) {
   return out;
 }
 
+// The devices that use the group's memory.
+std::vector<std::int64_t> devices(std::int64_t group) {
+  const std::vector<int> devices = groups().figures(number_of(group)).devices;
+  return {devices.begin(), devices.end()};
+}
+
 std::vector<std::string> names() {
   return groups().names();
 }
@@ -95,21 +103,19 @@ std::vector<std::string> names() {
 TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
   using namespace uvm::torch_plugin;
   library.def("group_open", &open);
-  library.def("group_add(Tensor self, int group) -> bool");
-  library.def("group_remove(Tensor self) -> bool");
-  library.def("group_add_address", &add_address);
+  library.def("group_put(Tensor self, int group) -> bool");
+  library.def("group_put_address", &put_address);
   library.def("group_configure", &configure);
   library.def("group_sleep", &uvm::torch_plugin::sleep);
   library.def("group_wake", &wake);
   library.def("group_figures", &figures);
+  library.def("group_devices", &devices);
   library.def("group_names", &names);
 }
 
 TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {
-  library.impl("group_add", &uvm::torch_plugin::add);
-  library.impl("group_remove", &uvm::torch_plugin::remove);
+  library.impl("group_put", &uvm::torch_plugin::put);
 }
 TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) {
-  library.impl("group_add", &uvm::torch_plugin::add);
-  library.impl("group_remove", &uvm::torch_plugin::remove);
+  library.impl("group_put", &uvm::torch_plugin::put);
 }

@@ -60,7 +60,7 @@ Once touches_once(const c10::OperatorHandle& op) {
 // launches no kernel, or for an operator without a CUDA kernel, whose inner operators are noted.
 Accesses accesses_of(const at::RecordFunction& call) {
   const auto name = call.operator_name();
-  if (!name) return {};
+  if (!name || name->getNamespace() == "uvmalloc") return {};
   const auto op = c10::Dispatcher::singleton().findOp(*name);
   if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return {};
   const auto is_written = [](const c10::Argument& argument) {

@@ -10,7 +10,6 @@
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include <uvmalloc/groups.hpp>
 #include "allocator/process/process_allocator.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/out_of_memory.hpp"
@@ -158,13 +157,17 @@ void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes) 
   }
 }
 
-void join_group(const void* address) {
-  if (address == nullptr) return;
+GroupNumber group_of_region() {
   for (auto region = innermost(); region != nullptr; region = region->outer) {
     if (region->group == 0) continue;
-    Groups::of(allocator())->add(GroupNumber{region->group}, address);
-    return;
+    return region->group == kNoGroupHere ? GroupNumber{} : GroupNumber{region->group};
   }
+  return {};
+}
+
+void join_group(const void* address) {
+  const GroupNumber group = group_of_region();
+  if (address != nullptr && group != GroupNumber{}) Groups::of(allocator())->add(group, address);
 }
 
 void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes) {

@@ -17,16 +17,19 @@
 #include <torch/custom_class.h>
 
 #include <uvmalloc/facade.hpp>
+#include <uvmalloc/groups.hpp>
 #include "hints/placement_planner.hpp"
 
 namespace uvm::torch_plugin {
+
+inline constexpr std::uint32_t kNoGroupHere = UINT32_MAX;
 
 class RegionState final : public c10::DebugInfoBase,
                           public std::enable_shared_from_this<RegionState> {
  public:
   std::optional<Policy> policy;
   std::size_t budget_bytes = SIZE_MAX;
-  std::uint32_t group = 0;  // 0: none
+  std::uint32_t group = 0;  // 0: the outer region's; kNoGroupHere: none
   std::shared_ptr<RegionState> outer;
   std::atomic<std::size_t> used_bytes = 0;
   std::atomic<bool> open = true;
@@ -36,7 +39,7 @@ class RegionState final : public c10::DebugInfoBase,
 class Region final : public torch::CustomClassHolder {
  public:
   // `policy` as in UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget. Group 0:
-  // the outer region's group.
+  // the outer region's group; -1: none.
   Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group);
   ~Region() override;
   void close();
@@ -103,7 +106,9 @@ inline void forget_block(void* address) {
     forget_noted_block(address);
 }
 
-// Puts the block into the group of the innermost open region that has one.
+// The group of the innermost open region that has one; 0: none.
+GroupNumber group_of_region();
+// Puts the block into that group.
 void join_group(const void* address);
 
 // Calls `allocate` with the policy of the open regions, and charges the block to them.

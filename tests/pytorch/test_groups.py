@@ -149,7 +149,11 @@ assert group.sleep(device=1) == 32 * MIB
 assert group.wake(device='cuda:1') == 32 * MIB
 assert uvmalloc.residency(held[0]) == {'device:1': 16 * MIB}
 assert float(held[0].sum()) == total
-for wrong in ('cpu', 2, 'cuda:5'):
+first = tensors(2)
+both = uvmalloc.group('both').add(held, first)
+assert both.sleep() == both.wake() == 64 * MIB
+assert uvmalloc.residency(held[0]) == {'device:1': 16 * MIB}
+for wrong in ('cpu', 2, 'cuda:5', -1, 'x'):
     try:
         group.sleep(device=wrong)
     except ValueError as error:
@@ -259,6 +263,16 @@ refused(ValueError, 'at least 2 MiB', group.configure, limit='1MiB')
 refused(TypeError, 'at least 2 MiB', group.configure, limit=2.5)
 refused(TypeError, 'accepted: tensors, modules', group.add, 'text')
 refused(TypeError, 'accepted: tensors, modules', group.add, 5)
+refused(TypeError, 'accepted: a bool', group.sleep, discard='yes')
+refused(TypeError, 'accepted: a bool', group.wake, lazily=1)
+refused(TypeError, 'accepted: an int', uvmalloc.group, 'new', priority='x')
+assert 'new' not in uvmalloc.groups()
+strange = [torch.empty(4, device='meta'), torch.eye(3).to_sparse(),
+           torch.nn.Linear(2, 2, device='meta'),
+           torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])]
+assert group.add(strange).figures().blocks == 0
+import copy, pickle
+assert pickle.loads(pickle.dumps(group)) is group and copy.deepcopy(group) is group
 assert group.add(torch.empty(0, device='cuda')).figures().blocks == 0
 assert group.sleep() == group.wake() == 0
 """)
@@ -307,3 +321,76 @@ print(group.sleep(), group.wake(), group.figures().blocks, uvmalloc.groups())
         native=True,
     ).check()
     assert run.stdout == "0 0 0 {}\n"
+
+
+def test_tensors_that_were_created_on_the_host_sleep_once_they_are_on_the_device(
+    checked: Checked,
+) -> None:
+    """They lie in many spans, beside each other."""
+    for driver in (None, "12.2"):
+        checked(
+            """
+with uvmalloc.group('deep') as group:
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(48)])
+    kept = [torch.ones(MIB // 4) for _ in range(40)]
+assert group.figures().page_bytes == 0 and group.sleep() == 0
+model.cuda()
+moved = group.figures().page_bytes
+assert moved >= 40 * MIB
+assert group.sleep() == moved and group.wake() == moved
+torch.cuda.synchronize()
+assert 'device:0' not in uvmalloc.residency(kept[0])
+""",
+            driver_version=driver,
+        )
+
+
+def test_pages_that_came_back_by_use_leave_again(checked: Checked) -> None:
+    checked("""
+with uvmalloc.group('llm') as group:
+    held = tensors()
+def real():
+    torch.cuda.synchronize()
+    return sum(uvmalloc.residency(each, exact=True).get('device:0', 0) for each in held)
+for lazily in (True, False):
+    group.sleep()
+    if lazily:
+        group.wake(lazily=True)
+    total = sum(float(each.sum()) for each in held)
+    assert real() == 64 * MIB
+    assert group.sleep() == 64 * MIB
+    assert real() == 0
+""")
+
+
+def test_asking_and_adding_bring_nothing_while_memory_is_short(checked: Checked) -> None:
+    checked(
+        """
+held = tensors(12)
+for each in held:
+    each.add_(1)
+group = uvmalloc.group('llm')
+def brought():
+    return uvmalloc.stats()['live_plan']['brought_pages']
+before = brought()
+group.add(held)
+for each in held:
+    uvmalloc.residency(each, exact=True)
+assert brought() == before > 0
+""",
+        capacity="128MiB",
+    )
+
+
+def test_a_group_that_is_older_than_the_switch_works_after_it(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + """
+group = uvmalloc.group('llm', priority=2)
+torch.cuda.set_enabled_uvm(True)
+with group:
+    held = tensors(1)
+assert uvmalloc.group('llm') is group and group.sleep() == 16 * MIB
+""",
+        native=True,
+    ).check()

@@ -106,7 +106,9 @@ assert grows.size == 4 and grows.tensor.sum().item() == 3 * MIB
 refused(ValueError, 'accepted: 0 to 4096', grows.resize, 4097)
 refused(ValueError, 'accepted: 0 to 4096', grows.resize, -1)
 refused(TypeError, 'accepted: an int', grows.resize, 2.0)
-refused(RuntimeError, 'must match', grows.append, torch.ones(1, 5, device='cuda'))
+refused(ValueError, 'the values have the shape (1, 5)', grows.append, torch.ones(1, 5))
+refused(ValueError, 'the values have the shape (4,)', grows.append, torch.ones(4))
+refused(TypeError, 'accepted: a tensor', grows.append, [1])
 assert grows.size == 4 and grows.tensor.sum().item() == 3 * MIB
 refused(TypeError, 'accepted: at least one int', uvmalloc.growing, (), 4)
 refused(TypeError, 'accepted: at least one int', uvmalloc.growing, (2.0,), 4)
@@ -114,9 +116,52 @@ refused(ValueError, 'accepted: sizes of at least 0', uvmalloc.growing, (-1,), 4)
 refused(ValueError, 'accepted: one of 1', uvmalloc.growing, (1,), 4, dim=1)
 refused(ValueError, 'accepted: an int from 5 on', uvmalloc.growing, (5,), 4)
 refused(ValueError, 'accepted: cuda', uvmalloc.growing, (1,), 4, device='cpu')
+refused(ValueError, 'there is no cuda:9', uvmalloc.growing, (1,), 4, device='cuda:9')
+refused(ValueError, 'accepted: cuda', uvmalloc.growing, (1,), 4, device='x')
+refused(TypeError, 'accepted: a torch.dtype', uvmalloc.growing, (1,), 4, dtype='float')
+refused(ValueError, '2 TiB at most', uvmalloc.growing, (1,), 2**62)
+refused(torch.OutOfMemoryError, 'memory', uvmalloc.growing, (1,), 2**38)
 """,
         budget="256MiB",
     )
+
+
+def test_its_storage_is_no_larger_than_its_elements(checked: Checked) -> None:
+    checked("""
+import copy, io
+grows = uvmalloc.growing((2, 1024), 1 << 20)
+grows.tensor.fill_(5)
+file = io.BytesIO()
+torch.save(grows.tensor, file)
+assert len(file.getvalue()) < 64 << 10
+try:
+    grows.tensor.resize_(8, 1024)
+except RuntimeError as error:
+    assert 'not resizable' in str(error), error
+else:
+    raise SystemExit('it was resized beyond its memory')
+copied = copy.deepcopy(grows)
+copied.append(torch.zeros(1, 1024))
+assert (copied.size, grows.size) == (3, 2) and copied.tensor.sum().item() == 10 * 1024
+""")
+
+
+def test_it_sleeps_with_its_group_however_it_has_grown(checked: Checked) -> None:
+    checked("""
+with uvmalloc.group('cache') as group:
+    grows = uvmalloc.growing((4, MIB // 4), 256)
+grows.resize(64)
+grows.tensor.fill_(2)
+assert group.figures().page_bytes == 64 * MIB, group.figures()
+assert group.sleep() == 64 * MIB
+grows.append(torch.full((16, MIB // 4), 2.0, device='cuda'))
+assert group.wake() == 64 * MIB
+assert grows.tensor.sum().item() == 2 * 80 * MIB // 4
+other = uvmalloc.group('other').add(grows)
+assert (group.figures().bytes, other.figures().bytes) == (0, 80 * MIB)
+other.remove(grows.tensor)
+assert other.figures().bytes == 0
+""")
 
 
 def test_without_uvmalloc_it_takes_the_most_at_once(simulate: Simulate) -> None:

@@ -10,11 +10,12 @@ import itertools
 import re
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.memory import plugin_operators
+from uvmalloc.growing import Growing
+from uvmalloc.memory import cuda_index, enabled, plugin_operators
 from uvmalloc.sizes import EXAMPLES, parse_size
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    Member: TypeAlias = torch.Tensor | torch.nn.Module | torch.cuda.MemPool
+    Member: TypeAlias = torch.Tensor | torch.nn.Module | torch.cuda.MemPool | Growing
 
 _NAME = re.compile(r"[A-Za-z0-9_./:-]{1,64}")
 _STATES = ("awake", "asleep", "discarded")
@@ -52,6 +53,45 @@ class GroupFigures:
     left_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of a group, as Group.configure() describes them."""
+
+    priority: int = 0
+    pinned: bool = False
+    limit_bytes: int = 0
+    copies: str = "auto"
+
+    def changed(
+        self,
+        priority: int | None,
+        pinned: bool | None,
+        limit: int | str | None,
+        copies: str | None,
+    ) -> _Settings:
+        """Returns other settings; None changes nothing. Raises ValueError or TypeError."""
+        if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+            raise TypeError(f"group: priority is a {type(priority).__name__}; accepted: an int")
+        if priority is not None and not -(2**31) <= priority < 2**31:
+            raise ValueError(f"group: priority is {priority}; accepted: 32 bits")
+        if pinned is not None and not isinstance(pinned, bool):
+            raise TypeError(f"group: pinned is a {type(pinned).__name__}; accepted: a bool")
+        if copies is not None and copies not in _COPIES:
+            accepted = ", ".join(_COPIES)
+            raise ValueError(f"group: copies is {copies!r}; accepted: {accepted}")
+        return _Settings(
+            self.priority if priority is None else priority,
+            self.pinned if pinned is None else pinned,
+            self.limit_bytes if limit is None else _limit_bytes(limit),
+            self.copies if copies is None else copies,
+        )
+
+    def apply(self, number: int) -> None:
+        plugin_operators().group_configure(
+            number, self.priority, self.pinned, self.limit_bytes, _COPIES.index(self.copies)
+        )
+
+
 class Group:
     """A named set of tensors. group() makes it; two groups of one name are the same.
 
@@ -63,66 +103,90 @@ class Group:
     def __init__(self, name: str) -> None:
         self.name = name
         self._open = threading.local()
-        self._priority, self._pinned, self._limit, self._copies = 0, False, 0, "auto"
-        native = plugin_operators()
-        self._number = native.group_open(name) if native is not None else 0
+        self._settings = _Settings()
+        self._number = 0  # until uvmalloc is switched on
 
     def __repr__(self) -> str:
         figures = self.figures()
         return f"<uvmalloc.Group {self.name!r}: {figures.state}, {figures.bytes} bytes>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return group, (self.name,)
+
     def add(self, *members: Member | Iterable[Member]) -> Group:
         """Takes tensors, the parameters and buffers of modules, and what a MemPool has now.
 
-        Leaves out tensors that are not in uvmalloc's memory. Raises TypeError for other objects.
+        Takes a Growing with all that it grows by. Leaves out tensors that are not in uvmalloc's
+        memory. Raises TypeError for other objects, and takes nothing then.
         """
-        native = plugin_operators()
-        if native is not None and self._number:
-            for tensor in _tensors_of(members):
-                native.group_add(tensor, self._number)
-            for address in _addresses_of(members):
-                native.group_add_address(address, self._number)
+        self._put(members, self._find())
         return self
 
     def remove(self, *members: Member | Iterable[Member]) -> Group:
         """Takes tensors, and the parameters and buffers of modules, out of their groups."""
-        native = plugin_operators()
-        if native is not None:
-            for tensor in _tensors_of(members):
-                native.group_remove(tensor)
+        self._put(members, 0)
         return self
+
+    def _put(self, members: Iterable[Any], number: int) -> None:
+        tensors, addresses = list(_tensors_of(members)), list(_addresses_of(members))
+        native = plugin_operators()
+        if native is None or not self._find():
+            return
+        for tensor in tensors:
+            native.group_put(tensor, number)
+        for address in addresses:
+            native.group_put_address(address, number)
 
     def sleep(
         self, *, discard: bool = False, device: torch.device | int | str | None = None
     ) -> int:
         """Moves the group's pages to the host, and returns the bytes that leave devices.
 
-        They leave after the work that the current stream of `device` has now; the call does not
+        They leave after the work that the current stream of their device has now; the call does not
         wait, unless pages leave without a copy. Tensors stay as they are: a kernel or the host that
         uses one gets right bytes, and the pages that it uses come back. With `discard`, the
         contents are given up instead, and the call waits for the device: write to the tensors
         before you read them again.
 
+        Args:
+            discard: whether the contents are given up.
+            device: only pages of this device leave; all if None.
+
         Raises RuntimeError while a graph is being captured.
         """
-        native = plugin_operators()
-        if native is None or not self._number:
-            return 0
-        return native.group_sleep(self._number, _index_of(device), discard)
+        if not isinstance(discard, bool):
+            raise TypeError(f"group: discard is a {type(discard).__name__}; accepted: a bool")
+        return sum(
+            plugin_operators().group_sleep(self._number, each, discard)
+            for each in self._devices(device)
+        )
 
     def wake(self, *, lazily: bool = False, device: torch.device | int | str | None = None) -> int:
-        """Moves the group's pages to `device`, and returns the bytes that come.
+        """Moves the group's pages back to their devices, and returns the bytes that come.
 
-        The call does not wait; later work of the current stream of `device` does. If there is no
+        The call does not wait; later work of the current stream of each device does. If there is no
         room, other groups sleep: those with a lower priority first, then those that woke first.
-        Pages that still find no room come when they are used. With `lazily`, all do.
+        Pages that still find no room come when they are used.
+
+        Args:
+            lazily: whether all pages come only when they are used.
+            device: only pages of this device come; all if None.
 
         Raises RuntimeError while a graph is being captured.
         """
-        native = plugin_operators()
-        if native is None or not self._number:
-            return 0
-        return native.group_wake(self._number, _index_of(device), lazily)
+        if not isinstance(lazily, bool):
+            raise TypeError(f"group: lazily is a {type(lazily).__name__}; accepted: a bool")
+        return sum(
+            plugin_operators().group_wake(self._number, each, lazily)
+            for each in self._devices(device)
+        )
+
+    def _devices(self, device: torch.device | int | str | None) -> Iterable[int]:
+        """Returns the devices whose pages move; none without uvmalloc."""
+        chosen = None if device is None else cuda_index(device, "group")
+        if not self._find():
+            return ()
+        return plugin_operators().group_devices(self._number) if chosen is None else (chosen,)
 
     def configure(
         self,
@@ -138,7 +202,7 @@ class Group:
             priority: groups with a lower priority sleep first when a group needs room; 0 at first.
                 No group makes one with a higher priority sleep.
             pinned: no other group makes this one sleep.
-            limit: bytes, or a size such as "8GiB": the most that wake() brings to the device; 0: no
+            limit: bytes, or a size such as "8GiB": the most that wake() brings to a device; 0: no
                 limit.
             copies: whether the host keeps the bytes of the group while it is awake, so that pages
                 that were only read leave without a copy. "kept": yes. "none": no; use it for what
@@ -147,38 +211,28 @@ class Group:
 
         Raises ValueError or TypeError for other values, and changes nothing then.
         """
-        if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
-            raise TypeError(f"group: priority is a {type(priority).__name__}; accepted: an int")
-        if priority is not None and not -(2**31) <= priority < 2**31:
-            raise ValueError(f"group: priority is {priority}; accepted: 32 bits")
-        if pinned is not None and not isinstance(pinned, bool):
-            raise TypeError(f"group: pinned is a {type(pinned).__name__}; accepted: a bool")
-        if copies is not None and copies not in _COPIES:
-            accepted = ", ".join(_COPIES)
-            raise ValueError(f"group: copies is {copies!r}; accepted: {accepted}")
-        limit_bytes = self._limit if limit is None else _limit_bytes(limit)
-        self._priority = self._priority if priority is None else priority
-        self._pinned = self._pinned if pinned is None else pinned
-        self._copies = self._copies if copies is None else copies
-        self._limit = limit_bytes
-        native = plugin_operators()
-        if native is not None and self._number:
-            native.group_configure(
-                self._number, self._priority, self._pinned, self._limit, _COPIES.index(self._copies)
-            )
+        self._settings = self._settings.changed(priority, pinned, limit, copies)
+        if self._find():
+            self._settings.apply(self._number)
         return self
 
     def figures(self) -> GroupFigures:
         """Returns the group's figures now; all 0 without uvmalloc."""
-        native = plugin_operators()
-        if native is None or not self._number:
+        if not self._find():
             return GroupFigures()
-        figures = dict(native.group_figures(self._number).items())
+        figures = dict(plugin_operators().group_figures(self._number).items())
         return GroupFigures(**{**figures, "state": _STATES[figures["state"]]})
+
+    def _find(self) -> int:
+        """Returns the group's number, 0 without uvmalloc, which may be switched on later."""
+        if not self._number and enabled():
+            self._number = plugin_operators().group_open(self.name)
+            self._settings.apply(self._number)
+        return self._number
 
     def __enter__(self) -> Group:
         regions = self._open.__dict__.setdefault("regions", [])
-        if plugin_operators() is not None and self._number:
+        if self._find():
             classes = sys.modules["torch"].classes.uvmalloc
             regions.append(classes.Region("", 0, self._number))
         else:
@@ -217,10 +271,9 @@ def group(
         raise ValueError(
             f"group: the name is {name!r}; accepted: 1 to 64 letters, digits and _ - . / :"
         )
+    _Settings().changed(priority, pinned, limit, copies)  # checks them before the group is made
     with _lock:
-        found = _groups.get(name)
-        if found is None or (not found._number and plugin_operators() is not None):
-            found = _groups[name] = Group(name)
+        found = _groups.setdefault(name, Group(name))
     return found.configure(priority=priority, pinned=pinned, limit=limit, copies=copies)
 
 
@@ -229,38 +282,55 @@ def group_of(*members: Member | Iterable[Member], name: str | None = None) -> Gr
 
     Without a name, it is named after the class of the first member and a number.
     """
+    tensors = [*_tensors_of(members), *_addresses_of(members)]  # checks the members first
     if name is None:
-        kind = type(members[0]).__name__ if members else "group"
+        kind = type(members[0]).__name__ if tensors else "group"
         name = f"{kind}-{next(_numbers)}"
     return group(name).add(*members)
 
 
 def groups() -> dict[str, GroupFigures]:
     """Returns the figures of all groups of this process, by name."""
-    native = plugin_operators()
-    if native is None:
+    if not enabled():
         return {}
-    return {name: group(name).figures() for name in native.group_names()}
+    return {name: group(name).figures() for name in plugin_operators().group_names()}
 
 
 def _tensors_of(members: Iterable[Any]) -> Iterable[torch.Tensor]:
+    """Yields the tensors that may be in uvmalloc's memory."""
     import torch
 
     for member in members:
         if isinstance(member, torch.Tensor):
-            yield member
+            if _may_have_memory(member):
+                yield member
+        elif isinstance(member, Growing):
+            yield member.tensor
         elif isinstance(member, torch.nn.Module):
-            yield from member.parameters()
-            yield from member.buffers()
+            yield from filter(_may_have_memory, (*member.parameters(), *member.buffers()))
         elif isinstance(member, torch.cuda.MemPool):
             continue
         elif isinstance(member, Iterable) and not isinstance(member, str | bytes):
-            yield from _tensors_of(member.values() if isinstance(member, dict) else member)
+            yield from _tensors_of(member.values() if isinstance(member, Mapping) else member)
         else:
             raise TypeError(
                 f"group: a member is a {type(member).__name__}; accepted: tensors, modules, "
                 "MemPools, and collections of them"
             )
+
+
+def _may_have_memory(tensor: torch.Tensor) -> bool:
+    """Leaves out sparse, nested, quantized, meta, fake and uninitialized tensors."""
+    import torch
+
+    own = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return (
+        type(tensor) in own
+        and tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not tensor.is_nested
+    )
 
 
 def _addresses_of(members: Iterable[Any]) -> Iterable[int]:
@@ -273,20 +343,6 @@ def _addresses_of(members: Iterable[Any]) -> Iterable[int]:
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
                     yield block["address"]
-
-
-def _index_of(device: torch.device | int | str | None) -> int:
-    import torch
-
-    if device is None:
-        return torch.cuda.current_device()
-    chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if chosen.type != "cuda":
-        raise ValueError(f"group: the device is {chosen}; accepted: cuda, or cuda:N")
-    index = torch.cuda.current_device() if chosen.index is None else chosen.index
-    if index >= torch.cuda.device_count():
-        raise ValueError(f"group: there is no {chosen}; there are {torch.cuda.device_count()}")
-    return index
 
 
 def _limit_bytes(limit: int | str) -> int:

@@ -10,20 +10,24 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from uvmalloc.memory import plugin_operators
+from uvmalloc.memory import cuda_index, enabled
 
 if TYPE_CHECKING:
     import torch
+
+
+_MOST_BYTES = 2 << 40
 
 
 class Growing:
     """A tensor that grows along one dimension, and never moves. growing() makes it.
 
     Its addresses are reserved for the most that it may hold; memory is taken as it grows, in pages
-    of 2 MiB, and given back when it shrinks, in blocks of up to 32 MiB. Growing copies nothing. All
-    tensors that it returned remain valid: those of bytes that a shrink has given back read
-    undefined contents. The dimension that grows is the outermost in memory, so the tensor is
-    contiguous only if that is its first one. The contents of new elements are undefined.
+    of 2 MiB, and given back when it shrinks, in blocks of up to 32 MiB. Growing copies nothing.
+    Tensors that it returned remain valid and keep the memory alive; of bytes that a shrink has
+    given back they read undefined contents. A graph that uses the memory does not keep it alive.
+    The dimension that grows is the outermost in memory, so the tensor is contiguous only if that is
+    its first one. The contents of new elements are undefined.
 
     Use it from one thread at a time, as a tensor that is written in place.
     """
@@ -33,36 +37,37 @@ class Growing:
         shape: Sequence[int],
         most: int,
         dim: int,
-        dtype: torch.dtype | None,
-        device: torch.device | int | str | None,
+        dtype: torch.dtype,
+        index: int,
     ) -> None:
         import torch
 
         self._dim = dim
         self._most = most
-        self._size = shape[dim]
-        dtype = dtype or torch.get_default_dtype()
-        chosen = torch.device("cuda" if device is None else device)
-        if chosen.type != "cuda":
-            raise ValueError(f"growing: the device is {chosen}; accepted: cuda, or cuda:N")
-        index = torch.cuda.current_device() if chosen.index is None else chosen.index
-        others = [size for at, size in enumerate(shape) if at != dim]
-        self._row_bytes = math.prod(others) * dtype.itemsize
+        self._dtype = dtype
+        self._others = tuple(size for at, size in enumerate(shape) if at != dim)
+        self._row_bytes = math.prod(self._others) * dtype.itemsize
         self._memory: Any = None
-        if plugin_operators() is None or self._row_bytes == 0:
-            whole = torch.empty((most, *others), dtype=dtype, device=torch.device("cuda", index))
+        self._device = torch.device("cuda", index)
+        self._whole: torch.Tensor | None = None
+        if not enabled() or self._row_bytes == 0:
+            self._whole = torch.empty((most, *self._others), dtype=dtype, device=self._device)
         else:
             classes = sys.modules["torch"].classes.uvmalloc
             self._memory = classes.GrowingMemory(most * self._row_bytes, index)
-            self._memory.resize(self._size * self._row_bytes)
-            flat = self._memory.whole()[: most * self._row_bytes].view(dtype)
-            whole = flat.view(most, *others)
-        self._whole = whole.movedim(0, dim)
+        self.resize(shape[dim])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Growing:
+        index, shape = self._device.index, self._tensor.shape
+        copied = Growing(tuple(shape), self._most, self._dim, self._dtype, index)
+        copied.tensor.copy_(self._tensor)
+        memo[id(self)] = copied
+        return copied
 
     @property
     def tensor(self) -> torch.Tensor:
         """The tensor as it is now. Later growth does not change it."""
-        return self._whole.narrow(self._dim, 0, self._size)
+        return self._tensor.narrow(self._dim, 0, self._size)  # the caller may resize its own
 
     @property
     def size(self) -> int:
@@ -91,23 +96,38 @@ class Growing:
             raise TypeError(f"growing: the size is a {type(size).__name__}; accepted: an int")
         if not 0 <= size <= self._most:
             raise ValueError(f"growing: the size is {size}; accepted: 0 to {self._most}")
-        if self._memory is not None:
-            self._memory.resize(size * self._row_bytes)
+        if self._whole is None:
+            size_bytes = size * self._row_bytes
+            self._memory.resize(size_bytes)
+            rows = self._memory.first(size_bytes).view(self._dtype).view(size, *self._others)
+        else:
+            rows = self._whole[:size]
         self._size = size
+        self._tensor = rows.movedim(0, self._dim)
         return self.tensor
 
     def append(self, values: torch.Tensor) -> torch.Tensor:
         """Grows by `values`, which it copies behind its last elements, and returns the tensor.
 
-        Raises as resize(), and RuntimeError if the other dimensions of `values` differ.
+        Raises as resize(), TypeError if `values` is no tensor, and ValueError if its other
+        dimensions differ; then it has its last size.
         """
-        first, count = self._size, values.shape[self._dim]
+        import torch
+
+        if not isinstance(values, torch.Tensor):
+            raise TypeError(
+                f"growing: the values are a {type(values).__name__}; accepted: a tensor"
+            )
+        first = self.size
+        count = values.shape[self._dim] if values.ndim == self._tensor.ndim else -1
+        wanted = (*self._others[: self._dim], count, *self._others[self._dim :])
+        if tuple(values.shape) != wanted:
+            raise ValueError(
+                f"growing: the values have the shape {tuple(values.shape)}; accepted: "
+                f"{(*self._others[: self._dim], 'any', *self._others[self._dim :])}"
+            )
         grown = self.resize(first + count)
-        try:
-            grown.narrow(self._dim, first, count).copy_(values)
-        except RuntimeError:
-            self._size = first
-            raise
+        grown.narrow(self._dim, first, count).copy_(values)
         return grown
 
 
@@ -146,4 +166,12 @@ def growing(
         raise ValueError(
             f"growing: most is {most!r}; accepted: an int from {max(sizes[dim], 1)} on"
         )
-    return Growing(sizes, most, dim, dtype, device)
+    import torch
+
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"growing: dtype is a {type(dtype).__name__}; accepted: a torch.dtype")
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    row_bytes = math.prod(size for at, size in enumerate(sizes) if at != dim) * kind.itemsize
+    if most * row_bytes > _MOST_BYTES:
+        raise ValueError(f"growing: {most} elements of {row_bytes} bytes; accepted: 2 TiB at most")
+    return Growing(sizes, most, dim, kind, cuda_index(device, "growing"))

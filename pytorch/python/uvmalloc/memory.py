@@ -168,6 +168,29 @@ def _budget_bytes(budget: int | str) -> int:
     return size_bytes
 
 
+def cuda_index(device: torch.device | int | str | None, what: str) -> int:
+    """Returns the number of a CUDA device, of the current one for None.
+
+    Raises ValueError, which begins with `what`, for other devices.
+    """
+    import torch
+
+    accepted = "accepted: cuda, or cuda:N"
+    try:
+        if isinstance(device, int) and not isinstance(device, bool):
+            chosen = torch.device("cuda", device)
+        else:
+            chosen = torch.device("cuda" if device is None else device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"{what}: the device is {device!r}; {accepted}") from None
+    if chosen.type != "cuda":
+        raise ValueError(f"{what}: the device is {chosen}; {accepted}")
+    index = torch.cuda.current_device() if chosen.index is None else chosen.index
+    if not 0 <= index < torch.cuda.device_count():
+        raise ValueError(f"{what}: there is no {chosen}; there are {torch.cuda.device_count()}")
+    return index
+
+
 def plugin_operators() -> Any:
     """Returns the plugin's operators, or None before `import torch` or without the plugin."""
     torch = sys.modules.get("torch")

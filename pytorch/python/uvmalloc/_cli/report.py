@@ -255,6 +255,13 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
     prefetches = report.get("prefetches", {})
     yield _line("prefetches", _hints(prefetches, f" ({format_size(prefetches.get('bytes', 0))})"))
     yield _line("advice", _hints(report.get("advice", {})))
+    for group in report.get("groups", []):
+        yield _line(
+            f"group {group['name']}",
+            f"{group['state']}, {format_size(group['bytes'])}, of which "
+            f"{format_size(group['device_bytes'])} are on devices; slept {group['sleeps']:,} times: "
+            f"{format_size(group['left_bytes'])} copied, {format_size(group['kept_bytes'])} not",
+        )
     calls = {name: count for name, count in report.get("driver_calls", {}).items() if count}
     if calls:
         yield _line("driver calls", _counts(calls))

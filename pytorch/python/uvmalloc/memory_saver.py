@@ -1,0 +1,129 @@
+"""The calls of torch_memory_saver (0.0.10), made by groups: programs that pause memory by tags run
+unchanged with `from uvmalloc.memory_saver import torch_memory_saver`, or after install().
+
+A paused region without a backup gives its contents up, and one with a backup keeps them. Unlike in
+torch_memory_saver, a kernel that uses paused memory brings its pages back. Importing this module
+imports neither torch nor a native library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from uvmalloc.groups import Group, group
+from uvmalloc.memory import plugin_operators
+
+if TYPE_CHECKING:
+    import torch
+
+_DEFAULT_TAG = "default"
+_NO_GROUP = -1
+
+
+class TorchMemorySaver:
+    """Each tag is two groups: memory with a backup, and memory whose contents a pause gives up.
+
+    Any thread may call it. Settings of how torch_memory_saver is built into a program
+    (`hook_mode`, `memory_margin_bytes`, `retain_cpu_backup`, `cpu_backup_backend` and the folder of
+    backups on disk) have no effect: a backup is the host's part of managed memory.
+    """
+
+    hook_mode: Any = None
+    memory_margin_bytes: int = 0
+    retain_cpu_backup: bool = False
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, bool], Group] = {}
+
+    @property
+    def enabled(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def region(
+        self,
+        tag: str = _DEFAULT_TAG,
+        enable_cpu_backup: bool = False,
+        enable_disk_backup: bool = False,
+        cpu_backup_backend: str | None = None,
+    ) -> Iterator[None]:
+        """Tensors that the thread creates inside belong to the tag."""
+        if enable_cpu_backup and enable_disk_backup:
+            raise ValueError("region: enable_cpu_backup and enable_disk_backup exclude each other")
+        if cpu_backup_backend is not None and not enable_cpu_backup:
+            raise ValueError("region: cpu_backup_backend requires enable_cpu_backup=True")
+        with self._group(tag, enable_cpu_backup or enable_disk_backup):
+            yield
+
+    @contextlib.contextmanager
+    def cuda_graph(
+        self,
+        cuda_graph: torch.cuda.CUDAGraph,
+        pool: Any = None,
+        stream: torch.cuda.Stream | None = None,
+        capture_error_mode: str = "global",
+        tag: str = _DEFAULT_TAG,
+        enable_cpu_backup: bool = False,
+        cpu_backup_backend: str | None = None,
+    ) -> Iterator[None]:
+        """As torch.cuda.graph; the graph's memory belongs to the tag."""
+        import torch
+
+        capture = torch.cuda.graph(
+            cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode
+        )
+        with self.region(tag, enable_cpu_backup, cpu_backup_backend=cpu_backup_backend), capture:
+            yield
+
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[None]:
+        """Tensors that the thread creates inside belong to no tag."""
+        if plugin_operators() is None:
+            yield
+            return
+        region = sys.modules["torch"].classes.uvmalloc.Region("", 0, _NO_GROUP)
+        try:
+            yield
+        finally:
+            region.close()
+
+    def pause(self, tag: str | None = None) -> None:
+        """Takes the memory of the tag, or of all tags, off the device."""
+        for (own, keeps), each in list(self._groups.items()):
+            if tag in (None, own):
+                each.sleep(discard=not keeps)
+
+    def resume(self, tag: str | None = None) -> None:
+        """Brings the memory of the tag, or of all tags, back to the device."""
+        for (own, _), each in list(self._groups.items()):
+            if tag in (None, own):
+                each.wake()
+
+    def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor:
+        """Returns a copy of the tensor on the CPU, paused or not. `zero_copy` has no effect."""
+        return x.detach().cpu()
+
+    def set_disk_backup_dir(self, path: str) -> None:
+        """Has no effect: backups are in host memory."""
+
+    def _group(self, tag: str, keeps: bool) -> Group:
+        known = self._groups.get((tag, keeps))
+        if known is None:
+            word = re.sub(r"[^A-Za-z0-9_.:-]", "_", tag)[:32]
+            name = f"saver/{word}" if word == tag else f"saver/{word}-{zlib.crc32(tag.encode()):x}"
+            known = group(name if keeps else f"{name}/discarded")
+            self._groups[tag, keeps] = known
+        return known
+
+
+torch_memory_saver = TorchMemorySaver()
+
+
+def install() -> None:
+    """Makes `import torch_memory_saver` give this module, for the rest of the process."""
+    sys.modules["torch_memory_saver"] = sys.modules[__name__]

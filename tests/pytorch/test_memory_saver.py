@@ -1,0 +1,63 @@
+"""Programs for torch_memory_saver, served by groups."""
+
+from __future__ import annotations
+
+from tests.pytorch.conftest import Checked, Simulate
+
+PROGRAM = """
+import sys
+import torch
+import uvmalloc.memory_saver
+uvmalloc.memory_saver.install()
+from torch_memory_saver import torch_memory_saver
+MIB = 1 << 20
+def make():
+    return torch.full((16 * MIB // 4,), 7.0, device='cuda')
+with torch_memory_saver.region(tag='weights', enable_cpu_backup=True):
+    weights = make()
+    with torch_memory_saver.disable():
+        other = make()
+with torch_memory_saver.region(tag='kv cache'):
+    cache = make()
+graph = torch.cuda.CUDAGraph()
+with torch_memory_saver.cuda_graph(graph, tag='graph', enable_cpu_backup=True):
+    doubled = weights * 2
+graph.replay()
+torch_memory_saver.pause('kv cache')
+torch_memory_saver.pause('weights')
+backup = torch_memory_saver.get_cpu_backup(weights)
+torch_memory_saver.resume('weights')
+torch_memory_saver.resume()
+cache.fill_(1)
+graph.replay()
+torch_memory_saver.pause()
+torch_memory_saver.resume()
+cache.fill_(1)
+print(weights.sum().item(), cache.sum().item(), doubled.sum().item(), backup.sum().item(),
+      other.sum().item(), torch_memory_saver.enabled)
+"""
+
+
+def test_regions_pause_and_resume_by_their_tags(simulate: Simulate, checked: Checked) -> None:
+    run = checked(PROGRAM)
+    assert run.stdout == simulate(PROGRAM, native=True).check().stdout
+    groups = {each["name"]: each for each in run.report["groups"]}
+    assert {name.split("-")[0] for name in groups} == {
+        "saver/weights",
+        "saver/kv_cache",
+        "saver/graph",
+    }
+    assert groups["saver/weights"]["left_bytes"] >= 16 << 20
+
+
+def test_options_that_exclude_each_other_are_refused(checked: Checked) -> None:
+    checked("""
+from uvmalloc.memory_saver import torch_memory_saver
+for named in ({'enable_cpu_backup': True, 'enable_disk_backup': True},
+              {'cpu_backup_backend': 'mmap'}):
+    try:
+        with torch_memory_saver.region(**named):
+            raise SystemExit('it was accepted')
+    except ValueError as error:
+        print(error)
+""")
