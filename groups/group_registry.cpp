@@ -108,6 +108,7 @@ std::vector<GroupFigures> GroupRegistry::all_figures() const {
   std::vector<GroupNumber> numbers;
   {
     const std::lock_guard lock(mutex_);
+    numbers.reserve(groups_.size());
     for (const auto& each : groups_) numbers.push_back(each->number);
   }
   std::vector<GroupFigures> all;
