@@ -101,7 +101,8 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
 foreach(file allocator/README.md include/uvmalloc/uvmalloc.h bench/traces/README.md
         examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/calls.def
-        include/uvmalloc/uvmalloc_runtime.h include/uvmalloc/groups.hpp include/uvmalloc/uvmalloc_groups.h)
+        include/uvmalloc/uvmalloc_runtime.h include/uvmalloc/groups.hpp include/uvmalloc/uvmalloc_groups.h
+        examples/model_server.py)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)
 endforeach()

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.environment import clean_environment
+from bench.groups import requests
 from bench.verdict import Target, number, verdict_table
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,10 @@ _MACHINE = "h100-pcie5"
 _GROUP_MIB = 4096
 _MODEL_MIB, _SWAPS = 1024, 4
 _SWAP_CAPACITY = "1536MiB"  # holds one of the models
+
+
+_CLIENTS, _REQUESTS = 4, 2000
+_TOKENS = ("512", "32768")
 
 
 def _run(module: str, *arguments: str, capacity: str = "8GiB", native: bool = False) -> Any:
@@ -50,6 +55,12 @@ def measure() -> dict[str, Any]:
     if [each["result"] for each in ours] != [each["result"] for each in stock]:
         raise RuntimeError("the models' kernels have read different bytes")
     ratios = [one["time_ns"] / other["time_ns"] for one, other in zip(ours, stock, strict=True)]
+    grown = [
+        _run("growth_here", kind, *_TOKENS, native=kind == "stock") for kind in ("ours", "stock")
+    ]
+    if grown[0]["result"] != grown[1]["result"]:
+        raise RuntimeError("the caches differ")
+    served = requests.run(_CLIENTS, _REQUESTS // _CLIENTS)
     return {
         "wake_over_link": wake["woken_bytes"] / (wake["wake_ns"] * _link_bytes_per_ns()),
         "wake_faults": wake["faults"],
@@ -57,6 +68,12 @@ def measure() -> dict[str, Any]:
         "swap_over_to_first": ratios[0],
         "swap_over_to": max(ratios[2:]),
         "swap_bytes_over_needed": max(each["link_bytes"] for each in ours[2:]) / (_MODEL_MIB << 20),
+        "growth_copies": grown[0]["copied_bytes"],
+        "growth_peak": grown[0]["peak_bytes"] / grown[0]["cache_bytes"],
+        "growth_stock_peak": grown[1]["peak_bytes"] / grown[1]["cache_bytes"],
+        "growth_stock_copies": grown[1]["copied_bytes"],
+        "server_requests": served.answered + served.refused + served.gone,
+        "server_wrong": len(served.wrong),
         "swaps": ours,
         "stock_swaps": stock,
     }
@@ -68,6 +85,9 @@ def targets(keys: dict[str, Any]) -> list[Target]:
         Target("second_sleep_bytes", "only read", keys["second_sleep_bytes"], 0, at_most=True),
         Target("swap_over_to", "first swap", keys["swap_over_to_first"], 0.75, at_most=True),
         Target("swap_over_to", "later swaps", keys["swap_over_to"], 0.55, at_most=True),
+        Target("growth_copies", "", keys["growth_copies"], 0, at_most=True),
+        Target("growth_peak", "", keys["growth_peak"], 1.02, at_most=True),
+        Target("server_wrong", "2,000 requests", keys["server_wrong"], 0, at_most=True),
         Target("swap_bytes_over_needed", "", keys["swap_bytes_over_needed"], 1.02, at_most=True),
     ]
 
