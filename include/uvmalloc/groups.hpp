@@ -76,7 +76,7 @@ struct GroupFigures {
 
 class Groups {
  public:
-  // The groups of an allocator, as long as one of these values or the allocator lives.
+  // The groups of an allocator, which must outlive the returned value.
   static std::shared_ptr<Groups> of(CachingManagedAllocator& allocator);
   virtual ~Groups() = default;
 
