@@ -46,8 +46,14 @@ LONG_CYCLES = 10**12  # of a simulated stream
 ONLY_ASKS = frozenset(
     [
         "uvmalloc.enabled",
+        "uvmalloc.groups",
         "uvmalloc.residency",
         "uvmalloc.stats",
+        "Group.figures",
+        "Growing.held_bytes",
+        "Growing.most",
+        "Growing.size",
+        "Growing.tensor",
         "Pipeline.peak_bytes",
         "StreamedCheckpoint.bytes_read",
         "StreamedCheckpoint.names",
@@ -58,7 +64,11 @@ ONLY_ASKS = frozenset(
         "torch_names.get_enabled_uvm_move_on_copy",
         "torch_names.is_managed",
         "ops.can_move",
+        "classes.GrowingMemory.held_bytes",
         "ops.check_invariants",
+        "ops.group_devices",
+        "ops.group_figures",
+        "ops.group_names",
         "ops.is_managed",
         "ops.report",
         "ops.residency",
@@ -447,10 +457,10 @@ class RegionObject(Inside):
     without: ClassVar = Region.without
 
     def holds(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.closing(torch.classes.uvmalloc.Region("driver", 64 << 20))
+        return contextlib.closing(torch.classes.uvmalloc.Region("driver", 64 << 20, 0))
 
     def closed(self, given: Any) -> None:
-        region = torch.classes.uvmalloc.Region("", 1 << 20)
+        region = torch.classes.uvmalloc.Region("", 1 << 20, 0)
         assert_raises(torch.OutOfMemoryError, "", ramp, "cuda")
         region.close()
         ramp("cuda")
@@ -469,6 +479,65 @@ class ThreadRegions(Inside):
             yield
         finally:
             regions.leave()
+
+
+@use(
+    "uvmalloc.group",
+    "uvmalloc.group_of",
+    "Group.__enter__",
+    "Group.add",
+    "Group.configure",
+    "Group.remove",
+    "Group.sleep",
+    "Group.wake",
+    "ops.group_configure",
+    "ops.group_open",
+    "ops.group_put",
+    "ops.group_put_address",
+    "ops.group_sleep",
+    "ops.group_wake",
+)
+class Grouped(OfATensor):
+    refuses: ClassVar = {
+        "inside a capture": (RuntimeError, "while a stream is being captured"),
+        "after fork": (RuntimeError, "a device cannot be used in a forked child"),
+    }
+
+    def touch(self, x: torch.Tensor) -> torch.Tensor:
+        group = uvmalloc.group_of(x, name="matrix").configure(copies="none")
+        with group:
+            inside = x + 0
+        group.sleep()
+        group.wake()
+        group.remove(x)
+        return inside
+
+
+@use(
+    "uvmalloc.growing",
+    "Growing.append",
+    "Growing.resize",
+    "classes.GrowingMemory.__init__",
+    "classes.GrowingMemory.first",
+    "classes.GrowingMemory.resize",
+)
+class Grown(OfATensor):
+    refuses: ClassVar = {"after fork": (ValueError, "accepted: cuda")}
+    without: ClassVar = {
+        **OfATensor.without,
+        **dict.fromkeys(
+            ("side stream", "legacy default stream", "per-thread default stream"),
+            "the end of its memory waits for the device, as its help says",
+        ),
+    }
+
+    def touch(self, x: torch.Tensor) -> torch.Tensor:
+        values = x.detach()
+        shape, most = (0, *x.shape[1:]), max(len(x), 1)
+        growing = uvmalloc.growing(shape, most, dtype=x.dtype, device=x.device)
+        growing.append(values)
+        growing.resize(most)
+        return x + (growing.tensor - values)
 
 
 class OfAFile(Use):

@@ -25,7 +25,8 @@ class Growing:
     Its addresses are reserved for the most that it may hold; memory is taken as it grows, in pages
     of 2 MiB, and given back when it shrinks, in blocks of up to 32 MiB. Growing copies nothing.
     Tensors that it returned remain valid and keep the memory alive; of bytes that a shrink has
-    given back they read undefined contents. A graph that uses the memory does not keep it alive.
+    given back they read undefined contents. Giving memory back waits for the device, also when
+    the last of these tensors is deleted. A graph that uses the memory does not keep it alive.
     The dimension that grows is the outermost in memory, so the tensor is contiguous only if that is
     its first one. The contents of new elements are undefined.
 
