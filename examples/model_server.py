@@ -11,7 +11,7 @@ which makes others sleep if there is no room.
     curl localhost:8000/residency            # or open localhost:8000/ in a browser
 
 On a machine with a card, `uvmalloc run -- python ...` instead of `uvmalloc sim`. SIGTERM and SIGINT
-end the server after the running request. Bad requests get 400 with one line.
+end the server after the requests that it has accepted. Bad requests get 400 with one line.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
-    timeout = 30  # seconds that a client may be silent
+    timeout = 5  # seconds that a client may be silent
 
     def do_GET(self) -> None:
         if self.path == "/":
@@ -191,11 +191,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+        if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BODY_BYTES:
             raise BadRequestError(f"accepted: a body of at most {MOST_BODY_BYTES} bytes")
         try:
             body = json.loads(self.rfile.read(int(length)))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadRequestError("accepted: a body of JSON") from None
         if not isinstance(body, dict):
             raise BadRequestError("accepted: an object of JSON")
@@ -219,9 +219,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=0, help="0: any free one, which is printed")
     server = Server(parser.parse_args().port, Models())
-    for number in (signal.SIGTERM, signal.SIGINT):
+
+    def end(*_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         # shutdown() waits for the loop, which runs on this thread.
-        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+        threading.Thread(target=server.shutdown).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     print(f"listening on port {server.server_port}", flush=True)
     with server:
         server.serve_forever(poll_interval=0.1)

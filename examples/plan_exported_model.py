@@ -22,9 +22,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = torchvision.models.resnet18(weights=None).eval()
     batch = torch.export.Dim("batch", min=1, max=largest)
-    program = torch.export.export(
-        model, (torch.randn(2, 3, 96, 96),), dynamic_shapes=({0: batch},)
-    )
+    program = torch.export.export(model, (torch.randn(2, 3, 96, 96),), dynamic_shapes=({0: batch},))
     planned = uvmalloc.plan_storage(program)
     bound = planned.lower_bound_bytes
     over_bound = planned.arena_bytes / bound

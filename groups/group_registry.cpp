@@ -222,7 +222,7 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   const std::lock_guard lock(mutex_);
   Group& group = at(number);
   require_no_capture(group, "wake", stream);
-  const bool was_discarded = group.figures.state == GroupState::kDiscarded;
+  const GroupState before = group.figures.state;
   group.figures.state = GroupState::kAwake;
   group.woken_at = ++wakes_;
   ++group.figures.wakes;
@@ -230,6 +230,7 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   if (lazily) return 0;
   const std::vector<PageSpan> pages = first_pages(blocks_.memory_of(number).pages[stream.device],
                                                   group.figures.settings.limit_bytes / kPageBytes);
+  if (before == GroupState::kAwake) blocks_.find_evicted(pages, stream.device);
   const std::size_t missing = bytes_of(pages) - bytes_on(blocks_, pages, stream.device);
   if (missing == 0) return 0;
   make_room(group, missing, stream);
@@ -237,26 +238,30 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
       blocks_.is_planned(stream.device)
           ? pages
           : first_missing(blocks_, pages, Place::device(stream.device),
-                          blocks_.room_bytes(stream.device) / kPageBytes);
-  const bool keeps = !was_discarded && keeps_copies(group, stream.device);
+                          blocks_.room_bytes(stream) / kPageBytes);
+  const bool keeps = before != GroupState::kDiscarded && keeps_copies(group, stream.device);
   if (!keeps || group.copies_device != stream.device) end_copies(group, std::vector(group.copied));
   // Part by part, so that the advice for one part is given while the part before is copied.
+  std::size_t sent = 0;
   for (const std::vector<PageSpan>& part : parts_of(coming, policy::kAdvisedPages)) {
     if (keeps) {
       blocks_.advise(pages_without(part, group.copied),
                      {.preferred = Place::host(), .read_mostly = true}, stream.device);
     }
-    blocks_.come(part, stream);
+    sent += blocks_.come(part, stream);
   }
   if (keeps) {
     group.copied = all_pages(group.copied, coming);
     group.copies_device = stream.device;
   }
-  return std::min(missing, bytes_of(coming));
+  return sent;
 }
 
-// Groups that may leave do so, the least important one first, until there is room.
+// Cached memory goes first. Then groups that may leave do so, the least important one first, until
+// there is room.
 void GroupRegistry::make_room(const Group& group, std::size_t bytes, const DeviceStream& stream) {
+  if (blocks_.room_bytes(stream) >= bytes) return;
+  reclaimer_.release_cached_of(Facade::kDevice);
   std::vector<Group*> others;
   for (const auto& each : groups_) {
     const GroupSettings& settings = each->figures.settings;
@@ -268,7 +273,7 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
     return std::pair(each->figures.settings.priority, each->woken_at);
   });
   for (Group* other : others) {
-    if (blocks_.room_bytes(stream.device) >= bytes) return;
+    if (blocks_.room_bytes(stream) >= bytes) return;
     const std::vector<PageSpan> pages = blocks_.memory_of(other->number).pages[stream.device];
     if (most_bytes_on(blocks_, pages, stream.device) == 0) continue;
     put_to_sleep(*other, stream, false);

@@ -16,7 +16,8 @@ namespace uvm {
 
 class GroupRegistry final : public Groups, public BlockGroups::Owner {
  public:
-  explicit GroupRegistry(Engine& engine) : machine_(engine.machine), blocks_(engine.groups) {}
+  explicit GroupRegistry(Engine& engine)
+      : machine_(engine.machine), reclaimer_(engine.reclaimer), blocks_(engine.groups) {}
 
   GroupNumber open(std::string_view name) override;
   std::vector<std::string> names() const override;
@@ -54,6 +55,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   bool keeps_copies(const Group& group, int device) const;
 
   Machine& machine_;
+  Reclaimer& reclaimer_;
   BlockGroups& blocks_;
   mutable std::mutex mutex_;  // guards the members below; held across driver calls
   std::vector<std::unique_ptr<Group>> groups_;  // by number - 1

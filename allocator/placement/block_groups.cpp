@@ -193,19 +193,41 @@ void BlockGroups::leave(std::span<const PageSpan> pages, const DeviceStream& str
   }
 }
 
-void BlockGroups::come(std::span<const PageSpan> pages, const DeviceStream& stream) {
-  if (machine_.in_forked_child()) return;
+std::size_t BlockGroups::come(std::span<const PageSpan> pages, const DeviceStream& stream) {
+  if (machine_.in_forked_child()) return 0;
   const Place device = Place::device(stream.device);
-  live_.move_pages(pages, device, stream);
-  if (live_.plans_for(stream.device)) return;
+  const std::size_t brought = live_.move_pages(pages, device, stream) * kPageBytes;
+  if (live_.plans_for(stream.device)) return brought;
+  std::size_t sent = 0;
   for (const PageSpan& each : pages) {
     each_run(
         each, places_of(each), [device](Place place) { return place != device; },
-        [&](const PageSpan& run) { move_run(run, device, stream); });
+        [&](const PageSpan& run) { sent += move_run(run, device, stream); });
+  }
+  return sent;
+}
+
+void BlockGroups::find_evicted(std::span<const PageSpan> pages, int device) {
+  if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child()) return;
+  for (const PageSpan& each : pages) {
+    std::vector<Place> found(each.count);
+    if (!machine_.runtime
+             .find_pages(device, start_of_page(each.first), each.count * kPageBytes, kPageBytes,
+                         found.data())
+             .ok())
+      continue;
+    each_run(
+        each, found, [](Place place) { return place.is_host(); },
+        [&](const PageSpan& run) {
+          const HeapGuard heap(state_);
+          heap->ledger.set(start_of_page(run.first), run.count * kPageBytes, Place::host());
+        });
   }
 }
 
-void BlockGroups::move_run(const PageSpan& run, Place destination, const DeviceStream& stream) {
+// Returns the bytes that the driver was asked to move.
+std::size_t BlockGroups::move_run(const PageSpan& run, Place destination,
+                                  const DeviceStream& stream) {
   const bool to_device = destination.is_device();
   HintPlan plan;
   std::size_t room_bytes = 0;
@@ -220,16 +242,18 @@ void BlockGroups::move_run(const PageSpan& run, Place destination, const DeviceS
     plan = heap->planner.plan_move(start_of_page(run.first), run.count * kPageBytes, nullptr,
                                    destination);
   }
-  if (plan.empty()) return;
+  if (plan.empty()) return 0;
+  bool sent = true;
   if (machine_.device(stream.device).capabilities.prefetch_blocks) {
     hints_.send(plan, stream.device, to_device ? DeviceStream{} : stream,
                 to_device ? stream : DeviceStream{});
-    return;
+  } else {
+    sent = to_device ? bulk_.come(run, room_bytes, stream) : bulk_.leave(run, stream);
   }
-  const bool sent = to_device ? bulk_.come(run, room_bytes, stream) : bulk_.leave(run, stream);
-  if (sent) return;
+  if (sent) return run.count * kPageBytes;
   const HeapGuard heap(state_);
   HintDispatcher::forget(heap, plan);
+  return 0;
 }
 
 void BlockGroups::advise(std::span<const PageSpan> pages, const WantedPlacement& wanted,
@@ -259,10 +283,10 @@ std::size_t BlockGroups::discard(std::span<const PageSpan> pages, int device) {
   return discarded;
 }
 
-std::size_t BlockGroups::room_bytes(int device) const {
-  machine_.check_device(device);
+std::size_t BlockGroups::room_bytes(const DeviceStream& stream) {
+  if (const auto pages = live_.make_free_room(stream)) return *pages * kPageBytes;
   const HeapGuard heap(state_);
-  return heap->planner.credit_bytes(device);
+  return heap->planner.credit_bytes(stream.device);
 }
 
 }  // namespace uvm

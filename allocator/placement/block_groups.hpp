@@ -79,23 +79,28 @@ class BlockGroups {
   // back leave too, so the driver is also asked to move pages that should be there already.
   void leave(std::span<const PageSpan> pages, const DeviceStream& stream);
   // Sends pages that are elsewhere to the device of `stream`, whose later work waits for them. If
-  // moves of this device are planned, they come as far as the plan has room.
-  void come(std::span<const PageSpan> pages, const DeviceStream& stream);
+  // moves of this device are planned, they come as far as the plan has room. Returns the bytes that
+  // come.
+  std::size_t come(std::span<const PageSpan> pages, const DeviceStream& stream);
+  // Corrects the record of pages that should be on the device and have been evicted since, if the
+  // driver says so.
+  void find_evicted(std::span<const PageSpan> pages, int device);
   // Advises the pages, in the context of `device`.
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
   // Gives up the contents of the pages. Nothing may use them before. Returns the bytes whose
   // contents are gone: a device may refuse.
   std::size_t discard(std::span<const PageSpan> pages, int device);
 
-  // Bytes of pages that the device has room for, as far as hints and moves show.
-  std::size_t room_bytes(int device) const;
+  // Bytes of pages that the device of `stream` has room for, as far as hints and moves show. While
+  // moves are planned, pages of free memory leave first.
+  std::size_t room_bytes(const DeviceStream& stream);
   bool is_planned(int device) const { return live_.plans_for(device); }
 
   // Forgets the streams of a device whose context was destroyed.
   void forget_device(int device) noexcept { bulk_.forget_device(device); }
 
  private:
-  void move_run(const PageSpan& run, Place destination, const DeviceStream& stream);
+  std::size_t move_run(const PageSpan& run, Place destination, const DeviceStream& stream);
 
   Machine& machine_;
   HeapState& state_;

@@ -125,18 +125,30 @@ void DevicePlan::leave_pages(std::span<const PageSpan> pages, const DeviceStream
   send_moves();
 }
 
-void DevicePlan::bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream) {
+std::size_t DevicePlan::bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream) {
+  std::size_t brought = 0;
   {
     const RankedGuard lock(lock_);
-    std::size_t left = plan_.chunks();
     for (const PageSpan& each : pages) {
-      for (PageNumber page = each.first; page != each.end() && left != 0; page = page + 1, --left) {
-        if (!plan_.bring(page)) break;
+      for (PageNumber page = each.first; page != each.end(); page = page + 1) {
+        if (plan_.bring(page)) ++brought;
       }
     }
   }
   lanes_.begin(stream, log_.newest() + 1);
   send_moves();
+  return brought;
+}
+
+std::size_t DevicePlan::make_free_room(const DeviceStream& stream) {
+  std::size_t pages = 0;
+  {
+    const RankedGuard lock(lock_);
+    pages = plan_.make_free_room();
+  }
+  lanes_.begin(stream, log_.newest() + 1);
+  send_moves();
+  return pages;
 }
 
 bool DevicePlan::is_over() {

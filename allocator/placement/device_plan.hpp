@@ -52,7 +52,8 @@ class DevicePlan final : private live::PageOwner {
   // Pages that the program wants elsewhere leave; pages that it wants here come while there is
   // room.
   void leave_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
-  void bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
+  std::size_t bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
+  std::size_t make_free_room(const DeviceStream& stream);
 
   // Returns whether no page has moved for long and all device memory of the program, used or
   // cached, fits again. It must fit, because nobody reports uses of pages on the host after that.

@@ -215,18 +215,30 @@ bool LivePlanner::plans_for(int device) const noexcept UVM_NOT_ANALYSED {
   return index < plans_.size() && plans_[index] != nullptr;
 }
 
-void LivePlanner::move_pages(std::span<const PageSpan> pages, Place destination,
-                             const DeviceStream& stream) noexcept {
+std::size_t LivePlanner::move_pages(std::span<const PageSpan> pages, Place destination,
+                                    const DeviceStream& stream) noexcept {
+  std::size_t brought = 0;
   act([&]() UVM_NOT_ANALYSED {
+    if (!machine_.events.may_wait(stream)) return;
     for (auto& plan : plans_) {
-      if (plan == nullptr || !machine_.events.may_wait(stream)) continue;
+      if (plan == nullptr) continue;
       if (destination == Place::device(plan->device())) {
-        plan->bring_pages(pages, stream);
+        brought = plan->bring_pages(pages, stream);
       } else {
         plan->leave_pages(pages, stream);
       }
     }
   });
+  return brought;
+}
+
+std::optional<std::size_t> LivePlanner::make_free_room(const DeviceStream& stream) noexcept {
+  std::optional<std::size_t> pages;
+  act([&]() UVM_NOT_ANALYSED {
+    DevicePlan* plan = plan_of(stream.device);
+    if (plan != nullptr && machine_.events.may_wait(stream)) pages = plan->make_free_room(stream);
+  });
+  return pages;
 }
 
 void LivePlanner::step_boundary() noexcept {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,10 +65,13 @@ class LivePlanner {
   void step_boundary() noexcept;
   // Whether moves are planned for the device.
   bool plans_for(int device) const noexcept;
-  // Moves pages off the devices, or to a device, as far as its plan has room without pages that the
-  // last kernels used. Work that `stream` gets later waits for pages that come.
-  void move_pages(std::span<const PageSpan> pages, Place destination,
-                  const DeviceStream& stream) noexcept;
+  // Moves pages off the devices, or to a device, as far as its plan has room. Work that `stream`
+  // gets later waits for pages that come. Returns the pages that come.
+  std::size_t move_pages(std::span<const PageSpan> pages, Place destination,
+                         const DeviceStream& stream) noexcept;
+  // Returns how many pages may come to the device of `stream` by its plan, once pages of free
+  // memory have left; nullopt: no moves of the device are planned.
+  std::optional<std::size_t> make_free_room(const DeviceStream& stream) noexcept;
   // Throws OutOfMemoryError once if the program has to fail because it thrashes on the device. May
   // throw again after the program has continued and thrashed again.
   void check_thrashing(int device, std::size_t requested_bytes);

@@ -38,6 +38,7 @@ _BAD = [
     ("llm", '{"tokens": [1], "count": -1}'),
     ("image", '{"seed": "x"}'),
     ("embed", "{}"),
+    ("embed", "[" * 100_000),
 ]
 _ENOUGH, _FOR_THE_LARGEST = "1GiB", "96MiB"
 

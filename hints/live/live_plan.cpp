@@ -285,13 +285,21 @@ void LivePlan::leave(PageNumber number) {
 bool LivePlan::bring(PageNumber number) {
   now_ = log_.newest();
   Page& page = page_at(number);
-  if (here_.contains(page)) return true;
+  if (here_.contains(page)) return false;
   is_synchronized_ = false;
   page.last_use = now_ + 1;
-  if (!bring_now(page, now_ + 1)) return false;
+  if (here_.size() >= chunks_ || !bring_now(page, now_ + 1)) return false;
   decided_.wait_for(number);
   here_.set_arriving(page, false);
   return true;
+}
+
+std::size_t LivePlan::make_free_room() {
+  const std::vector<Page*> pages(here_.set().begin(), here_.set().end());
+  for (Page* page : pages) {
+    if (log_.blocks_in_page(page->number).empty()) (void)evict(*page);
+  }
+  return chunks_ - std::min(chunks_, here_.size());
 }
 
 void LivePlan::leave_device() {

@@ -51,8 +51,10 @@ class LivePlan {
   void block_freed(const BlockExtent& extent);
   // The page leaves, if it is there.
   void leave(PageNumber page);
-  // The page comes for the next kernel. False: no page can leave for it.
+  // The page comes for the next kernel. False: it is there, or there is no room.
   bool bring(PageNumber page);
+  // Pages of free memory leave. Returns how many pages may come.
+  std::size_t make_free_room();
   // All pages leave: the device is another program's for a while.
   void leave_device();
   // So many pages may be on another device, whose link is faster than the host's, when they leave.

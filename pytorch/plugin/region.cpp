@@ -85,11 +85,13 @@ Policy policy_of(const std::string& text) {
 
 }  // namespace
 
-Region::Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group)
+Region::Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group,
+               bool groups_device_memory_only)
     : state_(std::make_shared<RegionState>()) {
   if (!policy.empty()) state_->policy = policy_of(policy);
   if (budget_bytes != 0) state_->budget_bytes = static_cast<std::size_t>(budget_bytes);
   state_->group = static_cast<std::uint32_t>(group);
+  state_->groups_device_memory_only = groups_device_memory_only;
   state_->outer = innermost();
   c10::ThreadLocalDebugInfo::_push(kind(), state_);
   ++open_regions;
@@ -157,16 +159,18 @@ void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes) 
   }
 }
 
-GroupNumber group_of_region() {
+GroupNumber group_of_region(Facade facade) {
   for (auto region = innermost(); region != nullptr; region = region->outer) {
     if (region->group == 0) continue;
-    return region->group == kNoGroupHere ? GroupNumber{} : GroupNumber{region->group};
+    const bool takes = region->group != kNoGroupHere &&
+                       (facade == Facade::kDevice || !region->groups_device_memory_only);
+    return takes ? GroupNumber{region->group} : GroupNumber{};
   }
   return {};
 }
 
-void join_group(const void* address) {
-  const GroupNumber group = group_of_region();
+void join_group(Facade facade, const void* address) {
+  const GroupNumber group = group_of_region(facade);
   if (address != nullptr && group != GroupNumber{}) Groups::of(allocator())->add(group, address);
 }
 
@@ -210,7 +214,7 @@ TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
   using uvm::torch_plugin::Region;
   using uvm::torch_plugin::ThreadRegions;
   library.class_<Region>("Region")
-      .def(torch::init<const std::string&, std::int64_t, std::int64_t>())
+      .def(torch::init<const std::string&, std::int64_t, std::int64_t, bool>())
       .def("close", [](const c10::intrusive_ptr<Region>& region) { region->close(); });
   using Regions = c10::intrusive_ptr<ThreadRegions>;
   library.class_<ThreadRegions>("ThreadRegions")

@@ -30,6 +30,7 @@ class RegionState final : public c10::DebugInfoBase,
   std::optional<Policy> policy;
   std::size_t budget_bytes = SIZE_MAX;
   std::uint32_t group = 0;  // 0: the outer region's; kNoGroupHere: none
+  bool groups_device_memory_only = false;
   std::shared_ptr<RegionState> outer;
   std::atomic<std::size_t> used_bytes = 0;
   std::atomic<bool> open = true;
@@ -40,7 +41,8 @@ class Region final : public torch::CustomClassHolder {
  public:
   // `policy` as in UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget. Group 0:
   // the outer region's group; -1: none.
-  Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group);
+  Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group,
+         bool groups_device_memory_only);
   ~Region() override;
   void close();
 
@@ -106,10 +108,10 @@ inline void forget_block(void* address) {
     forget_noted_block(address);
 }
 
-// The group of the innermost open region that has one; 0: none.
-GroupNumber group_of_region();
+// The group that the innermost open region with one has for such memory; 0: none.
+GroupNumber group_of_region(Facade facade);
 // Puts the block into that group.
-void join_group(const void* address);
+void join_group(Facade facade, const void* address);
 
 // Calls `allocate` with the policy of the open regions, and charges the block to them.
 template <class Allocate>
@@ -121,7 +123,7 @@ void* allocate_in_region(Facade facade, std::size_t size_bytes, Allocate allocat
   try {
     const PolicyScope policy;
     address = allocate();
-    join_group(address);
+    join_group(facade, address);
     keep_charge(region, address, size_bytes);
   } catch (...) {
     give_up(region, address, size_bytes);

@@ -50,6 +50,7 @@ ONLY_ASKS = frozenset(
         "uvmalloc.residency",
         "uvmalloc.stats",
         "Group.figures",
+        "Group.number",
         "Growing.held_bytes",
         "Growing.most",
         "Growing.size",
@@ -457,10 +458,10 @@ class RegionObject(Inside):
     without: ClassVar = Region.without
 
     def holds(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.closing(torch.classes.uvmalloc.Region("driver", 64 << 20, 0))
+        return contextlib.closing(torch.classes.uvmalloc.Region("driver", 64 << 20, 0, False))
 
     def closed(self, given: Any) -> None:
-        region = torch.classes.uvmalloc.Region("", 1 << 20, 0)
+        region = torch.classes.uvmalloc.Region("", 1 << 20, 0, False)
         assert_raises(torch.OutOfMemoryError, "", ramp, "cuda")
         region.close()
         ramp("cuda")

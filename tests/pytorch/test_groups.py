@@ -25,9 +25,11 @@ with uvmalloc.group('outer') as outer:
     on_host = torch.zeros(16 * MIB // 4)
 model = torch.nn.Linear(2048, 2048, device='cuda')
 of = uvmalloc.group_of(model)
+assert uvmalloc.group_of(model.parameters(), name='listed').figures().blocks == 2
+of.add(model)
 assert outer.figures().blocks == 3 and inner.figures().blocks == 1
 assert of.name == 'Linear-1' and of.figures().blocks == 2
-assert set(uvmalloc.groups()) == {'outer', 'inner', 'Linear-1'}
+assert set(uvmalloc.groups()) == {'outer', 'inner', 'Linear-1', 'listed'}
 on_device = on_host.cuda()
 assert here(outer) == 48
 inner.add([kept[0], {'model': model}])
@@ -394,3 +396,43 @@ assert uvmalloc.group('llm') is group and group.sleep() == 16 * MIB
 """,
         native=True,
     ).check()
+
+
+def test_groups_swap_on_a_device_that_is_short_of_memory(checked: Checked) -> None:
+    """Moves are planned from the second group on."""
+    checked(
+        """
+with uvmalloc.group('a') as a:
+    first = tensors(10)
+with uvmalloc.group('b') as b:
+    second = tensors(10)
+for each in (*first, *second):
+    each.add_(1)
+torch.cuda.synchronize()
+sums = [each.sum().item() for each in (*first, *second)]
+def real(group):
+    torch.cuda.synchronize()
+    return sum(uvmalloc.residency(each, exact=True).get('device:0', 0) for each in group) // MIB
+for waking, others, group in ((first, second, a), (second, first, b)) * 2:
+    group.wake()
+    assert real(waking) >= 150, (real(waking), uvmalloc.groups())
+    assert real(others) <= 100
+assert sums == [each.sum().item() for each in (*first, *second)]
+""",
+        capacity="256MiB",
+    )
+
+
+def test_cached_memory_does_not_keep_a_group_away(checked: Checked) -> None:
+    checked(
+        """
+with uvmalloc.group('llm') as group:
+    held = tensors(10)
+group.sleep()
+torch.cuda.synchronize()
+other = tensors(12)
+del other
+assert group.wake() == 160 * MIB
+""",
+        capacity="256MiB",
+    )

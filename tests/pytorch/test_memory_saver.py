@@ -34,7 +34,7 @@ torch_memory_saver.pause()
 torch_memory_saver.resume()
 cache.fill_(1)
 print(weights.sum().item(), cache.sum().item(), doubled.sum().item(), backup.sum().item(),
-      other.sum().item(), torch_memory_saver.enabled)
+      other.sum().item())
 """
 
 
@@ -48,6 +48,21 @@ def test_regions_pause_and_resume_by_their_tags(simulate: Simulate, checked: Che
         "saver/graph",
     }
     assert groups["saver/weights"]["left_bytes"] >= 16 << 20
+
+
+def test_a_model_that_is_made_on_the_host_is_not_given_up(checked: Checked) -> None:
+    checked("""
+import torch, uvmalloc
+from uvmalloc.memory_saver import configure_subprocess, torch_memory_saver
+with configure_subprocess(), torch_memory_saver.region(tag='cache'):
+    model = torch.nn.Linear(2048, 2048)
+    cache = torch.empty(4 << 20, device='cuda')
+model.cuda()
+group = uvmalloc.group('saver/cache/discarded')
+assert group.figures().blocks == 1
+torch_memory_saver.pause('cache')
+assert 'device:0' in uvmalloc.residency(model.weight)
+""")
 
 
 def test_options_that_exclude_each_other_are_refused(checked: Checked) -> None:

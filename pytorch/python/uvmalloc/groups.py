@@ -10,7 +10,7 @@ import itertools
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,7 @@ class Group:
         return self
 
     def _put(self, members: Iterable[Any], number: int) -> None:
+        members = _listed(members)
         tensors, addresses = list(_tensors_of(members)), list(_addresses_of(members))
         native = plugin_operators()
         if native is None or not self._find():
@@ -223,6 +224,11 @@ class Group:
         figures = dict(plugin_operators().group_figures(self._number).items())
         return GroupFigures(**{**figures, "state": _STATES[figures["state"]]})
 
+    @property
+    def number(self) -> int:
+        """The group's number in the C interface; 0 without uvmalloc."""
+        return self._find()
+
     def _find(self) -> int:
         """Returns the group's number, 0 without uvmalloc, which may be switched on later."""
         if not self._number and enabled():
@@ -234,7 +240,7 @@ class Group:
         regions = self._open.__dict__.setdefault("regions", [])
         if self._find():
             classes = sys.modules["torch"].classes.uvmalloc
-            regions.append(classes.Region("", 0, self._number))
+            regions.append(classes.Region("", 0, self._number, False))
         else:
             regions.append(None)
         return self
@@ -282,9 +288,10 @@ def group_of(*members: Member | Iterable[Member], name: str | None = None) -> Gr
 
     Without a name, it is named after the class of the first member and a number.
     """
-    tensors = [*_tensors_of(members), *_addresses_of(members)]  # checks the members first
+    members = _listed(members)
+    empty = not any(True for _ in _tensors_of(members))  # checks the members first
     if name is None:
-        kind = type(members[0]).__name__ if tensors else "group"
+        kind = "group" if empty else type(members[0]).__name__
         name = f"{kind}-{next(_numbers)}"
     return group(name).add(*members)
 
@@ -294,6 +301,11 @@ def groups() -> dict[str, GroupFigures]:
     if not enabled():
         return {}
     return {name: group(name).figures() for name in plugin_operators().group_names()}
+
+
+def _listed(members: Iterable[Any]) -> list[Any]:
+    """Returns the members; those that can be gone through only once as lists."""
+    return [list(each) if isinstance(each, Iterator) else each for each in members]
 
 
 def _tensors_of(members: Iterable[Any]) -> Iterable[torch.Tensor]:

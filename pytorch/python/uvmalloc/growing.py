@@ -58,6 +58,9 @@ class Growing:
             self._memory = classes.GrowingMemory(most * self._row_bytes, index)
         self.resize(shape[dim])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("growing: a Growing cannot be pickled; pickle its tensor")
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Growing:
         index, shape = self._device.index, self._tensor.shape
         copied = Growing(tuple(shape), self._most, self._dim, self._dtype, index)
@@ -155,6 +158,8 @@ def growing(
     Raises ValueError or TypeError for other values, and torch.OutOfMemoryError if there are not so
     many addresses, or no memory for `shape`.
     """
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"growing: the shape is {shape!r}; accepted: at least one int")
     sizes = tuple(shape)
     if not sizes or any(isinstance(each, bool) or not isinstance(each, int) for each in sizes):
         raise TypeError(f"growing: the shape is {shape!r}; accepted: at least one int")

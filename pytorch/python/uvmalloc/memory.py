@@ -151,7 +151,7 @@ def region(
             effects.callback(switch, switch(int(managed)))
         if (policy is not None or budget is not None) and plugin_operators() is not None:
             classes = sys.modules["torch"].classes.uvmalloc
-            effects.callback(classes.Region(policy or "", budget_bytes, 0).close)
+            effects.callback(classes.Region(policy or "", budget_bytes, 0, False).close)
         yield
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.groups import Group, group
-from uvmalloc.memory import plugin_operators
+from uvmalloc.memory import enabled, plugin_operators
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,8 @@ class TorchMemorySaver:
 
     @property
     def enabled(self) -> bool:
-        return True
+        """Whether uvmalloc is on, so that pauses have an effect."""
+        return enabled()
 
     @contextlib.contextmanager
     def region(
@@ -57,7 +58,8 @@ class TorchMemorySaver:
             raise ValueError("region: enable_cpu_backup and enable_disk_backup exclude each other")
         if cpu_backup_backend is not None and not enable_cpu_backup:
             raise ValueError("region: cpu_backup_backend requires enable_cpu_backup=True")
-        with self._group(tag, enable_cpu_backup or enable_disk_backup):
+        each = self._group(tag, enable_cpu_backup or enable_disk_backup)
+        with _inside(each.number):
             yield
 
     @contextlib.contextmanager
@@ -83,14 +85,8 @@ class TorchMemorySaver:
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
         """Tensors that the thread creates inside belong to no tag."""
-        if plugin_operators() is None:
+        with _inside(_NO_GROUP):
             yield
-            return
-        region = sys.modules["torch"].classes.uvmalloc.Region("", 0, _NO_GROUP)
-        try:
-            yield
-        finally:
-            region.close()
 
     def pause(self, tag: str | None = None) -> None:
         """Takes the memory of the tag, or of all tags, off the device."""
@@ -119,6 +115,25 @@ class TorchMemorySaver:
             known = group(name if keeps else f"{name}/discarded")
             self._groups[tag, keeps] = known
         return known
+
+
+@contextlib.contextmanager
+def _inside(number: int) -> Iterator[None]:
+    """The thread's device memory joins the group; a CPU tensor does not, even if it moves later."""
+    if plugin_operators() is None or number == 0:
+        yield
+        return
+    region = sys.modules["torch"].classes.uvmalloc.Region("", 0, number, True)
+    try:
+        yield
+    finally:
+        region.close()
+
+
+@contextlib.contextmanager
+def configure_subprocess() -> Iterator[None]:
+    """Has no effect: `uvmalloc run` prepares the environment of child processes."""
+    yield
 
 
 torch_memory_saver = TorchMemorySaver()
