@@ -112,6 +112,7 @@ std::vector<GroupFigures> GroupRegistry::all_figures() const {
     for (const auto& each : groups_) numbers.push_back(each->number);
   }
   std::vector<GroupFigures> all;
+  all.reserve(numbers.size());
   for (const GroupNumber each : numbers) all.push_back(figures(each));
   return all;
 }
