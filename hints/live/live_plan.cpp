@@ -56,6 +56,7 @@ void LivePlan::correct(const std::vector<Difference>& differences) {
   for (const Difference& difference : differences) {
     Page& page = page_at(difference.page);
     ++figures_.wrong_pages;
+    if (!difference.is_here) spare_.note_lost_pages();
     page.is_uncertain = false;
     page.is_on_host = !difference.is_here;
     if (difference.is_here) {
@@ -383,7 +384,8 @@ bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page*
   const Arrival arrival = !was_away                        ? Arrival::kNew
                           : contents == Contents::kDropped ? Arrival::kDropped
                                                            : Arrival::kCopied;
-  decided_.bring(page.number, arrival, need, chunks_ - std::min(chunks_, here_.size()));
+  const std::size_t free_chunks = chunks_ - std::min(chunks_, here_.size());
+  decided_.bring(page.number, arrival, need, spare_.is_shared() ? 0 : free_chunks);
   ++figures_.brought_pages;
   if (arrival == Arrival::kCopied) ++returned_pages_;
   return true;

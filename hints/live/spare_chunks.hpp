@@ -28,14 +28,22 @@ class SpareChunks {
     const bool fits = std::exchange(moved_by_lru_, moved_by_lru) == moved_by_lru;
     const bool copies = std::exchange(copied_away_, copied_away) != copied_away;
     const bool has_room = chunks >= policy::kSpareChunks * policy::kLeastChunksPerSpare;
-    const bool spares = is_whole_step && !fits && copies && has_room;
+    const bool spares = is_whole_step && !fits && copies && has_room && !is_shared_;
     const std::size_t count = spares ? policy::kSpareChunks : 0;
     return std::exchange(count_, count) != count;
   }
   std::size_t count() const { return count_; }
+  // Pages were lost to another program, so nobody knows which chunks are free: from now on each
+  // arrival waits for an eviction.
+  void note_lost_pages() {
+    is_shared_ = true;
+    count_ = 0;
+  }
+  bool is_shared() const { return is_shared_; }
 
  private:
   std::size_t count_ = 0;
+  bool is_shared_ = false;
   std::uint64_t kernels_ = 0;  // of the step so far
   std::uint64_t moved_by_lru_ = 0;
   std::uint64_t copied_away_ = 0;
