@@ -124,6 +124,12 @@ void GroupRegistry::require_no_capture(const Group& group, const char* what,
       fmt::format("group \"{}\": it cannot {} while a stream is being captured", group.name, what));
 }
 
+// Counts pages that kernels have brought back, and pages that are still leaving, too.
+std::size_t GroupRegistry::most_bytes_on(const std::vector<PageSpan>& pages, int device) const {
+  return bytes_on(device, pages,
+                  [&](const PageSpan& each) { return blocks_.real_places_of(each, device); });
+}
+
 // ---- sleeping
 
 std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream, bool discard) {
@@ -137,7 +143,7 @@ std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream,
 
 std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream, bool discard) {
   const std::vector<PageSpan> pages = blocks_.memory_of(group.number).pages[stream.device];
-  const std::size_t left = most_bytes_on(blocks_, pages, stream.device);
+  const std::size_t left = most_bytes_on(pages, stream.device);
   if (discard) {
     // A kernel that still runs would bring the pages back without their contents.
     if (!machine_.stream_work.wait_for_device(stream.device)) {
@@ -170,7 +176,7 @@ std::size_t GroupRegistry::drop_copies(Group& group, const std::vector<PageSpan>
   const std::vector<PageSpan> copied = common_pages(group.copied, pages);
   const int device = group.copies_device;
   blocks_.advise(copied, {.read_mostly = false}, device);
-  const std::vector<PageSpan> written = written_pages(machine_, copied, device);
+  const std::vector<PageSpan> written = written_pages(blocks_, copied, device);
   group.writes_much = bytes_of(written) > bytes_of(copied) / policy::kWrittenParts;
   blocks_.advise(written, {.preferred = Place::device(device)}, device);
   group.copied = pages_without(copied, written);
@@ -232,7 +238,9 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   const std::vector<PageSpan> pages = first_pages(blocks_.memory_of(number).pages[stream.device],
                                                   group.figures.settings.limit_bytes / kPageBytes);
   if (before == GroupState::kAwake) blocks_.find_evicted(pages, stream.device);
-  const std::size_t missing = bytes_of(pages) - bytes_on(blocks_, pages, stream.device);
+  const std::size_t missing =
+      bytes_of(pages) - bytes_on(stream.device, pages,
+                                 [this](const PageSpan& each) { return blocks_.places_of(each); });
   if (missing == 0) return 0;
   make_room(group, missing, stream);
   const std::vector<PageSpan> coming =
@@ -276,7 +284,7 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
   for (Group* other : others) {
     if (blocks_.room_bytes(stream) >= bytes) return;
     const std::vector<PageSpan> pages = blocks_.memory_of(other->number).pages[stream.device];
-    if (most_bytes_on(blocks_, pages, stream.device) == 0) continue;
+    if (most_bytes_on(pages, stream.device) == 0) continue;
     put_to_sleep(*other, stream, false);
   }
 }

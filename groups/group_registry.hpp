@@ -48,6 +48,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   Group& at(GroupNumber number);
   const Group& at(GroupNumber number) const;
   void require_no_capture(const Group& group, const char* what, const DeviceStream& stream) const;
+  std::size_t most_bytes_on(const std::vector<PageSpan>& pages, int device) const;
   std::size_t put_to_sleep(Group& group, const DeviceStream& stream, bool discard);
   std::size_t drop_copies(Group& group, const std::vector<PageSpan>& pages);
   void end_copies(Group& group, const std::vector<PageSpan>& pages);

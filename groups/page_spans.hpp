@@ -78,24 +78,12 @@ inline std::vector<std::vector<PageSpan>> parts_of(const std::vector<PageSpan>& 
   return parts;
 }
 
-// The bytes of pages that are on the device, or that are on their way there.
-inline std::size_t bytes_on(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
-                            int device) {
+// The bytes of pages that are on the device. `places_of` returns the places of a span's pages.
+template <class PlacesOf>
+std::size_t bytes_on(int device, const std::vector<PageSpan>& pages, PlacesOf places_of) {
   std::size_t count = 0;
   for (const PageSpan& each : pages) {
-    count +=
-        static_cast<std::size_t>(std::ranges::count(blocks.places_of(each), Place::device(device)));
-  }
-  return count * kPageBytes;
-}
-
-// As bytes_on(), with pages that kernels have brought back, and pages that are still leaving.
-inline std::size_t most_bytes_on(const BlockGroups& blocks, const std::vector<PageSpan>& pages,
-                                 int device) {
-  std::size_t count = 0;
-  for (const PageSpan& each : pages) {
-    count += static_cast<std::size_t>(
-        std::ranges::count(blocks.real_places_of(each, device), Place::device(device)));
+    count += static_cast<std::size_t>(std::ranges::count(places_of(each), Place::device(device)));
   }
   return count * kPageBytes;
 }
@@ -128,23 +116,14 @@ inline std::vector<PageSpan> all_pages(std::vector<PageSpan> some,
 
 // The pages that a kernel has written to, so that they are on the device alone after their copies
 // have ended. None if the driver does not say where pages are.
-inline std::vector<PageSpan> written_pages(Machine& machine, const std::vector<PageSpan>& pages,
-                                           int device) {
+inline std::vector<PageSpan> written_pages(const BlockGroups& blocks,
+                                           const std::vector<PageSpan>& pages, int device) {
   std::vector<PageSpan> written;
-  if (!machine.device(device).capabilities.finds_pages) return written;
   for (const PageSpan& each : pages) {
-    std::vector<Place> places(each.count);
-    const RuntimeStatus status = machine.runtime.find_pages(
-        device, start_of_page(each.first), each.count * kPageBytes, kPageBytes, places.data());
-    if (!status.ok()) continue;
-    for (std::size_t i = 0; i < each.count; ++i) {
-      if (places[i] != Place::device(device)) continue;
-      if (!written.empty() && written.back().end() == each.first + i) {
-        ++written.back().count;
-      } else {
-        written.push_back({each.first + i, 1});
-      }
-    }
+    each_run(
+        each, blocks.found_places(each, device),
+        [device](Place place) { return place == Place::device(device); },
+        [&](const PageSpan& run) { written.push_back(run); });
   }
   return written;
 }

@@ -6,9 +6,19 @@
 namespace uvm {
 namespace {
 
-// Collects the pages of a group from all blocks of a span, in the order of addresses.
+PageNumber first_of(const Block& block) {
+  return page_of(address_of(block.address()));
+}
+PageNumber end_of(const Block& block) {
+  return page_of(address_of(block.end()) + kPageBytes - 1);
+}
+
+// Collects the pages of a group from the blocks of a span, in the order of addresses.
 class PageCollector {
  public:
+  // The blocks so far, which are outside the group, end before `free_from`.
+  explicit PageCollector(PageNumber free_from) : free_from_(free_from) {}
+
   // All live bytes of these pages must belong to the group.
   void add_member(const Block& block) {
     const PageNumber first = std::max(first_of(block), free_from_);
@@ -30,27 +40,16 @@ class PageCollector {
   std::vector<PageSpan> take() { return std::move(pages_); }
 
  private:
-  static PageNumber first_of(const Block& block) { return page_of(address_of(block.address())); }
-  static PageNumber end_of(const Block& block) {
-    return page_of(address_of(block.end()) + kPageBytes - 1);
-  }
-
   std::vector<PageSpan> pages_;
-  PageNumber free_from_{};  // the pages before are shared with blocks outside the group
+  PageNumber free_from_;  // the pages before are shared with blocks outside the group
 };
 
 constexpr int kNoDevice = -1;
 
-// Calls `visit` for runs of pages whose places are wanted.
-template <class Wanted, class Visit>
-void each_run(const PageSpan& pages, const std::vector<Place>& places, Wanted wanted, Visit visit) {
-  for (auto first = places.begin(); first != places.end();) {
-    first = std::find_if(first, places.end(), wanted);
-    const auto end = std::find_if_not(first, places.end(), wanted);
-    const auto at = static_cast<std::size_t>(first - places.begin());
-    if (first != end) visit(PageSpan{pages.first + at, static_cast<std::size_t>(end - first)});
-    first = end;
-  }
+// The device that uses a block which has pages of its own.
+int device_of(const Block& block) {
+  const Place place = block.use.location();
+  return place.is_device() && block.kind != BlockKind::kSmall ? place.index : kNoDevice;
 }
 
 }  // namespace
@@ -69,7 +68,8 @@ const char* to_string(GroupState state) {
 
 std::shared_ptr<BlockGroups::Owner> BlockGroups::owner(
     const std::function<std::shared_ptr<Owner>()>& make) {
-  std::shared_ptr<Owner> made = make();
+  if (auto known = owner()) return known;
+  std::shared_ptr<Owner> made = make();  // without the lock
   const HeapGuard heap(state_);
   heap.proves(state_);
   if (owner_ == nullptr) owner_ = std::move(made);
@@ -89,8 +89,12 @@ bool BlockGroups::put(const void* address, GroupNumber group) {
 GroupNumber BlockGroups::group_of(const void* address) const {
   const HeapGuard heap(state_);
   const Block* block = heap->live_block(address);
-  if (block == nullptr || block->has_no_side_state) return kNoGroup;
-  const BlockSideState* state = heap->pools.side_states().find(block);
+  return block == nullptr ? kNoGroup : group_of(heap, *block);
+}
+
+GroupNumber BlockGroups::group_of(const LockedHeap& heap, const Block& block) {
+  if (block.has_no_side_state) return kNoGroup;
+  const BlockSideState* state = heap->pools.side_states().find(&block);
   return state == nullptr ? kNoGroup : GroupNumber{state->group};
 }
 
@@ -114,37 +118,26 @@ GroupMemory BlockGroups::memory_of(GroupNumber group) const {
   const HeapGuard heap(state_);
   for (const auto& span : heap->spans.spans()) {
     std::map<int, PageCollector> pages;
-    const auto note = [&](const Block& block, int of) {
-      for (auto& [device, collector] : pages) {
-        device == of ? collector.add_member(block) : collector.add_other(block);
+    PageNumber end{};  // of the blocks so far
+    const auto note = [&](const Block& block, int device) {
+      if (device != kNoDevice) pages.try_emplace(device, end);
+      for (auto& [of, collector] : pages) {
+        of == device ? collector.add_member(block) : collector.add_other(block);
       }
+      end = std::max(end, end_of(block));
     };
-    const auto visit = [&](const Block& block, auto act) {
-      if (block.now() != BlockState::kLive) return;
-      const BlockSideState* state =
-          block.has_no_side_state ? nullptr : heap->pools.side_states().find(&block);
-      act(block, state != nullptr && GroupNumber{state->group} == group);
-    };
-    const auto device_of = [](const Block& block) {
-      const Place place = block.use.location();
-      return place.is_device() && block.kind != BlockKind::kSmall ? place.index : kNoDevice;
-    };
-    heap->pools.directory().each_block(*span, [&](const Block& each) {
-      visit(each, [&](const Block& block, bool is_member) {
-        if (!is_member) return;
-        ++memory.blocks;
-        memory.bytes += block.requested_bytes();
-        if (device_of(block) != kNoDevice) pages.try_emplace(device_of(block));
-      });
-    });
-    if (pages.empty()) continue;
     heap->pools.directory().each_block(
         *span,
-        [&](const Block& each) {
-          if (each.kind == BlockKind::kSmall) return;  // its run is visited
-          visit(each, [&](const Block& block, bool is_member) {
+        [&](const Block& block) {
+          if (block.now() != BlockState::kLive) return;
+          const bool is_member = group_of(heap, block) == group;
+          if (is_member) {
+            ++memory.blocks;
+            memory.bytes += block.requested_bytes();
+          }
+          // The run of a small block is noted.
+          if (block.kind != BlockKind::kSmall)
             note(block, is_member ? device_of(block) : kNoDevice);
-          });
         },
         [&](const PageBlock& run) { note(run, kNoDevice); });
     for (auto& [device, collector] : pages) {
@@ -164,15 +157,20 @@ std::vector<Place> BlockGroups::places_of(const PageSpan& pages) const {
   return places;
 }
 
-std::vector<Place> BlockGroups::real_places_of(const PageSpan& pages, int device) const {
-  std::vector<Place> places = places_of(pages);
-  if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child())
-    return places;
-  std::vector<Place> found(pages.count);
+std::vector<Place> BlockGroups::found_places(const PageSpan& pages, int device) const {
+  std::vector<Place> found;
+  if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child()) return found;
+  found.resize(pages.count);
   const RuntimeStatus status = machine_.runtime.find_pages(
       device, start_of_page(pages.first), pages.count * kPageBytes, kPageBytes, found.data());
-  if (!status.ok()) return places;
-  for (std::size_t i = 0; i < pages.count; ++i) {
+  if (!status.ok()) found.clear();
+  return found;
+}
+
+std::vector<Place> BlockGroups::real_places_of(const PageSpan& pages, int device) const {
+  std::vector<Place> places = places_of(pages);
+  const std::vector<Place> found = found_places(pages, device);
+  for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i].is_device()) places[i] = found[i];
   }
   return places;
@@ -208,16 +206,9 @@ std::size_t BlockGroups::come(std::span<const PageSpan> pages, const DeviceStrea
 }
 
 void BlockGroups::find_evicted(std::span<const PageSpan> pages, int device) {
-  if (!machine_.device(device).capabilities.finds_pages || machine_.in_forked_child()) return;
   for (const PageSpan& each : pages) {
-    std::vector<Place> found(each.count);
-    if (!machine_.runtime
-             .find_pages(device, start_of_page(each.first), each.count * kPageBytes, kPageBytes,
-                         found.data())
-             .ok())
-      continue;
     each_run(
-        each, found, [](Place place) { return place.is_host(); },
+        each, found_places(each, device), [](Place place) { return place.is_host(); },
         [&](const PageSpan& run) {
           const HeapGuard heap(state_);
           heap->ledger.set(start_of_page(run.first), run.count * kPageBytes, Place::host());
@@ -270,17 +261,14 @@ void BlockGroups::advise(std::span<const PageSpan> pages, const WantedPlacement&
   }
 }
 
-std::size_t BlockGroups::discard(std::span<const PageSpan> pages, int device) {
-  if (machine_.in_forked_child() || !machine_.device(device).capabilities.discard) return 0;
-  std::size_t discarded = 0;
+void BlockGroups::discard(std::span<const PageSpan> pages, int device) {
+  if (machine_.in_forked_child() || !machine_.device(device).capabilities.discard) return;
   for (const PageSpan& each : pages) {
     const std::size_t size_bytes = each.count * kPageBytes;
     if (!machine_.sender.discard(device, start_of_page(each.first), size_bytes).ok()) continue;
-    discarded += size_bytes;
     const HeapGuard heap(state_);
     heap->ledger.discard(start_of_page(each.first), size_bytes);
   }
-  return discarded;
 }
 
 std::size_t BlockGroups::room_bytes(const DeviceStream& stream) {

@@ -6,12 +6,12 @@
 // Thread-safe. In a forked child nothing moves.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,6 +36,18 @@ struct GroupMemory {
   // reaches from one span of the driver into another.
   std::map<int, std::vector<PageSpan>> pages;
 };
+
+// Calls `visit` for runs of pages whose places are wanted. `places`: of these pages, or none.
+template <class Wanted, class Visit>
+void each_run(const PageSpan& pages, const std::vector<Place>& places, Wanted wanted, Visit visit) {
+  for (auto first = places.begin(); first != places.end();) {
+    first = std::find_if(first, places.end(), wanted);
+    const auto end = std::find_if_not(first, places.end(), wanted);
+    const auto at = static_cast<std::size_t>(first - places.begin());
+    if (first != end) visit(PageSpan{pages.first + at, static_cast<std::size_t>(end - first)});
+    first = end;
+  }
+}
 
 class BlockGroups {
  public:
@@ -71,8 +83,10 @@ class BlockGroups {
   // The places of the pages, as hints and moves have left them.
   std::vector<Place> places_of(const PageSpan& pages) const;
 
-  // The same, but a page is also on the device if the driver says so, because a kernel has brought
-  // it back.
+  // As the driver says; none if it does not.
+  std::vector<Place> found_places(const PageSpan& pages, int device) const;
+  // As places_of(), but a page is also on the device if the driver says so, because a kernel has
+  // brought it back.
   std::vector<Place> real_places_of(const PageSpan& pages, int device) const;
 
   // Sends all pages to the host after the work of `stream` so far. Pages that a kernel has brought
@@ -87,9 +101,8 @@ class BlockGroups {
   void find_evicted(std::span<const PageSpan> pages, int device);
   // Advises the pages, in the context of `device`.
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
-  // Gives up the contents of the pages. Nothing may use them before. Returns the bytes whose
-  // contents are gone: a device may refuse.
-  std::size_t discard(std::span<const PageSpan> pages, int device);
+  // Gives up the contents of the pages. Nothing may use them before. A device may refuse.
+  void discard(std::span<const PageSpan> pages, int device);
 
   // Bytes of pages that the device of `stream` has room for, as far as hints and moves show. While
   // moves are planned, pages of free memory leave first.
@@ -100,6 +113,7 @@ class BlockGroups {
   void forget_device(int device) noexcept { bulk_.forget_device(device); }
 
  private:
+  static GroupNumber group_of(const LockedHeap& heap, const Block& block);
   std::size_t move_run(const PageSpan& run, Place destination, const DeviceStream& stream);
 
   Machine& machine_;

@@ -53,7 +53,7 @@ bool BulkMoves::open(std::array<StreamHandle, kLanes>* lanes, int device) {
 void BulkMoves::drop_first(Device& device, int number) {
   const Leaving& first = device.leaving.front();
   device.leaving_pages -= first.pages.count;
-  if (first.left != nullptr) machine_.events.release(number, first.left);
+  machine_.events.release(number, first.left);
   device.leaving.pop_front();
 }
 

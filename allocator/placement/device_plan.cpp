@@ -105,49 +105,33 @@ void DevicePlan::leave_peers() {
 }
 
 void DevicePlan::leave_device(const DeviceStream& stream) {
-  {
-    const RankedGuard lock(lock_);
-    plan_.leave_device();
-  }
-  lanes_.begin(stream, log_.newest() + 1);
-  send_moves();
+  decide(stream, [this] { plan_.leave_device(); });
   lanes_.wait_until_left();
 }
 
 void DevicePlan::leave_pages(std::span<const PageSpan> pages, const DeviceStream& stream) {
-  {
-    const RankedGuard lock(lock_);
+  decide(stream, [&] {
     for (const PageSpan& each : pages) {
       for (PageNumber page = each.first; page != each.end(); page = page + 1) plan_.leave(page);
     }
-  }
-  lanes_.begin(stream, log_.newest() + 1);
-  send_moves();
+  });
 }
 
 std::size_t DevicePlan::bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream) {
   std::size_t brought = 0;
-  {
-    const RankedGuard lock(lock_);
+  decide(stream, [&] {
     for (const PageSpan& each : pages) {
       for (PageNumber page = each.first; page != each.end(); page = page + 1) {
         if (plan_.bring(page)) ++brought;
       }
     }
-  }
-  lanes_.begin(stream, log_.newest() + 1);
-  send_moves();
+  });
   return brought;
 }
 
 std::size_t DevicePlan::make_free_room(const DeviceStream& stream) {
   std::size_t pages = 0;
-  {
-    const RankedGuard lock(lock_);
-    pages = plan_.make_free_room();
-  }
-  lanes_.begin(stream, log_.newest() + 1);
-  send_moves();
+  decide(stream, [&] { pages = plan_.make_free_room(); });
   return pages;
 }
 
@@ -188,6 +172,17 @@ live::Discarded DevicePlan::take_free(PageNumber page, DeviceStream* user) {
 }
 
 // ---- sending
+
+// Decides under the plan lock, and sends what was decided before the next kernel of the stream.
+template <class Act>
+void DevicePlan::decide(const DeviceStream& stream, Act act) {
+  {
+    const RankedGuard lock(lock_);
+    act();
+  }
+  lanes_.begin(stream, log_.newest() + 1);
+  send_moves();
+}
 
 // Sends what the plan has decided.
 void DevicePlan::send_moves() {

@@ -73,6 +73,8 @@ class DevicePlan final : private live::PageOwner {
   // Takes the page out of its pool until the discard is sent, so that no request gets it.
   live::Discarded take_free(PageNumber page, DeviceStream* user) override;
 
+  template <class Act>
+  void decide(const DeviceStream& stream, Act act);
   void send_moves();
   std::size_t chunks() const;
   live::BlockExtent block_at(std::uintptr_t address) const;

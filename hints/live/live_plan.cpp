@@ -214,8 +214,7 @@ void LivePlan::use_too_many(bool brings_some) {
   for (Page* page : used_) {
     page->last_use = now_;
     // Also for pages that the driver seems to have evicted since they were brought.
-    decided_.wait_for(page->number);
-    here_.set_arriving(*page, false);
+    wait_for(*page);
     peers_.came_back(*page);
   }
   here_.add_by_driver(used_, chunks_);
@@ -290,8 +289,7 @@ bool LivePlan::bring(PageNumber number) {
   is_synchronized_ = false;
   page.last_use = now_ + 1;
   if (here_.size() >= chunks_ || !bring_now(page, now_ + 1)) return false;
-  decided_.wait_for(number);
-  here_.set_arriving(page, false);
+  wait_for(page);
   return true;
 }
 
@@ -300,7 +298,7 @@ std::size_t LivePlan::make_free_room() {
   for (Page* page : pages) {
     if (log_.blocks_in_page(page->number).empty()) (void)evict(*page);
   }
-  return chunks_ - std::min(chunks_, here_.size());
+  return free_chunks();
 }
 
 void LivePlan::leave_device() {
@@ -337,6 +335,10 @@ void LivePlan::use(Page& page, Contents contents) {
     bring_again(page);
   }
   if (!page.is_arriving) return;
+  wait_for(page);
+}
+
+void LivePlan::wait_for(Page& page) {
   decided_.wait_for(page.number);
   here_.set_arriving(page, false);
 }
@@ -384,8 +386,7 @@ bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page*
   const Arrival arrival = !was_away                        ? Arrival::kNew
                           : contents == Contents::kDropped ? Arrival::kDropped
                                                            : Arrival::kCopied;
-  const std::size_t free_chunks = chunks_ - std::min(chunks_, here_.size());
-  decided_.bring(page.number, arrival, need, spare_.is_shared() ? 0 : free_chunks);
+  decided_.bring(page.number, arrival, need, spare_.is_shared() ? 0 : free_chunks());
   ++figures_.brought_pages;
   if (arrival == Arrival::kCopied) ++returned_pages_;
   return true;

@@ -125,6 +125,7 @@ class LivePlan {
   // Whether the newest kernel uses no more of any block than the device holds.
   bool newest_parts_fit() const;
   void use_too_many(bool brings_some);
+  void wait_for(Page& page);
   void bring_again(Page& page);
   void leave_to_driver(Page& page);
   void left_to_driver(std::size_t pages);
@@ -149,6 +150,7 @@ class LivePlan {
   bool make_room(const Move& move);
   bool is_to_come(const Page& page) const;
   std::size_t planned_chunks() const { return chunks_ - spare_.count(); }
+  std::size_t free_chunks() const { return chunks_ - std::min(chunks_, here_.size()); }
 
   const UseLog& log_;
   const StepLearner& learner_;
