@@ -23,6 +23,7 @@ using uvm::c_interface::failure;
 using uvm::c_interface::guarded;
 using uvm::c_interface::not_ours;
 using uvm::c_interface::null_argument;
+using uvm::c_interface::too_small;
 
 static_assert(static_cast<int>(GroupState::kAwake) == UVMALLOC_GROUP_AWAKE);
 static_assert(static_cast<int>(GroupState::kAsleep) == UVMALLOC_GROUP_ASLEEP);
@@ -50,12 +51,6 @@ uvmalloc_status with(uvmalloc_allocator* allocator, const char* function, Body b
 uvmalloc_status bad_flags(const char* function, int flags, int accepted) {
   return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: the flags are {}; accepted: 0, {}", function,
                  flags, accepted);
-}
-
-uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
-  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
-                 "{}: struct_bytes is {}; it is the size of the structure, {} at least", function,
-                 struct_bytes, least);
 }
 
 }  // namespace

@@ -13,6 +13,13 @@ uvmalloc_status not_ours(const char* function, const void* address) noexcept {
                  address);
 }
 
+uvmalloc_status too_small(const char* function, std::size_t struct_bytes,
+                          std::size_t least) noexcept {
+  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
+                 "{}: struct_bytes is {}; it is the size of the structure, {} at least", function,
+                 struct_bytes, least);
+}
+
 }  // namespace uvm::c_interface
 
 const char* uvmalloc_last_error(void) noexcept {

@@ -35,6 +35,9 @@ uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...>
 
 uvmalloc_status null_argument(const char* function, const char* argument) noexcept;
 uvmalloc_status not_ours(const char* function, const void* address) noexcept;
+// `struct_bytes` of a caller's structure is less than the size of the structure's first version.
+uvmalloc_status too_small(const char* function, std::size_t struct_bytes,
+                          std::size_t least) noexcept;
 
 // Thrown to end a function with a status. The text of the status is already stored.
 struct Failed {

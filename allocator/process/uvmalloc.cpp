@@ -31,6 +31,7 @@ using uvm::c_interface::failure;
 using uvm::c_interface::guarded;
 using uvm::c_interface::not_ours;
 using uvm::c_interface::null_argument;
+using uvm::c_interface::too_small;
 
 static_assert(static_cast<int>(Facade::kHost) == UVMALLOC_HOST);
 static_assert(static_cast<int>(Facade::kPinned) == UVMALLOC_PINNED);
@@ -47,12 +48,6 @@ constexpr std::size_t kFirstStatisticsBytes =
 // An upper bound for the size of each structure. A caller with a larger `struct_bytes` never set
 // it, and the library would read that many bytes.
 constexpr std::size_t kMostOptionsBytes = 4096;
-
-uvmalloc_status too_small(const char* function, std::size_t struct_bytes, std::size_t least) {
-  return failure(UVMALLOC_ERROR_INVALID_ARGUMENT,
-                 "{}: struct_bytes is {}; it is the size of the structure, {} at least", function,
-                 struct_bytes, least);
-}
 
 uvmalloc_allocator* handle_of(CachingManagedAllocator* allocator) {
   return reinterpret_cast<uvmalloc_allocator*>(allocator);

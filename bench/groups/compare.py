@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +10,40 @@ import tomllib
 from rich.console import Console
 from rich.table import Table
 
-from bench.environment import clean_environment
 from bench.groups import requests
+from bench.oversubscription.live import MACHINE, run_module
 from bench.verdict import Target, number, verdict_table
 
 _ROOT = Path(__file__).resolve().parents[2]
-_MACHINE = "h100-pcie5"
 _GROUP_MIB = 4096
 _MODEL_MIB, _SWAPS = 1024, 4
-_SWAP_CAPACITY = "1536MiB"  # holds one of the models
-
-
+_SWAP_CAPACITY_MIB = 1536  # holds one of the models
 _CLIENTS, _REQUESTS = 4, 2000
 _TOKENS = ("512", "32768")
 
 
-def _run(module: str, *arguments: str, capacity: str = "8GiB", native: bool = False) -> Any:
-    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--machine", _MACHINE]
-    command += ["--capacity", capacity, *(["--native"] if native else []), "--"]
-    command += [sys.executable, "-m", f"bench.groups.{module}", *arguments]
-    environment = {
-        **clean_environment(),
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
-    }
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if finished.returncode != 0:
-        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{finished.stderr}")
-    return json.loads(finished.stdout)
+def _run(
+    module: str, *arguments: str, capacity_mib: int = 8192, policy: str | None = "auto"
+) -> Any:
+    return run_module((f"bench.groups.{module}", *arguments), policy, capacity_mib)
 
 
 def _link_bytes_per_ns() -> float:
-    profile = tomllib.loads((_ROOT / "sim" / "profiles" / f"{_MACHINE}.toml").read_text())
+    profile = tomllib.loads((_ROOT / "sim" / "profiles" / f"{MACHINE}.toml").read_text())
     return float(profile["links"]["to_device_gb_per_s"])
 
 
 def measure() -> dict[str, Any]:
     wake = _run("wake_here", str(_GROUP_MIB))
     arguments = str(_MODEL_MIB), str(_SWAPS)
-    ours = _run("swaps_here", "ours", *arguments, capacity=_SWAP_CAPACITY)
-    stock = _run("swaps_here", "stock", *arguments, capacity=_SWAP_CAPACITY, native=True)
+    ours = _run("swaps_here", "ours", *arguments, capacity_mib=_SWAP_CAPACITY_MIB)
+    stock = _run("swaps_here", "stock", *arguments, capacity_mib=_SWAP_CAPACITY_MIB, policy=None)
     if [each["result"] for each in ours] != [each["result"] for each in stock]:
         raise RuntimeError("the models' kernels have read different bytes")
     ratios = [one["time_ns"] / other["time_ns"] for one, other in zip(ours, stock, strict=True)]
     grown = [
-        _run("growth_here", kind, *_TOKENS, native=kind == "stock") for kind in ("ours", "stock")
+        _run("growth_here", "ours", *_TOKENS),
+        _run("growth_here", "stock", *_TOKENS, policy=None),
     ]
     if grown[0]["result"] != grown[1]["result"]:
         raise RuntimeError("the caches differ")

@@ -9,18 +9,12 @@
 #include <torch/library.h>
 
 #include <uvmalloc/groups.hpp>
-#include "allocator/process/process_allocator.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/growing.hpp"
+#include "pytorch/plugin/region.hpp"
 
 namespace uvm::torch_plugin {
 namespace {
-
-Groups& groups() {
-  // Never destroyed: blocks are freed until the process exits.
-  static auto* groups = new std::shared_ptr<Groups>(Groups::of(allocator()));
-  return **groups;
-}
 
 GroupNumber number_of(std::int64_t group) {
   return GroupNumber{static_cast<std::uint32_t>(group)};

@@ -70,10 +70,9 @@ class GrowingMemory final : public torch::CustomClassHolder {
   void join(GroupNumber group) {
     const std::lock_guard lock(mutex_);
     group_ = group;
-    const auto groups = Groups::of(allocator());
     const char* at = base_;
     for (const std::size_t size_bytes : blocks_) {
-      group == GroupNumber{} ? groups->remove(at) : groups->add(group, at);
+      group == GroupNumber{} ? groups().remove(at) : groups().add(group, at);
       at += size_bytes;
     }
   }
@@ -132,7 +131,7 @@ class GrowingMemory final : public torch::CustomClassHolder {
     } catch (const uvm::OutOfMemoryError& error) {
       raise_out_of_memory(size_bytes, error.what());
     }
-    if (group_ != GroupNumber{}) Groups::of(allocator())->add(group_, base_ + held_bytes_);
+    if (group_ != GroupNumber{}) groups().add(group_, base_ + held_bytes_);
     blocks_.push_back(size_bytes);
     held_bytes_ += size_bytes;
   }

@@ -159,6 +159,12 @@ void refund(const std::shared_ptr<RegionState>& region, std::size_t size_bytes) 
   }
 }
 
+Groups& groups() {
+  // Never destroyed: blocks are freed until the process exits.
+  static auto* groups = new std::shared_ptr<Groups>(Groups::of(allocator()));
+  return **groups;
+}
+
 GroupNumber group_of_region(Facade facade) {
   for (auto region = innermost(); region != nullptr; region = region->outer) {
     if (region->group == 0) continue;
@@ -171,7 +177,7 @@ GroupNumber group_of_region(Facade facade) {
 
 void join_group(Facade facade, const void* address) {
   const GroupNumber group = group_of_region(facade);
-  if (address != nullptr && group != GroupNumber{}) Groups::of(allocator())->add(group, address);
+  if (address != nullptr && group != GroupNumber{}) groups().add(group, address);
 }
 
 void give_up(const std::shared_ptr<RegionState>& region, void* address, std::size_t size_bytes) {

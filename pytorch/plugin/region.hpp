@@ -108,6 +108,8 @@ inline void forget_block(void* address) {
     forget_noted_block(address);
 }
 
+// The groups of the process's allocator.
+Groups& groups();
 // The group that the innermost open region with one has for such memory; 0: none.
 GroupNumber group_of_region(Facade facade);
 // Puts the block into that group.

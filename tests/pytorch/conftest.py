@@ -54,6 +54,17 @@ def copied():
 torch.cuda.init()
 """
 
+# Begins programs that check which errors name what.
+REFUSED_PRELUDE = """
+def refused(kind, text, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise SystemExit(f'{arguments} {named} were accepted')
+"""
+
 
 @dataclass(frozen=True)
 class SimulatedRun:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.pytorch.conftest import Checked, Simulate
+from tests.pytorch.conftest import REFUSED_PRELUDE, Checked, Simulate
 
-PRELUDE = """
+PRELUDE = (
+    REFUSED_PRELUDE
+    + """
 import torch, uvmalloc
 MIB = 1 << 20
 def tensors(count=4, mib=16):
@@ -13,6 +15,7 @@ def here(group):
     return group.figures().device_bytes // MIB
 torch.manual_seed(0)
 """
+)
 _OLD_DRIVER = "12.9"
 
 
@@ -247,13 +250,6 @@ assert float(held[0].sum()) == total
 
 def test_bad_input_names_what_is_accepted(checked: Checked) -> None:
     checked("""
-def refused(kind, text, call, *arguments, **named):
-    try:
-        call(*arguments, **named)
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise SystemExit(f'{arguments} {named} were accepted')
 group = uvmalloc.group('a')
 refused(ValueError, 'accepted: 1 to 64 letters', uvmalloc.group, 'two words')
 refused(ValueError, 'accepted: 1 to 64 letters', uvmalloc.group, '')

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from tests.pytorch.conftest import Checked, Simulate
+from tests.pytorch.conftest import REFUSED_PRELUDE, Checked, Simulate
 
-PRELUDE = """
+PRELUDE = (
+    REFUSED_PRELUDE
+    + """
 import torch, uvmalloc
 MIB = 1 << 20
 torch.manual_seed(0)
 """
+)
 
 
 def test_a_cache_grows_without_a_copy_and_takes_no_more_than_it_holds(checked: Checked) -> None:
@@ -92,13 +95,6 @@ assert all(isinstance(each, GrowingLayer) and each.stores[0].size == 20 for each
 def test_memory_that_is_short_and_bad_input_leave_the_tensor_as_it_was(checked: Checked) -> None:
     checked(
         """
-def refused(kind, text, call, *arguments, **named):
-    try:
-        call(*arguments, **named)
-    except kind as error:
-        assert text in str(error), error
-    else:
-        raise SystemExit(f'{arguments} {named} were accepted')
 grows = uvmalloc.growing((4, MIB // 4), 4096)
 grows.tensor.fill_(3)
 refused(torch.OutOfMemoryError, 'memory', grows.resize, 4096)

@@ -155,12 +155,7 @@ class Group:
 
         Raises RuntimeError while a graph is being captured.
         """
-        if not isinstance(discard, bool):
-            raise TypeError(f"group: discard is a {type(discard).__name__}; accepted: a bool")
-        return sum(
-            plugin_operators().group_sleep(self._number, each, discard)
-            for each in self._devices(device)
-        )
+        return self._move("group_sleep", device, discard=discard)
 
     def wake(self, *, lazily: bool = False, device: torch.device | int | str | None = None) -> int:
         """Moves the group's pages back to their devices, and returns the bytes that come.
@@ -175,19 +170,19 @@ class Group:
 
         Raises RuntimeError while a graph is being captured.
         """
-        if not isinstance(lazily, bool):
-            raise TypeError(f"group: lazily is a {type(lazily).__name__}; accepted: a bool")
-        return sum(
-            plugin_operators().group_wake(self._number, each, lazily)
-            for each in self._devices(device)
-        )
+        return self._move("group_wake", device, lazily=lazily)
 
-    def _devices(self, device: torch.device | int | str | None) -> Iterable[int]:
-        """Returns the devices whose pages move; none without uvmalloc."""
+    def _move(self, operator: str, device: torch.device | int | str | None, **option: bool) -> int:
+        """Calls the operator for one device, or for all that have pages; returns the bytes."""
+        ((name, value),) = option.items()
+        if not isinstance(value, bool):
+            raise TypeError(f"group: {name} is a {type(value).__name__}; accepted: a bool")
         chosen = None if device is None else cuda_index(device, "group")
         if not self._find():
-            return ()
-        return plugin_operators().group_devices(self._number) if chosen is None else (chosen,)
+            return 0
+        native = plugin_operators()
+        devices = native.group_devices(self._number) if chosen is None else (chosen,)
+        return sum(getattr(native, operator)(self._number, each, value) for each in devices)
 
     def configure(
         self,
