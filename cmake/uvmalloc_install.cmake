@@ -1,5 +1,5 @@
 # What `cmake --install` lays down, by component. The tree can be moved: all paths in it are relative.
-#   Runtime      libuvmalloc.so, to be linked with or preloaded
+#   Runtime      libuvmalloc.so, to be linked with, and libuvmalloc_preload.so
 #   Development  headers, the static library, the CMake package and the pkg-config files
 #   Simulator    the stand-in libraries, in a folder of their own for LD_LIBRARY_PATH, and the header that controls them
 #   Documents    licences, notices of others' licences, and documentation
@@ -43,8 +43,11 @@ target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_li
 install(TARGETS uvmalloc_static uvmalloc_shared EXPORT uvmallocTargets
         ARCHIVE COMPONENT Development
         LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Runtime)
+install(TARGETS uvmalloc_preload LIBRARY COMPONENT Runtime)
 uvmalloc_strip_installed(Development "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_static>")
-uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_shared>")
+foreach(library uvmalloc_shared uvmalloc_preload)
+  uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:${library}>")
+endforeach()
 install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}" COMPONENT Development)
 
 install(DIRECTORY include/uvmalloc DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT Development
@@ -100,7 +103,7 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
 foreach(file allocator/README.md include/uvmalloc/uvmalloc.h bench/traces/README.md
-        examples/custom_runtime/host_threads.c hipify/README.md preload/exported_names.txt preload/calls.def
+        examples/custom_runtime/host_threads.c hipify/README.md allocator/exported_names.txt preload/exported_names.txt preload/calls.def
         include/uvmalloc/uvmalloc_runtime.h include/uvmalloc/groups.hpp include/uvmalloc/uvmalloc_groups.h
         examples/model_server.py)
   cmake_path(GET file PARENT_PATH folder)

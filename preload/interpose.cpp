@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstring>
 
-#include "preload/dropped_libraries.hpp"
 #include "preload/library_copies.hpp"
 #include "preload/symbol_table.hpp"
 
@@ -91,8 +90,6 @@ void* NextDefinition::look_up() noexcept {
   const std::uint64_t mapped = mapped_so_far();
   if (missing_at_.load(std::memory_order_relaxed) == mapped) return nullptr;
   void* found = next_definition(symbol_, library_);
-  if (found == nullptr && open_dropped_library(library_))
-    found = next_definition(symbol_, library_);
   if (found != nullptr) {
     found_.store(found, std::memory_order_release);
   } else {

@@ -22,9 +22,14 @@ bool contains(const dl_phdr_info& library, const void* address) {
   return false;
 }
 
+const void* first_in_program(const char* function) noexcept {
+  void* global_scope = dlopen(nullptr, RTLD_LAZY);
+  return global_scope != nullptr ? dlsym(global_scope, function) : nullptr;
+}
+
 // Stops at the first copy: the loader lists libraries in the order of loading.
 int visit(dl_phdr_info* library, std::size_t, void* context) {
-  if (!file_name(library->dlpi_name).starts_with("libuvmalloc.so")) return 0;
+  if (!file_name(library->dlpi_name).starts_with("libuvmalloc_preload.so")) return 0;
   if (!contains(*library, own_address())) *static_cast<std::string*>(context) = library->dlpi_name;
   return 1;
 }
@@ -50,8 +55,13 @@ bool is_of_own_library(const void* address) noexcept {
 }
 
 bool is_first_for_calls() noexcept {
-  void* global_scope = dlopen(nullptr, RTLD_LAZY);
-  return global_scope != nullptr && is_of_own_library(dlsym(global_scope, "cudaMalloc"));
+  const void* found = first_in_program("cudaMalloc");
+  return found != nullptr && is_of_own_library(found);
+}
+
+bool is_linked_to_another() noexcept {
+  const void* found = first_in_program("uvmalloc_allocate");
+  return found != nullptr && !is_of_own_library(found);
 }
 
 std::string earlier_copy() {

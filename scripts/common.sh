@@ -166,7 +166,7 @@ note_torch() {
 # Prints the folder of this checkout's jemalloc, as recorded by scripts/setup.
 jemalloc_folder() { cat "$root/build/jemalloc"; }
 
-# Removes plugins that are no longer built, so that a later libuvmalloc.so cannot load them.
+# Removes plugins that are no longer built, so that a later libuvmalloc_preload.so cannot load them.
 remove_other_plugins() {
   local plugin minor kept
   kept="$(torch_packages | cut -f1)"
@@ -214,7 +214,7 @@ build_programs() {
   local minor="$1" suffix="${1/./_}"
   shift
   configure release
-  cmake --build "$root/build/release" --target uvmalloc_shared uvmsim_audit uvmsim_host uvmsim_cuda uvmsim_cudart uvmsim_torch \
+  cmake --build "$root/build/release" --target uvmalloc_preload uvmsim_audit uvmsim_host uvmsim_cuda uvmsim_cudart uvmsim_torch \
     "uvmsim_torch_$suffix" "uvmalloc_torch_$suffix" "$@" || die "building the plugin for torch $minor failed"
 }
 

@@ -2,7 +2,7 @@
 """Writes the lists that a page and the Python package take from other files of the tree.
 
 The table of settings in docs/configuration.md and the accepted words of the command line come from
-libuvmalloc.so, the versions of the simulated driver from sim/cuda/driver_versions.def. With --check
+libuvmalloc_preload.so, the versions of the simulated driver from sim/cuda/driver_versions.def. With --check
 it writes nothing, names each file that would change, and ends with exit code 1 if there is one.
 """
 
@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT)
-    library = ROOT / "build" / "release" / "lib" / "libuvmalloc.so"
+    library = ROOT / "build" / "release" / "lib" / "libuvmalloc_preload.so"
     parser.add_argument("--library", type=Path, default=library)
     arguments = parser.parse_args()
     root: Path = arguments.root

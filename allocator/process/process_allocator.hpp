@@ -73,7 +73,7 @@ std::string report_json_of(const std::string& figures_file, std::string* why_not
 // settings, verdict. Makes no allocator.
 std::string doctor_json();
 
-// The version of uvmalloc, "0.1.0".
+// The version of uvmalloc, "0.2.0".
 const char* version();
 
 }  // namespace uvm

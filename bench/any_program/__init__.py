@@ -1,1 +1,1 @@
-"""Measures CUDA programs without PyTorch, with libuvmalloc.so preloaded and without it."""
+"""Measures CUDA programs without PyTorch, with libuvmalloc_preload.so preloaded and without it."""

@@ -1,4 +1,4 @@
-"""Measures CUDA programs without PyTorch, with libuvmalloc.so preloaded and without it.
+"""Measures CUDA programs without PyTorch, with libuvmalloc_preload.so preloaded and without it.
 
 `pair_ns` and `driver_allocations_per_step` come from a program of CUDA's runtime on the simulated
 device, `startup_ms` from programs that never use CUDA. `fork_runs_failed` comes from a program that

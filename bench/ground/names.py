@@ -1,4 +1,4 @@
-"""Counts exported names of CUDA and HIP that no table of libuvmalloc.so classifies.
+"""Counts exported names of CUDA and HIP that no table of libuvmalloc_preload.so classifies.
 
 The names are those of the stand-ins, which a test compares with the newest packages.
 """

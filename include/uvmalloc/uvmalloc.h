@@ -4,7 +4,7 @@
  *
  * Allocators. A handle stands for one allocator with its own cache, budget and statistics.
  * uvmalloc_create() makes one. uvmalloc_process_allocator() returns the one that serves this
- * process when libuvmalloc.so is preloaded. In C++ a handle is the address of a
+ * process when libuvmalloc_preload.so is preloaded. In C++ a handle is the address of a
  * uvm::CachingManagedAllocator.
  *
  * Status. A function that returns a uvmalloc_status other than UVMALLOC_OK has done nothing, except
@@ -36,13 +36,13 @@
 
 /* The version of this header. The build reads its version here. */
 #define UVMALLOC_VERSION_MAJOR 0
-#define UVMALLOC_VERSION_MINOR 1
+#define UVMALLOC_VERSION_MINOR 2
 #define UVMALLOC_VERSION_PATCH 0
 #define UVMALLOC_VERSION_TEXT_(major, minor, patch) #major "." #minor "." #patch
 #define UVMALLOC_VERSION_TEXT(major, minor, patch) UVMALLOC_VERSION_TEXT_(major, minor, patch)
 #define UVMALLOC_VERSION                                                \
   UVMALLOC_VERSION_TEXT(UVMALLOC_VERSION_MAJOR, UVMALLOC_VERSION_MINOR, \
-                        UVMALLOC_VERSION_PATCH) /* "0.1.0" */
+                        UVMALLOC_VERSION_PATCH) /* "0.2.0" */
 /* Version 1.2.3 is 10203. */
 #define UVMALLOC_VERSION_NUMBER \
   (UVMALLOC_VERSION_MAJOR * 10000 + UVMALLOC_VERSION_MINOR * 100 + UVMALLOC_VERSION_PATCH)

@@ -40,6 +40,11 @@ std::string load_plugin(const TorchInProcess& torch) {
     return fmt::format("torch {} is built for CUDA {}, and uvmalloc needs a torch for CUDA {}",
                        torch.version, torch.cuda_version, kCudaMajor);
   }
+  // The plugin would call the allocator of that library.
+  if (preload::is_linked_to_another()) {
+    return "this program is linked to libuvmalloc.so; preload libuvmalloc_preload.so to serve torch "
+           "in it";
+  }
   const std::string library = preload::own_path();
   const std::string path =
       fmt::format("{}libuvmalloc_torch_{}_{}.so", library.substr(0, library.rfind('/') + 1),
@@ -128,7 +133,7 @@ int uvmalloc_load_in_torch() noexcept {
 const char* uvmalloc_enable_in_torch() noexcept {
   try {
     if (auto answer = uvm::interpose::ask_earlier_copy<const char*>(
-            "uvmalloc_enable_in_torch", "another version of libuvmalloc.so is in this process")) {
+            "uvmalloc_enable_in_torch", "another version of libuvmalloc_preload.so is in this process")) {
       return *answer;
     }
     static std::mutex mutex;

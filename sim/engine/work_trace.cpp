@@ -32,7 +32,7 @@ StreamHandle named(StreamHandle stream) {
 
 void* find_symbol(const char* name) {
   if (void* symbol = dlsym(RTLD_DEFAULT, name)) return symbol;
-  void* library = dlopen("libuvmalloc.so.0", RTLD_LAZY | RTLD_NOLOAD);
+  void* library = dlopen("libuvmalloc_preload.so", RTLD_LAZY | RTLD_NOLOAD);
   return library != nullptr ? dlsym(library, name) : nullptr;
 }
 

@@ -17,7 +17,7 @@ from .test_install import CONSUMER
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "custom_runtime"
-PROGRAM_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
+PROGRAM_OUTPUT = "0.2.0 moved=16777216 prefetched=1\n"
 
 
 @pytest.fixture(scope="session")

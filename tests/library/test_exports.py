@@ -1,4 +1,5 @@
-"""libuvmalloc.so exports exactly the names in preload/calls.def and preload/exported_names.txt."""
+"""libuvmalloc.so exports the names in allocator/exported_names.txt and no other. libuvmalloc_preload.so
+exports these, the calls in preload/calls.def, and the names in preload/exported_names.txt."""
 
 from __future__ import annotations
 
@@ -12,11 +13,15 @@ from uvmalloc.libraries import find_libraries
 from tests.preload.conftest import listed_calls
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = listed_calls() + [
-    line
-    for line in (ROOT / "preload/exported_names.txt").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+
+
+def listed(file: str) -> list[str]:
+    lines = (ROOT / file).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+INTERFACE = listed("allocator/exported_names.txt")
+LISTED = INTERFACE + listed("preload/exported_names.txt") + listed_calls()
 
 
 def names(library: Path, kind: str) -> set[str]:
@@ -34,10 +39,26 @@ def names(library: Path, kind: str) -> set[str]:
     }
 
 
-def test_the_library_exports_the_list() -> None:
-    exported = names(find_libraries().require_uvmalloc(), "--defined-only")
-    assert sorted(exported - set(LISTED)) == [], "exported but not listed"
-    assert sorted(set(LISTED) - exported) == [], "listed but not exported"
+@pytest.mark.parametrize(
+    ("library", "wanted"),
+    [("libuvmalloc.so", INTERFACE), ("libuvmalloc_preload.so", LISTED)],
+    ids=["linked", "preloaded"],
+)
+def test_the_library_exports_the_list(library: str, wanted: list[str]) -> None:
+    exported = names(find_libraries().folder / library, "--defined-only")
+    exported -= {name for name in exported if re.fullmatch(r"UVMALLOC_\d+\.\d+", name)}
+    assert sorted(exported - set(wanted)) == [], "exported but not listed"
+    assert sorted(set(wanted) - exported) == [], "listed but not exported"
+
+
+def test_names_to_link_with_have_the_minor_version() -> None:
+    """Two minor versions in one process then keep their calls apart."""
+    library = find_libraries().folder / "libuvmalloc.so"
+    command = ["nm", "-D", "--defined-only", "--format=posix", library]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    versions = {line.split()[0].partition("@@")[2] for line in lines if " A " not in line}
+    minor = ".".join(library.resolve().name.split(".so.")[1].split(".")[:2])
+    assert versions == {f"UVMALLOC_{minor}"}
 
 
 def test_the_list_names_each_once() -> None:
@@ -60,12 +81,14 @@ def test_the_plugins_use_what_is_listed() -> None:
     assert sorted(names_used_by_plugins() - set(LISTED)) == []
 
 
-def test_every_cpp_name_is_for_a_program_or_for_the_plugin() -> None:
+def test_programs_and_the_plugin_know_their_names() -> None:
     """Programs know the names that the public headers declare."""
     public = "".join(file.read_text() for file in (ROOT / "include").rglob("*.h*"))
     declared = set(re.findall(r"([\w~]+)\(", re.sub(r"//.*", "", public)))
-    unused = {name for name in LISTED if name.startswith("uvm::")} - names_used_by_plugins()
-    assert [name for name in sorted(unused) if name.rsplit("::")[-1] not in declared] == []
+    functions = {name for name in INTERFACE if name.startswith("uvm::")}
+    assert [name for name in sorted(functions) if name.rsplit("::")[-1] not in declared] == []
+    private = {name for name in LISTED if name.startswith("uvm::")} - functions
+    assert sorted(private - names_used_by_plugins()) == []
 
 
 def functions_of_ours(library: Path) -> set[str]:
@@ -84,8 +107,8 @@ def test_the_allocators_libraries_hold_nothing_of_pipelines() -> None:
     libraries = find_libraries()
     of_pipelines = functions_of_ours(libraries.pipelines)
     assert "uvmalloc_plan_make" in of_pipelines
-    for library in (libraries.uvmalloc, libraries.folder / "libuvmalloc.a"):
-        core = functions_of_ours(library)
+    for name in ("libuvmalloc.so", "libuvmalloc.a", "libuvmalloc_preload.so"):
+        core = functions_of_ours(libraries.folder / name)
         assert len(core) > 500
         assert sorted(core & of_pipelines) == []
 
@@ -97,7 +120,7 @@ def test_no_library_reads_variables_of_a_program_with_raised_rights() -> None:
     readers = [
         path.name for path in libraries if "secure_getenv" in names(path, "--undefined-only")
     ]
-    assert {"libuvmalloc.so", "libuvmsim.so"} <= set(readers)
+    assert {"libuvmalloc.so", "libuvmalloc_preload.so", "libuvmsim.so"} <= set(readers)
     plain = [path.name for path in libraries if "getenv" in names(path, "--undefined-only")]
     assert plain == []
 

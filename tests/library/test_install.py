@@ -21,8 +21,8 @@ from .conftest import ROOT, Installed, run
 pytestmark = pytest.mark.slow
 
 CONSUMER = Path(__file__).parent / "consumer"
-C_OUTPUT = "0.1.0 moved=16777216 prefetched=1\n"
-CPP_OUTPUT = "0.1.0 caught=out of memory moved=4194304 place=device:0 allocations=1\n"
+C_OUTPUT = "0.2.0 moved=16777216 prefetched=1\n"
+CPP_OUTPUT = "0.2.0 caught=out of memory moved=4194304 place=device:0 allocations=1\n"
 CUDA_OUTPUT = "again=1 place=device:0\n"
 KERNEL_OUTPUT = "container=7 c=15 cccl=15 managed=1\n"
 RUNTIME_OUTPUT = "first=6 last=5 managed=1 again=1\n"
@@ -164,18 +164,19 @@ def test_a_program_without_shared_libraries_links_by_pkg_config(
 def test_a_program_that_links_it_and_preloads_it_has_one(
     consumer: Path, installed: Installed
 ) -> None:
-    preload = str(installed.libraries / "libuvmalloc.so")
+    preload = str(installed.libraries / "libuvmalloc_preload.so")
     loaded = run(
         consumer / "c_program_shared",
         LD_PRELOAD=preload,
         LD_LIBRARY_PATH=str(installed.libraries),
         LD_TRACE_LOADED_OBJECTS="1",
     )
-    assert [line.split()[0] for line in loaded.splitlines() if "uvmalloc" in line] == [preload]
+    libraries = [line.split()[0] for line in loaded.splitlines() if "uvmalloc" in line]
+    assert libraries == [preload, "libuvmalloc.so.0.2"], "calls find the first"
 
 
 def test_pkg_config_knows_the_version_and_what_the_archive_needs(installed: Installed) -> None:
-    assert installed.pkg_config("--modversion", "uvmalloc") == ["0.1.0"]
+    assert installed.pkg_config("--modversion", "uvmalloc") == ["0.2.0"]
     assert "-lstdc++" in installed.pkg_config("--libs", "--static", "uvmalloc")
     assert "-lstdc++" not in installed.pkg_config("--libs", "uvmalloc")
 
@@ -184,7 +185,7 @@ def test_another_minor_version_is_refused(installed: Installed, tmp_path: Path) 
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(other LANGUAGES C)\n"
-        "find_package(uvmalloc 0.2 QUIET)\n"
+        "find_package(uvmalloc 0.1 QUIET)\n"
         'message(STATUS "found=${uvmalloc_FOUND}")\n'
     )
     found = f"-DCMAKE_PREFIX_PATH={installed.prefix}"
@@ -239,7 +240,7 @@ def test_no_library_has_debug_information(installed: Installed) -> None:
         for file in installed.prefix.rglob("lib*")
         if file.is_file() and not file.is_symlink() and re.search(r"\.(a|so)(\.|$)", file.name)
     ]
-    assert len(libraries) == 17, "two static, one shared, fourteen of the simulated device"
+    assert len(libraries) == 18, "two static, two shared, fourteen of the simulated device"
     for library in libraries:
         assert ".debug_info" not in run("readelf", "-S", "--wide", library), library
 

@@ -1,4 +1,4 @@
-"""CUDA's allocation calls in programs without torch, which libuvmalloc.so serves if the program
+"""CUDA's allocation calls in programs without torch, which libuvmalloc_preload.so serves if the program
 asks for it.
 
 The programs run on the simulated device. Its counters tell how many allocations reached the
@@ -321,7 +321,7 @@ for name in (b"cuLaunchKernel", b"cuLaunchKernelEx", b"cuGraphLaunch", b"cuGraph
     print(file_of(found))
 print(file_of(ctypes.cast(driver.cuLaunchKernel, pointer)))
 """)
-    assert {name.split(".so")[0] for name in run.stdout.split()} == {"libuvmalloc"}
+    assert {name.split(".so")[0] for name in run.stdout.split()} == {"libuvmalloc_preload"}
 
 
 STREAM = """

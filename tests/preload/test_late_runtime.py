@@ -1,5 +1,5 @@
-"""Programs that call uvmalloc's functions before CUDA's runtime is loaded, and programs that
-lose the runtime by the linker's --as-needed."""
+"""Programs that call uvmalloc's functions before CUDA's runtime is loaded, and programs that are
+linked to uvmalloc and to the runtime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ int main(void) {
   return 0;
 }
 """
-DROPPED = r"""
+LINKED = r"""
 #include <stdio.h>
 const char* uvmalloc_version(void);
 int cudaMalloc(void**, unsigned long);
@@ -65,16 +65,44 @@ def test_a_runtime_that_comes_late_is_found(program: Program, tmp_path: Path, sw
     assert (run.served, run.reached) == ((1, 0) if switch == "1" else (0, 1))
 
 
-def test_a_runtime_that_the_linker_left_out_is_opened(program: Program, tmp_path: Path) -> None:
+def test_linking_takes_nothing_from_cuda(program: Program, tmp_path: Path) -> None:
+    """Neither the linker's --as-needed drops CUDA's runtime, nor is its cudaMalloc replaced."""
     libraries = find_libraries()
     paths = [f"-L{libraries.folder}", f"-L{libraries.stand_ins}"]
     names = ["-Wl,--as-needed", "-luvmalloc", "-lcudart", f"-Wl,-rpath,{libraries.folder}"]
-    linked = built(tmp_path, DROPPED, *paths, *names)
+    linked = built(tmp_path, LINKED, *paths, *names)
     needed = subprocess.run(["readelf", "-d", linked], capture_output=True, text=True, check=True)
-    assert "libcudart" not in needed.stdout, "the linker keeps it"
+    assert "libcudart" in needed.stdout
     run = program(linked, LD_PRELOAD="")
     assert run.stdout == "1 0 0\n"
-    assert run.served == 1
+    assert (run.served, run.reached) == (0, 1)
+
+
+def test_a_linked_program_uses_the_preloaded_allocator(program: Program, tmp_path: Path) -> None:
+    """The calls of the interface find the preloaded library first, whatever version they ask for."""
+    libraries = find_libraries()
+    text = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+const char* uvmalloc_version(void);
+int cudaGetDeviceCount(int*);
+int main(void) {
+  int count = 0;
+  Dl_info found;
+  if (cudaGetDeviceCount(&count) != 0) return 1;
+  if (dladdr((void*)uvmalloc_version, &found) == 0) return 1;
+  printf("%s %s\\n", strrchr(found.dli_fname, '/') + 1, uvmalloc_version());
+  return 0;
+}
+"""
+    paths = [f"-L{libraries.folder}", f"-L{libraries.stand_ins}"]
+    names = ["-luvmalloc", "-lcudart", f"-Wl,-rpath,{libraries.folder}"]
+    linked = built(tmp_path, text, *paths, *names)
+    library, version = program(linked).stdout.split()
+    assert library == "libuvmalloc_preload.so"
+    assert program(linked, LD_PRELOAD="").stdout.split() == [f"libuvmalloc.so.{version[:3]}", version]
 
 
 def test_a_preloaded_library_opens_no_runtime(program: Program, tmp_path: Path) -> None:

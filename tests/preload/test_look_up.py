@@ -1,4 +1,4 @@
-"""Functions that a program looks up, with libuvmalloc.so preloaded.
+"""Functions that a program looks up, with libuvmalloc_preload.so preloaded.
 
 scripts/cross_test runs the same program on 64-bit ARM, which has other machine code for
 look-ups.

@@ -1,4 +1,4 @@
-"""libuvmalloc.so changes and prints nothing in programs that have no use for it."""
+"""libuvmalloc_preload.so changes and prints nothing in programs that have no use for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocation calls of CUDA and of HIP, served by libuvmalloc.so: what holds for both.
+"""Allocation calls of CUDA and of HIP, served by libuvmalloc_preload.so: what holds for both.
 
 The programs run on the simulated device. Its counters tell how many allocations reached the
 driver, and the report tells how many were served. `runtime.Malloc` is cudaMalloc or hipMalloc.

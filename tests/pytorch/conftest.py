@@ -73,7 +73,7 @@ class SimulatedRun:
     returncode: int
     stdout: str
     stderr: str
-    report: dict[str, Any]  # of libuvmalloc.so; empty if it wrote none
+    report: dict[str, Any]  # of libuvmalloc_preload.so; empty if it wrote none
     sim: dict[str, Any]  # the simulator's counters; empty if it wrote none
 
     def check(self) -> SimulatedRun:
@@ -160,7 +160,7 @@ def other_build() -> Iterator[Path]:
 @pytest.fixture
 def lonely_library(libraries: Libraries, other_build: Path) -> Path:
     """Returns the library in a folder without a plugin for the installed torch."""
-    lonely = other_build / "libuvmalloc.so"
+    lonely = other_build / "libuvmalloc_preload.so"
     shutil.copy(libraries.require_uvmalloc(), lonely)
     return lonely
 

@@ -161,7 +161,7 @@ def test_a_malformed_command_is_one_line_and_exit_code_2(uvmalloc, arguments):
 
 def test_version(uvmalloc):
     finished = uvmalloc("--version")
-    assert (finished.returncode, finished.stdout) == (0, "uvmalloc 0.1.0\n")
+    assert (finished.returncode, finished.stdout) == (0, "uvmalloc 0.2.0\n")
 
 
 def test_importing_the_package_imports_no_torch():
@@ -182,14 +182,14 @@ def test_lib_dir_must_be_a_folder_of_the_checkout(
         folder = other_build / "nowhere"
     else:
         folder.mkdir()
-        (folder / "libuvmalloc.so").symlink_to(libraries.uvmalloc)
+        (folder / "libuvmalloc_preload.so").symlink_to(libraries.uvmalloc)
     if where == "by a link":
         folder = other_build / "link"
         folder.symlink_to(tmp_path / "lib")
     finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(folder))
     assert finished.returncode == 3
     line = error_line(finished)
-    assert f"UVMALLOC_LIB_DIR is '{folder}'; accepted: the folder of libuvmalloc.so, in " in line
+    assert f"UVMALLOC_LIB_DIR is '{folder}'; accepted: the folder of libuvmalloc_preload.so, in " in line
 
 
 def test_a_build_above_a_package_that_is_in_no_checkout_is_not_found(tmp_path):
@@ -198,7 +198,7 @@ def test_a_build_above_a_package_that_is_in_no_checkout_is_not_found(tmp_path):
         package.mkdir(parents=True)
         for above in (package.parent, tmp_path):
             (above / "build/release/lib").mkdir(parents=True, exist_ok=True)
-        with pytest.raises(MissingLibraryError, match=r"libuvmalloc\.so not found"):
+        with pytest.raises(MissingLibraryError, match=r"libuvmalloc_preload\.so not found"):
             find_libraries({}, package)
         (package / "lib").mkdir()
         assert find_libraries({}, package).folder == package / "lib"
@@ -208,7 +208,7 @@ def test_a_missing_libuvmalloc_is_named(uvmalloc, other_build):
     finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(other_build))
     assert finished.returncode == 3
     line = error_line(finished)
-    assert "libuvmalloc.so not found" in line
+    assert "libuvmalloc_preload.so not found" in line
     assert "scripts/build" in line
 
 
@@ -233,7 +233,7 @@ def test_the_release_build_is_found_without_a_variable():
 def test_a_path_the_loader_would_split_is_refused(tmp_path):
     folder = tmp_path / "with space"
     folder.mkdir()
-    (folder / "libuvmalloc.so").touch()
+    (folder / "libuvmalloc_preload.so").touch()
     with pytest.raises(CommandError, match="LD_PRELOAD cannot hold"):
         with_uvmalloc({}, Libraries(folder), AllocatorOptions(), None)
 
@@ -282,7 +282,7 @@ def test_a_preload_of_the_user_stays_behind_ours(libraries):
     preloaded = str(libraries.uvmalloc)
     made = with_uvmalloc({"LD_PRELOAD": "a.so b.so"}, libraries, AllocatorOptions(), None)
     assert made["LD_PRELOAD"] == f"{preloaded}:a.so:b.so"
-    other_copy = {"LD_PRELOAD": "a.so /elsewhere/libuvmalloc.so:b.so"}
+    other_copy = {"LD_PRELOAD": "a.so /elsewhere/libuvmalloc_preload.so:b.so"}
     assert with_uvmalloc(other_copy, libraries, AllocatorOptions(), None) == made
     again = with_uvmalloc(made, libraries, AllocatorOptions(), None)
     assert again["LD_PRELOAD"] == made["LD_PRELOAD"]
@@ -749,7 +749,7 @@ def test_the_completion_of_a_shell_is_shown(uvmalloc):
 # ---- reports ------------------------------------------------------------------------------------
 
 SAMPLE = {
-    "version": "0.1.0",
+    "version": "0.2.0",
     "program": "train.py",
     "pid": 7,
     "active": True,
@@ -1008,7 +1008,7 @@ def test_the_simulator_accepts_the_same_values(variable, expected, uvmalloc):
 def test_doctor_without_a_library_says_what_to_do(uvmalloc, other_build):
     finished = uvmalloc("doctor", UVMALLOC_LIB_DIR=str(other_build))
     assert finished.returncode == 1
-    assert "libuvmalloc.so not found" in finished.stdout
+    assert "libuvmalloc_preload.so not found" in finished.stdout
     assert finished.stderr == ""
 
 
@@ -1068,7 +1068,7 @@ def test_doctor_says_how_to_get_a_plugin(uvmalloc, libraries, tmp_path):
     copy_package(python)
     shutil.copytree(ROOT / "scripts", without / "scripts")
     built.mkdir(parents=True)
-    shutil.copy(libraries.uvmalloc, built / "libuvmalloc.so")
+    shutil.copy(libraries.uvmalloc, built / "libuvmalloc_preload.so")
     [problem] = torch_problems(uvmalloc, tmp_path / "a", "2.15.0", "13.2", python)
     command = f"{without}/scripts/build --torch-of {sys.executable}"
     assert problem == f"no plugin for torch 2.15.0 in {built}: run {command}; {WITHOUT_PLUGIN}"
@@ -1082,7 +1082,7 @@ def test_doctor_names_the_torch_that_a_wheel_serves(uvmalloc, libraries, tmp_pat
     lib = python / "uvmalloc" / "lib"
     copy_package(python)
     lib.mkdir()
-    shutil.copy(libraries.uvmalloc, lib / "libuvmalloc.so")
+    shutil.copy(libraries.uvmalloc, lib / "libuvmalloc_preload.so")
     (lib / "libuvmalloc_torch_2_12.so").touch()
     [problem] = torch_problems(uvmalloc, tmp_path / "torch", "2.16.0", "13.3", python)
     missing = f"no plugin for torch 2.16.0 in {lib}: install one of the versions 2.12"

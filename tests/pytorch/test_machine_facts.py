@@ -53,7 +53,7 @@ def test_the_smallest_limit_of_the_control_groups_counts(
 
 def test_hooks_are_those_of_others(tmp_path: Path) -> None:
     root = write(tmp_path, {"etc/ld.so.preload": "/lib/libhami.so\n"})
-    variables = {"LD_PRELOAD": "/x/libuvmalloc.so:/y/libjemalloc.so.2 /z/libtrace.so"}
+    variables = {"LD_PRELOAD": "/x/libuvmalloc_preload.so:/y/libjemalloc.so.2 /z/libtrace.so"}
     assert machine_facts.hooks(variables, root) == [
         "/y/libjemalloc.so.2 (LD_PRELOAD)",
         "/z/libtrace.so (LD_PRELOAD)",

@@ -101,7 +101,7 @@ def test_where_there_is_no_library_the_refusal_names_the_ways_in(
         + """
 assert names() == ({True}, {True})
 enable, share = torch.cuda.set_enabled_uvm, torch.cuda.set_enabled_uvm_move_on_copy
-refused(lambda: enable(True), RuntimeError, 'libuvmalloc.so not found', 'UVMALLOC_LIB_DIR')
+refused(lambda: enable(True), RuntimeError, 'libuvmalloc_preload.so not found', 'UVMALLOC_LIB_DIR')
 refused(lambda: share(True), RuntimeError, share.__name__, 'uvmalloc run', 'set_enabled_uvm(True)')
 enable(False); share(False)
 assert not torch.cuda.get_enabled_uvm() and not torch.cuda.get_enabled_uvm_move_on_copy()

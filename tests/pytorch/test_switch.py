@@ -22,7 +22,7 @@ def preload(libraries: Libraries) -> dict[str, str]:
 
 
 def test_the_literal_line_works(simulate: Simulate, libraries: Libraries) -> None:
-    """LD_PRELOAD=libuvmalloc.so PYTORCH_ENABLE_UNIFIED_MEMORY=1 python program.py"""
+    """LD_PRELOAD=libuvmalloc_preload.so PYTORCH_ENABLE_UNIFIED_MEMORY=1 python program.py"""
     run = simulate(
         WHICH,
         native=True,

@@ -35,7 +35,7 @@ def copy_of(libraries: Libraries, folder: Path) -> Path:
     folder.mkdir()
     for file in [libraries.require_uvmalloc(), *libraries.plugins()]:
         shutil.copy(file, folder / file.name)
-    return folder / "libuvmalloc.so"
+    return folder / "libuvmalloc_preload.so"
 
 
 @pytest.fixture(params=["preloaded", "late"])
@@ -221,7 +221,7 @@ assert y[0].item() == 0 and report()['moves']['total'] == 1
 assert torch.cuda.get_allocator_backend() == 'uvmalloc'
 assert report()['materializations']['copies'] == 1
 plugin, = loaded('libuvmalloc_torch')
-print(os.path.dirname(plugin), len(loaded('libuvmalloc.so')))
+print(os.path.dirname(plugin), len(loaded('libuvmalloc_preload.so')))
 """
 )
 
@@ -271,12 +271,13 @@ except RuntimeError as error:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ("no folder", "accepted: the folder of libuvmalloc.so"),
-        ("no library", "libuvmalloc.so not found in"),
-        ("broken library", "libuvmalloc.so cannot be used"),
-        ("another library", "libuvmalloc.so cannot be used"),
+        ("no folder", "accepted: the folder of libuvmalloc_preload.so"),
+        ("no library", "libuvmalloc_preload.so not found in"),
+        ("broken library", "libuvmalloc_preload.so cannot be used"),
+        ("another library", "libuvmalloc_preload.so cannot be used"),
         ("no plugin", "there is no plugin for torch 2."),
         ("broken plugin", "the plugin for torch 2."),
+        ("linked", "this program is linked to libuvmalloc.so; preload libuvmalloc_preload.so"),
     ],
 )
 def test_whatever_is_wrong_is_one_line_and_torch_is_untouched(
@@ -290,7 +291,7 @@ def test_whatever_is_wrong_is_one_line_and_torch_is_untouched(
             plugin.unlink()
         if files == "broken plugin":
             plugin.write_bytes(b"not a library")
-    library = folder / "libuvmalloc.so"
+    library = folder / "libuvmalloc_preload.so"
     if files == "no library":
         library.unlink()
     elif files == "broken library":
@@ -298,6 +299,8 @@ def test_whatever_is_wrong_is_one_line_and_torch_is_untouched(
     elif files == "another library":
         shutil.copy(libraries.audit, library)
     environment = {**SWITCH, "UVMALLOC_LIB_DIR": str(folder)}
+    if files == "linked":  # preloading stands for a program that is linked to it
+        environment["LD_PRELOAD"] = str(libraries.folder / "libuvmalloc.so")
     run = simulate(REFUSED, native=True, environment=environment).check()
     assert run.stderr.count("\n") == 1, run.stderr
     assert words in run.stderr and "torch keeps its own allocators" in run.stderr

@@ -101,7 +101,7 @@ def test_the_wheel_is_for_this_platform_and_holds_each_library_once(
     assert "[torch.backends]\nuvmalloc = uvmalloc_autoload:load" in entries
     carried = sorted(n.removeprefix("uvmalloc/lib/") for n in names if ".so" in n)
     versions = [p.stem.removeprefix("libuvmalloc_torch_") for p in libraries.plugins()]
-    expected = ["libuvmalloc.so", "libuvmalloc_pipelines.so", "libuvmsim_torch.so"]
+    expected = ["libuvmalloc_preload.so", "libuvmalloc_pipelines.so", "libuvmsim_torch.so"]
     expected += [f"lib{room}_torch_{v}.so" for v in versions for room in ("uvmalloc", "uvmsim")]
     expected += [f"sim/lib{name}.so" for name in ("uvmsim", "uvmsim_audit", "uvmsim_host")]
     expected += ["sim/libcudart.so.13", "sim/libcupti.so.13", "sim/libnvidia-ml.so.1"]
@@ -139,7 +139,7 @@ def test_its_command_finds_its_libraries(installed: Installed) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     seen = json.loads(run.stdout)
     lib = installed.package / "lib"
-    assert seen["usable"] and seen["library"] == str(lib / "libuvmalloc.so")
+    assert seen["usable"] and seen["library"] == str(lib / "libuvmalloc_preload.so")
     assert Path(seen["torch"]["plugin"]).parent == lib
 
 
@@ -157,7 +157,7 @@ def test_each_way_in_takes_its_libraries(installed: Installed, way: tuple[str, .
     assert run.returncode == 0, run.stdout + run.stderr
     major, minor = importlib.metadata.version("torch").split(".")[:2]
     plugin = f"libuvmalloc_torch_{major}_{minor}.so"
-    assert run.stdout == f"uvmalloc 1048576.0 libuvmalloc.so {plugin}\n"
+    assert run.stdout == f"uvmalloc 1048576.0 libuvmalloc_preload.so {plugin}\n"
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_plugin_that_does_not_fit_is_none(
     copy = other_build / file.name
     text = with_another_table(file.read_bytes()) if plugin == "of other classes" else b"no library"
     copy.write_bytes(text)
-    library = shutil.copy(libraries.require_uvmalloc(), other_build / "libuvmalloc.so")
+    library = shutil.copy(libraries.require_uvmalloc(), other_build / "libuvmalloc_preload.so")
     run = WithoutPlugin(simulate, library)(TRAINING, SMALL_DEVICE)
     assert is_said_once(run) and is_served(run)
     words = "has other classes" if plugin == "of other classes" else "could not be loaded"

@@ -101,7 +101,7 @@ def any_program(place: Place, clock: Clock, folder: Path) -> Json:
         plain = place.driver_environment()
         paths = [plain.get("LD_LIBRARY_PATH", ""), str(libraries)]
         plain["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
-        preloaded = with_cuda_calls_served(plain, place.libraries / "libuvmalloc.so")
+        preloaded = with_cuda_calls_served(plain, place.libraries / "libuvmalloc_preload.so")
         for name, environment in (("driver", plain), ("uvmalloc", preloaded)):
             done = run([str(program), "pairs"], environment, clock.left(60), program.name)
             out[f"{runtime}_runtime_{name}_ns"] = json.loads(done.stdout)

@@ -38,7 +38,7 @@ def served_training(place: Place, clock: Clock, folder: Path, training: Training
     native = train_once(place, clock, folder, training, native=True)
     reports = folder / "served"
     reports.mkdir()
-    settings = with_cuda_calls_served({}, place.libraries / "libuvmalloc.so")
+    settings = with_cuda_calls_served({}, place.libraries / "libuvmalloc_preload.so")
     settings[REPORT_DIR] = str(reports)
     served = train_once(place, clock, folder, training, native=True, settings=settings)
     calls = [

@@ -35,7 +35,7 @@ __all__ = [
     "stats",
     "stream_safetensors",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # uvmalloc_autoload, torch's entry point, also imports this package if a variable switches uvmalloc
 # on. That import adds no methods.

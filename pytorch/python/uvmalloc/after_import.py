@@ -1,6 +1,6 @@
 """Runs actions after the import of a module.
 
-libuvmalloc.so contains the text of this file, followed by queues.py and torch_names.py
+libuvmalloc_preload.so contains the text of this file, followed by queues.py and torch_names.py
 (pytorch/interpose/CMakeLists.txt). So this file imports only the standard library.
 """
 

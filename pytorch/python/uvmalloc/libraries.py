@@ -23,7 +23,7 @@ class Libraries:
 
     @property
     def uvmalloc(self) -> Path:
-        return self.folder / "libuvmalloc.so"
+        return self.folder / "libuvmalloc_preload.so"
 
     @property
     def pipelines(self) -> Path:
@@ -143,7 +143,7 @@ def find_libraries(
         homes = [home for home in (package, checkout) if home is not None]
         if not folder.is_dir() or not any(folder.is_relative_to(home) for home in homes):
             raise MissingLibraryError(
-                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of libuvmalloc.so, in "
+                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of libuvmalloc_preload.so, in "
                 + " or ".join(map(str, homes))
             )
         return Libraries(folder)
@@ -151,7 +151,7 @@ def find_libraries(
     for folder in folders:
         if folder.is_dir():
             return Libraries(folder)
-    raise MissingLibraryError(f"libuvmalloc.so not found: {_BUILD_HINT}")
+    raise MissingLibraryError(f"libuvmalloc_preload.so not found: {_BUILD_HINT}")
 
 
 def _checkout_of(package: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Calls into this process's libuvmalloc.so, for example to write marks into the trace."""
+"""Calls into this process's libuvmalloc_preload.so, for example to write marks into the trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mark(text: str) -> None:
 
 
 def library() -> ctypes.CDLL:
-    """Returns this process's libuvmalloc.so. If there is none yet, loads the one in this package.
+    """Returns this process's libuvmalloc_preload.so. If there is none yet, loads the one in this package.
 
     Raises MissingLibraryError if there is no library, or it cannot be loaded.
     """

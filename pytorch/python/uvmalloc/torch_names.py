@@ -1,10 +1,10 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
-libuvmalloc.so contains this file and runs it inside `import torch`. So a program under the library
+libuvmalloc_preload.so contains this file and runs it inside `import torch`. So a program under the library
 has the functions without importing the package. In any other program, `import uvmalloc` adds them,
 and `set_enabled_uvm` then loads the library. This file imports only the standard library, and the
 files that the library contains before this one. It adds names and changes none. Without
-libuvmalloc.so, calls raise an error that says how to get it. This file also registers a function
+libuvmalloc_preload.so, calls raise an error that says how to get it. This file also registers a function
 with which torch.load moves a storage to a device without a copy.
 
 The methods of torch.Tensor are added on request: by `import uvmalloc`, `set_enabled_uvm` or
@@ -45,7 +45,7 @@ def set_enabled_uvm(enabled: bool) -> None:
 
     Raises:
         TypeError: `enabled` is not a bool.
-        RuntimeError: there is no device, no libuvmalloc.so, or no plugin for this torch; or
+        RuntimeError: there is no device, no libuvmalloc_preload.so, or no plugin for this torch; or
             `enabled` is False and unified memory is on.
     """
     _require_bool("set_enabled_uvm", enabled)
@@ -81,7 +81,7 @@ def set_enabled_uvm_move_on_copy(enabled: bool) -> None:
 
     Raises:
         TypeError: `enabled` is not a bool.
-        RuntimeError: `enabled` is True, and there is no libuvmalloc.so in this process.
+        RuntimeError: `enabled` is True, and there is no libuvmalloc_preload.so in this process.
     """
     name = "set_enabled_uvm_move_on_copy"
     _require_bool(name, enabled)
@@ -327,7 +327,7 @@ _found: dict[str, Callable[..., Any]] = {}
 
 
 def library_function(name: str, result: Any, *arguments: Any) -> Callable[..., Any] | None:
-    """Returns a function of this process's libuvmalloc.so, or None if there is none."""
+    """Returns a function of this process's libuvmalloc_preload.so, or None if there is none."""
     function = _found.get(name)
     if function is None:
         function = getattr(ctypes.CDLL(None), name, None)
@@ -343,7 +343,7 @@ def _native(wanted_by: str, name: str, result: Any, *arguments: Any) -> Callable
     function = library_function(name, result, *arguments)
     if function is None:
         raise RuntimeError(
-            f"{wanted_by}: libuvmalloc.so is not loaded in this process; start it with `uvmalloc "
+            f"{wanted_by}: libuvmalloc_preload.so is not loaded in this process; start it with `uvmalloc "
             "run -- python ...`, or call torch.cuda.set_enabled_uvm(True) first"
         )
     return function

@@ -1,4 +1,4 @@
-/* Looks functions up in every way, under a preloaded libuvmalloc.so. The first argument is a
+/* Looks functions up in every way, under a preloaded libuvmalloc_preload.so. The first argument is a
  * library of two functions that stands for CUDA's driver. The second argument is "ours" or
  * "theirs": look-ups of CUDA's names must find the functions of uvmalloc or of that library. */
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   void* driver = dlopen(argv[1], RTLD_NOW);
   if (driver == NULL) return fprintf(stderr, "%s\n", dlerror()), 2;
-  const char* whose = strcmp(argv[2], "ours") == 0 ? "libuvmalloc.so" : "libcuda.so.1";
+  const char* whose = strcmp(argv[2], "ours") == 0 ? "libuvmalloc_preload.so" : "libcuda.so.1";
   int failed = 0;
   failed += expect("dlsym of a driver's call", dlsym(driver, "cuMemAlloc_v2"), whose);
   failed += expect("dlsym of a call that is not served", dlsym(driver, "cuTest"), "libcuda.so.1");

@@ -1,6 +1,6 @@
 // A random program of CUDA's virtual memory management: reservations, handles, mappings, access and
 // errors on two devices. The program prints each call's result and the values that it finds. The
-// output depends on the seed alone: it must be the same with and without libuvmalloc.so.
+// output depends on the seed alone: it must be the same with and without libuvmalloc_preload.so.
 //
 //   virtual_memory_fuzz FIRST_SEED SEQUENCES CALLS
 //

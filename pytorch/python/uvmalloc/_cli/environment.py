@@ -97,7 +97,7 @@ def with_uvmalloc(
     options: AllocatorOptions,
     report_dir: Path | None,
 ) -> Environment:
-    """Returns `environment` with libuvmalloc.so preloaded and on, and reports in `report_dir`."""
+    """Returns `environment` with libuvmalloc_preload.so preloaded and on, and reports in `report_dir`."""
     result = dict(environment)
     _drop_preloads(result)
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
@@ -196,9 +196,9 @@ def _redirect(environment: Environment, libraries: Libraries, stand_ins: Path) -
 
 
 def _drop_preloads(environment: Environment) -> None:
-    """Removes every libuvmalloc.so, from any folder: a process can have only one."""
+    """Removes every libuvmalloc_preload.so, from any folder: a process can have only one."""
     entries = environment.pop("LD_PRELOAD", "").replace(":", " ").split()
-    kept = [entry for entry in entries if Path(entry).name != "libuvmalloc.so"]
+    kept = [entry for entry in entries if Path(entry).name != "libuvmalloc_preload.so"]
     if kept:
         environment["LD_PRELOAD"] = ":".join(kept)
 

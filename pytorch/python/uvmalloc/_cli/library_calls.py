@@ -1,4 +1,4 @@
-"""The command's calls into libuvmalloc.so and the simulator. The calls return texts."""
+"""The command's calls into libuvmalloc_preload.so and the simulator. The calls return texts."""
 
 from __future__ import annotations
 

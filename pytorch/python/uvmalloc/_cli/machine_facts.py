@@ -60,7 +60,7 @@ def hooks(environment: Mapping[str, str], root: Path = Path("/")) -> list[str]:
         found += [f"{entry} ({name})" for entry in entries if entry]
     for line in _lines(root / "etc/ld.so.preload"):
         found += [f"{entry} (/etc/ld.so.preload)" for entry in line.split()]
-    return [hook for hook in found if "libuvmalloc.so" not in hook]
+    return [hook for hook in found if "libuvmalloc_preload.so" not in hook]
 
 
 def driver_version() -> str | None:
