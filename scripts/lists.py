@@ -2,7 +2,7 @@
 """Writes the lists that a page and the Python package take from other files of the tree.
 
 The table of settings in docs/configuration.md and the accepted words of the command line come from
-libuvmalloc_preload.so, the versions of the simulated driver from sim/cuda/driver_versions.def. With --check
+uvmalloc, the versions of the simulated driver from sim/cuda/driver_versions.def. With --check
 it writes nothing, names each file that would change, and ends with exit code 1 if there is one.
 """
 

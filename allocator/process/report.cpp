@@ -393,9 +393,10 @@ std::string trouble_with(const std::vector<DeviceDescription>& devices) {
 
 std::string verdict_on(const std::string& trouble, bool is_enabled) {
   if (!trouble.empty()) return fmt::format("uvmalloc stays inactive here: {}", trouble);
-  return is_enabled ? "usable and switched on"
-                    : "usable; set PYTORCH_ENABLE_UNIFIED_MEMORY=1 and preload libuvmalloc_preload.so to "
-                      "switch it on";
+  return is_enabled
+             ? "usable and switched on"
+             : "usable; set PYTORCH_ENABLE_UNIFIED_MEMORY=1 and preload libuvmalloc_preload.so to "
+               "switch it on";
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
-"""libuvmalloc.so exports the names in allocator/exported_names.txt and no other. libuvmalloc_preload.so
-exports these, the calls in preload/calls.def, and the names in preload/exported_names.txt."""
+"""The names that the libraries export.
+
+libuvmalloc.so exports those in allocator/exported_names.txt and no other. libuvmalloc_preload.so
+exports these, the calls in preload/calls.def, and the names in preload/exported_names.txt.
+"""
 
 from __future__ import annotations
 

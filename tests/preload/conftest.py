@@ -1,4 +1,4 @@
-"""Runs programs without torch on simulated devices, with allocation calls that libuvmalloc_preload.so
+"""Runs programs without torch on simulated devices, with allocation calls that uvmalloc
 serves.
 
 The simulated driver counts the allocations that reached it, and the report counts those that

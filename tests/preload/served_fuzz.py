@@ -1,4 +1,4 @@
-"""Random programs of CUDA print the same when libuvmalloc_preload.so serves them as on the simulated device
+"""Random programs of CUDA print the same when uvmalloc serves them as on the simulated device
 alone.
 
 programs/served_fuzz.cpp and programs/virtual_memory_fuzz.cpp say what the programs do, and where

@@ -1,4 +1,4 @@
-"""CUDA's allocation calls in programs without torch, which libuvmalloc_preload.so serves if the program
+"""CUDA's allocation calls in programs without torch, which uvmalloc serves if the program
 asks for it.
 
 The programs run on the simulated device. Its counters tell how many allocations reached the

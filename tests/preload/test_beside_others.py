@@ -1,4 +1,4 @@
-"""libuvmalloc_preload.so beside other libraries that intercept calls, and in programs that end oddly."""
+"""uvmalloc beside other libraries that intercept calls, and in programs that end oddly."""
 
 from __future__ import annotations
 

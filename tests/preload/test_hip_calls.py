@@ -1,4 +1,4 @@
-"""HIP's allocation calls, which libuvmalloc_preload.so serves like CUDA's (test_allocation_calls.py)."""
+"""HIP's allocation calls, which uvmalloc serves like CUDA's (test_allocation_calls.py)."""
 
 from __future__ import annotations
 

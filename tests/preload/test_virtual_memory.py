@@ -1,5 +1,5 @@
 """Virtual memory management of a program (cuMemAddressReserve, cuMemCreate, cuMemMap), served by
-libuvmalloc_preload.so. tests/preload/programs/virtual_memory_fuzz.cpp compares random calls with the
+uvmalloc. tests/preload/programs/virtual_memory_fuzz.cpp compares random calls with the
 driver's answers; these tests are about memory."""
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ def find_libraries(
         homes = [home for home in (package, checkout) if home is not None]
         if not folder.is_dir() or not any(folder.is_relative_to(home) for home in homes):
             raise MissingLibraryError(
-                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of libuvmalloc_preload.so, in "
+                f"{LIB_DIR_VARIABLE} is '{chosen}'; accepted: the folder of "
+                + "libuvmalloc_preload.so, in "
                 + " or ".join(map(str, homes))
             )
         return Libraries(folder)

@@ -23,7 +23,7 @@ def mark(text: str) -> None:
 
 
 def library() -> ctypes.CDLL:
-    """Returns this process's libuvmalloc_preload.so. If there is none yet, loads the one in this package.
+    """Returns this process's library. If there is none yet, loads the one in this package.
 
     Raises MissingLibraryError if there is no library, or it cannot be loaded.
     """

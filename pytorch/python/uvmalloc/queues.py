@@ -1,7 +1,7 @@
 """Queues between processes cannot carry CUDA tensors in managed memory.
 
 A queue pickles in a thread of its own. An error in that thread reaches neither the caller of `put`
-nor the process that waits in `get`. This file raises the error in both at once. libuvmalloc_preload.so
+nor the process that waits in `get`. This file raises the error in both at once. uvmalloc
 contains the text of this file between those of after_import.py and torch_names.py. So this file
 imports only the standard library and after_import.
 """

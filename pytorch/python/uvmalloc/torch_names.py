@@ -1,10 +1,10 @@
 """RFC-0023's names in torch: the functions of torch.cuda and the methods of torch.Tensor.
 
-libuvmalloc_preload.so contains this file and runs it inside `import torch`. So a program under the library
+uvmalloc contains this file and runs it inside `import torch`. So a program under the library
 has the functions without importing the package. In any other program, `import uvmalloc` adds them,
 and `set_enabled_uvm` then loads the library. This file imports only the standard library, and the
 files that the library contains before this one. It adds names and changes none. Without
-libuvmalloc_preload.so, calls raise an error that says how to get it. This file also registers a function
+uvmalloc, calls raise an error that says how to get it. This file also registers a function
 with which torch.load moves a storage to a device without a copy.
 
 The methods of torch.Tensor are added on request: by `import uvmalloc`, `set_enabled_uvm` or
@@ -343,7 +343,8 @@ def _native(wanted_by: str, name: str, result: Any, *arguments: Any) -> Callable
     function = library_function(name, result, *arguments)
     if function is None:
         raise RuntimeError(
-            f"{wanted_by}: libuvmalloc_preload.so is not loaded in this process; start it with `uvmalloc "
+            f"{wanted_by}: libuvmalloc_preload.so is not loaded in this process; "
+            "start it with `uvmalloc "
             "run -- python ...`, or call torch.cuda.set_enabled_uvm(True) first"
         )
     return function

@@ -74,7 +74,7 @@ def _machine_problems(diagnosis: Diagnosis) -> list[str]:
     if not diagnosis.get("devices"):
         return ["the device runtime shows no device. Without a GPU, try: uvmalloc sim -- COMMAND"]
     if not diagnosis.get("usable", True):
-        return [diagnosis.get("verdict") or "libuvmalloc_preload.so says that it cannot be used here"]
+        return [diagnosis.get("verdict") or "uvmalloc says that it cannot be used here"]
     return []
 
 

@@ -97,7 +97,7 @@ def with_uvmalloc(
     options: AllocatorOptions,
     report_dir: Path | None,
 ) -> Environment:
-    """Returns `environment` with libuvmalloc_preload.so preloaded and on, and reports in `report_dir`."""
+    """Returns `environment` with uvmalloc preloaded and on, and reports in `report_dir`."""
     result = dict(environment)
     _drop_preloads(result)
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
