@@ -2,6 +2,7 @@
 #   Runtime      libuvmalloc.so, to be linked with, and libuvmalloc_preload.so
 #   Development  headers, the static library, the CMake package and the pkg-config files
 #   Simulator    the stand-in libraries, in a folder of their own for LD_LIBRARY_PATH, and the header that controls them
+#   Tools        the programs behind `uvmalloc plan` and `uvmalloc trace`, and libuvmalloc_pipelines.so
 #   Documents    licences, notices of others' licences, and documentation
 # Libraries come without debug information, which is ten times their size; those of a sanitizer keep it for its findings.
 include(GNUInstallDirs)
@@ -9,16 +10,6 @@ include(CMakePackageConfigHelpers)
 
 set(private_dir "${CMAKE_INSTALL_LIBDIR}/uvmalloc")
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/uvmalloc")
-
-# Runs after the rule that installs the file.
-function(uvmalloc_strip_installed component file)
-  if(NOT UVMALLOC_SANITIZER)
-    install(CODE "set(file \"${file}\")
-      cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
-      execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-debug \"\$ENV{DESTDIR}\${file}\" COMMAND_ERROR_IS_FATAL ANY)"
-            COMPONENT ${component})
-  endif()
-endfunction()
 
 foreach(library uvmalloc_static uvmalloc_shared)
   target_include_directories(${library} INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
@@ -43,10 +34,14 @@ target_link_libraries(uvmalloc_static INTERFACE "$<INSTALL_INTERFACE:${static_li
 install(TARGETS uvmalloc_static uvmalloc_shared EXPORT uvmallocTargets
         ARCHIVE COMPONENT Development
         LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Runtime)
-install(TARGETS uvmalloc_preload LIBRARY COMPONENT Runtime)
+if(TARGET uvmalloc_preload)
+  install(TARGETS uvmalloc_preload LIBRARY COMPONENT Runtime)
+endif()
 uvmalloc_strip_installed(Development "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_static>")
 foreach(library uvmalloc_shared uvmalloc_preload)
-  uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:${library}>")
+  if(TARGET ${library})
+    uvmalloc_strip_installed(Runtime "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:${library}>")
+  endif()
 endforeach()
 install(EXPORT uvmallocTargets NAMESPACE uvmalloc:: DESTINATION "${package_dir}" COMPONENT Development)
 
@@ -96,6 +91,15 @@ if(UVMALLOC_BUILD_SIM)
           FILES_MATCHING PATTERN "*.toml")
   install(FILES include/uvmalloc/sim/uvmsim.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/uvmalloc/sim"
           COMPONENT Simulator)
+endif()
+
+if(UVMALLOC_BUILD_TOOLS AND UVMALLOC_BUILD_SIM)
+  install(TARGETS uvmalloc_pipelines_shared uvmalloc_plan_program uvmalloc_machine_replay
+          LIBRARY COMPONENT Tools RUNTIME COMPONENT Tools)
+  uvmalloc_strip_installed(Tools "${CMAKE_INSTALL_LIBDIR}/$<TARGET_FILE_NAME:uvmalloc_pipelines_shared>")
+  foreach(program uvmalloc_plan_program uvmalloc_machine_replay)
+    uvmalloc_strip_installed(Tools "${CMAKE_INSTALL_BINDIR}/$<TARGET_FILE_NAME:${program}>")
+  endforeach()
 endif()
 
 install(FILES README.md ARCHITECTURE.md LICENSE THIRD_PARTY_NOTICES CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents)

@@ -10,6 +10,11 @@ set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# A wheel is the same wherever it is built.
+if(SKBUILD)
+  add_compile_options("-ffile-prefix-map=${PROJECT_SOURCE_DIR}=uvmalloc" "-ffile-prefix-map=${CMAKE_BINARY_DIR}=build")
+endif()
+
 # Everything that is loaded at run time lies in one folder and finds its neighbours there.
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
@@ -17,7 +22,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 
 find_program(UVMALLOC_CCACHE ccache)
-if(UVMALLOC_CCACHE)
+if(PROJECT_IS_TOP_LEVEL AND UVMALLOC_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER "${UVMALLOC_CCACHE}")
   set(CMAKE_CXX_COMPILER_LAUNCHER "${UVMALLOC_CCACHE}")
 endif()
@@ -72,3 +77,24 @@ file(STRINGS "${driver_versions}" UVMSIM_OLDER_DRIVERS REGEX "^UVMSIM_DRIVER")
 list(POP_BACK UVMSIM_OLDER_DRIVERS)
 list(TRANSFORM UVMSIM_OLDER_DRIVERS REPLACE ".*\"(.*)\".*" "\\1" OUTPUT_VARIABLE UVMSIM_OLDER_FOLDERS)
 list(TRANSFORM UVMSIM_OLDER_DRIVERS REPLACE "[^0-9]*([0-9]+).*" "\\1")
+
+# uvmalloc_strip_installed(COMPONENT file [OPTION...]): strips an installed file, by default of its debug information.
+# It goes after the rule that installs the file.
+function(uvmalloc_strip_installed component file)
+  if(UVMALLOC_STRIP AND NOT UVMALLOC_SANITIZER)
+    set(options ${ARGN})
+    if(NOT options)
+      set(options --strip-debug)
+    endif()
+    set(exclude "")
+    if(component STREQUAL "Wheel") # not a part of what is installed
+      set(exclude EXCLUDE_FROM_ALL)
+    endif()
+    install(CODE "set(file \"${file}\")
+      set(options ${options})
+      set(strip \"${CMAKE_STRIP}\")
+      set(objcopy \"${CMAKE_OBJCOPY}\")
+      set(readelf \"${CMAKE_READELF}\")
+      include(\"${PROJECT_SOURCE_DIR}/cmake/strip_file.cmake\")" COMPONENT ${component} ${exclude})
+  endif()
+endfunction()

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#if UVMALLOC_CUDA
 #include "runtime/cuda/cuda_runtime.hpp"
 #include "runtime/cuda/driver_api.hpp"
+#endif
 #if UVMALLOC_HIP
 #include "runtime/hip/driver_api.hpp"
 #include "runtime/hip/hip_runtime.hpp"
@@ -32,8 +34,10 @@ struct Registry {
 Registry& registry() {
   static Registry* const instance = [] {
     auto* made = new Registry;
+#if UVMALLOC_CUDA
     made->entries.push_back(
         {"cuda", make_cuda_runtime, {cuda::is_driver_initialized, cuda::is_driver_present}});
+#endif
 #if UVMALLOC_HIP
     made->entries.push_back(
         {"hip", make_hip_runtime, {hip::is_driver_initialized, hip::is_driver_present}});

@@ -57,7 +57,7 @@ class Installed:
 
 def install(folder: Path) -> None:
     made = subprocess.run(
-        [CHECKOUT / "scripts" / "wheel", "--built", folder],
+        [CHECKOUT / "scripts" / "wheel", folder],
         check=True,
         stdout=subprocess.PIPE,
         text=True,

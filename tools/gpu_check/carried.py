@@ -15,16 +15,6 @@ from pathlib import Path
 
 MOST_BYTES = 40 << 20
 
-INTERFACE_PACKAGE = """\
-# Written by scripts/gpu_check --prepare.
-if(NOT TARGET {target})
-  add_library({target} INTERFACE IMPORTED)
-  set_target_properties({target} PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${{CMAKE_CURRENT_LIST_DIR}}/../../../include"
-    INTERFACE_COMPILE_DEFINITIONS "{definitions}")
-endif()
-"""
-
 GTEST_PACKAGE = """\
 # Written by scripts/gpu_check --prepare: GoogleTest from source.
 if(NOT TARGET GTest::gtest_main)
@@ -67,8 +57,6 @@ def gather_system_sources(building: Path) -> None:
     for package, folder in (("libfmt-dev", "fmt"), ("nlohmann-json3-dev", "nlohmann")):
         _copy(_system_include(f"{folder}", package), include / folder)
         _copy_licence(package, building)
-    _write_package(building, "fmt", "fmt::fmt-header-only", "FMT_HEADER_ONLY=1")
-    _write_package(building, "nlohmann_json", "nlohmann_json::nlohmann_json")
     _copy_googletest(building)
     _copy_licence("googletest", building)
 
@@ -89,13 +77,6 @@ def _copy_licence(package: str, building: Path) -> None:
     if file.is_file():
         (building / "licences").mkdir(exist_ok=True)
         shutil.copyfile(file, building / "licences" / package)
-
-
-def _write_package(building: Path, name: str, target: str, definitions: str = "") -> None:
-    folder = building / "lib" / "cmake" / name
-    folder.mkdir(parents=True)
-    text = INTERFACE_PACKAGE.format(target=target, definitions=definitions)
-    (folder / f"{name}Config.cmake").write_text(text, encoding="utf-8")
 
 
 def _copy_googletest(building: Path) -> None:

@@ -1,0 +1,16 @@
+# Run by install rules. Strips the installed file `file`, a path below the prefix, with the tools `strip` and `objcopy`.
+# If UVMALLOC_DEBUG_FILES names a folder, the file's debug information goes there, by its build id, as debuggers expect it.
+cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}")
+set(file "$ENV{DESTDIR}${file}")
+set(folder "$ENV{UVMALLOC_DEBUG_FILES}")
+if(folder)
+  execute_process(COMMAND "${readelf}" -n "${file}" OUTPUT_VARIABLE notes COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT notes MATCHES "Build ID: (..)([0-9a-f]+)")
+    message(FATAL_ERROR "${file} has no build id, so its debug information cannot be kept")
+  endif()
+  set(debug "${folder}/.build-id/${CMAKE_MATCH_1}/${CMAKE_MATCH_2}.debug")
+  cmake_path(GET debug PARENT_PATH debug_folder)
+  file(MAKE_DIRECTORY "${debug_folder}")
+  execute_process(COMMAND "${objcopy}" --only-keep-debug "${file}" "${debug}" COMMAND_ERROR_IS_FATAL ANY)
+endif()
+execute_process(COMMAND "${strip}" ${options} "${file}" COMMAND_ERROR_IS_FATAL ANY)

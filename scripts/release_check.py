@@ -1,0 +1,123 @@
+"""Checks the files of a release and writes build/release.json, one row a key.
+
+python scripts/release_check.py ROOT DIST WORK      from scripts/release --check
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TOOLS = Path(sys.executable).parent
+
+
+def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, **options
+    )
+
+
+class Release:
+    def __init__(self, root: Path, dist: Path, work: Path) -> None:
+        self.root, self.dist, self.work = root, dist, work
+        self.wheels = sorted(dist.glob("*.whl"))
+
+    def wheel_tags(self) -> tuple[Any, bool]:
+        """auditwheel's own word for each wheel."""
+        tags = []
+        for wheel in self.wheels:
+            said = run(TOOLS / "auditwheel", "show", wheel, env={"PATH": f"{TOOLS}:/usr/bin:/bin"})
+            found = re.search(r'following platform tag:\s*"(\w+)"', said.stdout)
+            tags.append(found[1] if found else said.stdout + said.stderr)
+        wanted = {"manylinux_2_28_x86_64", "manylinux_2_28_aarch64"}
+        older = {re.sub(r"_2_\d+_", "_2_28_", tag) for tag in tags if not newer(tag)}
+        return tags, older == wanted
+
+    def wheel_mib(self) -> tuple[Any, bool]:
+        sizes = [round(wheel.stat().st_size / 2**20, 1) for wheel in self.wheels]
+        return sizes, all(size <= 12 for size in sizes)
+
+    def torch_minors(self) -> tuple[Any, bool]:
+        """Every wheel has a plugin for each served version of torch."""
+        lines = (self.root / "scripts/torch_versions.txt").read_text().splitlines()
+        wanted = {line.rpartition(".")[0] for line in lines if line[:1].isdigit()}
+        found = []
+        for wheel in self.wheels:
+            names = "\n".join(zipfile.ZipFile(wheel).namelist())
+            plugins = re.findall(r"libuvmalloc_torch_(\d+)_(\d+)\.so", names)
+            found.append(
+                sorted((".".join(pair) for pair in plugins), key=lambda text: text.split("."))
+            )
+        return found, bool(found) and all(set(minors) == wanted for minors in found)
+
+    def metadata(self) -> tuple[Any, bool]:
+        """twine and check-wheel-contents."""
+        files = [*self.wheels, *self.dist.glob("*.tar.gz")]
+        twine = run(TOOLS / "twine", "check", "--strict", *files)
+        contents = run(TOOLS / "check-wheel-contents", "--ignore", "W004", *self.wheels)
+        complaints = [said.stdout for said in (twine, contents) if said.returncode != 0]
+        return complaints, not complaints
+
+    def checksums(self) -> tuple[Any, bool]:
+        said = run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=self.dist)
+        return said.stdout + said.stderr, said.returncode == 0
+
+    def install_seconds(self) -> tuple[Any, bool]:
+        """A wheel into an environment that has torch, until a tensor is on the device."""
+        wheel = next(wheel for wheel in self.wheels if "x86_64" in wheel.name)
+        site = (self.root / "build/venv/site-packages").read_text().strip()
+        with tempfile.TemporaryDirectory() as folder:
+            venv = Path(folder) / "venv"
+            run(sys.executable, "-m", "venv", venv, check=True)
+            (packages,) = venv.glob("lib/python*/site-packages")
+            (packages / "torch.pth").write_text(site + "\n")
+            # Without a compiler on the path.
+            variables = {"PATH": f"{venv / 'bin'}:{folder}", "HOME": folder}
+            started = time.monotonic()
+            command = [venv / "bin/pip", "install", "--no-index", "--no-deps", wheel]
+            run(*command, env=variables, check=True)
+            program = "import torch; print(torch.ones(1).cuda())"
+            said = run(venv / "bin/uvmalloc", "sim", "--", "python", "-c", program, env=variables)
+            seconds = round(time.monotonic() - started, 1)
+        right = said.stdout.startswith("tensor([1.], device='cuda:0')")
+        return seconds if right else said.stdout + said.stderr, right and seconds < 15
+
+
+def newer(tag: str) -> bool:
+    found = re.search(r"_2_(\d+)_", tag)
+    return found is None or int(found[1]) > 28
+
+
+def main() -> None:
+    root, dist, work = map(Path, sys.argv[1:4])
+    release = Release(root, dist, work)
+    checks: dict[str, Callable[[], tuple[Any, bool]]] = {
+        name: getattr(release, name)
+        for name in (
+            "wheel_tags",
+            "wheel_mib",
+            "torch_minors",
+            "metadata",
+            "checksums",
+            "install_seconds",
+        )
+    }
+    rows = {}
+    for name, check in checks.items():
+        value, is_met = check()
+        rows[name] = {"value": value, "is_met": is_met}
+        print(f"{name:16} {'ok    ' if is_met else 'MISSED'} {value}")
+    (root / "build" / "release.json").write_text(json.dumps(rows, indent=2) + "\n")
+    sys.exit(0 if all(row["is_met"] for row in rows.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
