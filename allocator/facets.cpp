@@ -145,6 +145,17 @@ std::size_t Limits::budget_bytes() const {
   return engine_->introspection.budget_bytes();
 }
 
+std::size_t Limits::first_budget_bytes() const {
+  return engine_->machine.budget.hard_bytes;
+}
+
+void Limits::set_budget(std::size_t most_bytes) {
+  require_budget("set_budget: the budget", most_bytes);
+  const HeapGuard heap(engine_->state);
+  heap->follows_machine = false;
+  heap->set_budget(most_bytes);
+}
+
 std::size_t Limits::free_bytes(int device, const MemoryFigures& driver) const {
   if (engine_->places_source) engine_->places_source();
   return engine_->introspection.free_bytes(device, driver);

@@ -16,11 +16,10 @@ namespace {
 
 // Adds the pages of converted memory to an automatic budget, or subtracts them if not `grows`.
 void change_budget(Engine& engine, std::size_t size_bytes, bool grows) {
-  if (engine.machine.configuration.budget_bytes) return;
   const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
   const HeapGuard heap(engine.state);
-  heap->budget_bytes = grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes;
-  heap->statistics.set_budget(heap->budget_bytes);
+  if (!heap->follows_machine) return;
+  heap->set_budget(grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes);
 }
 
 }  // namespace

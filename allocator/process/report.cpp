@@ -17,6 +17,7 @@
 #include <uvmalloc/use_range.hpp>
 #include "allocator/base/machine_memory.hpp"
 #include "allocator/engine/engine.hpp"
+#include "allocator/process/build_facts.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/json_text.hpp"
 #include "allocator/process/process_allocator.hpp"
@@ -485,6 +486,10 @@ std::string doctor_json() {
   std::vector<DeviceDescription> devices;
   JsonText out;
   out.add("version", version());
+  out.add_object("build", [&] {
+    out.add("commit", build_facts().commit);
+    out.add("compiler", build_facts().compiler);
+  });
   out.add_object("runtime", [&] {
     out.add("name", name);
     out.add("available", runtime != nullptr);

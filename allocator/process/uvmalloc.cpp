@@ -202,6 +202,11 @@ uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) noexcept {
   });
 }
 
+uvmalloc_status uvmalloc_set_budget(uvmalloc_allocator* allocator,
+                                    std::uint64_t most_bytes) noexcept {
+  return with(allocator, __func__, [&](auto& own) { own.limits().set_budget(most_bytes); });
+}
+
 uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                           std::uint64_t most_bytes) noexcept {
   return with(allocator, __func__, [&](auto& own, const char* function) {

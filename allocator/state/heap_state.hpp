@@ -31,6 +31,7 @@ class UVM_CAPABILITY("state lock") HeapState {
     explicit Guarded(Machine& machine);
 
     std::size_t budget_bytes;                // of the process; requests beyond it fail
+    bool follows_machine;                    // whether converted memory changes the budget
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
     std::vector<std::size_t> spill_limits;   // limits of SpillLimit, by device
     // By device: bytes that ReservedAddresses has promised for blocks that are not placed yet.
@@ -48,6 +49,10 @@ class UVM_CAPABILITY("state lock") HeapState {
     std::size_t orphaned_streams = 0;  // streams with pools that are Pool::is_orphaned
     std::uint64_t lock_cycles = 0;     // times that the state lock was taken; tests limit them
 
+    void set_budget(std::size_t bytes) {
+      budget_bytes = bytes;
+      statistics.set_budget(bytes);
+    }
     // Returns the bytes that count against the budget.
     std::size_t used_bytes() const {
       return std::reduce(promised_bytes.begin(), promised_bytes.end(), spans.touched_bytes());

@@ -38,17 +38,18 @@ bool prefetch_blocks(const std::vector<DeviceDescription>& devices) {
 
 // Throws std::invalid_argument if a budget is below the size of a page.
 const Configuration& checked(const Configuration& configuration) {
-  auto check = [](std::string_view member, std::optional<std::size_t> bytes) {
-    if (!bytes || *bytes >= kPageBytes) return;
-    throw std::invalid_argument(
-        fmt::format("{} is {}; accepted: 2 MiB or more", member, format_size(*bytes)));
-  };
-  check("budget_bytes", configuration.budget_bytes);
-  check("device_budget_bytes", configuration.device_budget_bytes);
+  require_budget("budget_bytes", configuration.budget_bytes.value_or(kPageBytes));
+  require_budget("device_budget_bytes", configuration.device_budget_bytes.value_or(kPageBytes));
   return configuration;
 }
 
 }  // namespace
+
+void require_budget(std::string_view what, std::size_t bytes) {
+  if (bytes >= kPageBytes) return;
+  throw std::invalid_argument(
+      fmt::format("{} is {}; accepted: 2 MiB or more", what, format_size(bytes)));
+}
 
 Machine::Machine(std::unique_ptr<DeviceRuntime> device_runtime, const Configuration& settings,
                  const std::string& figures_file)

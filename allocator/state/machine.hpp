@@ -3,8 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <uvmalloc/configuration.hpp>
@@ -18,6 +20,9 @@
 #include "runtime/counting_runtime.hpp"
 
 namespace uvm {
+
+// Throws std::invalid_argument, which begins with `what`, if a budget is below 2 MiB.
+void require_budget(std::string_view what, std::size_t bytes);
 
 struct Machine {
   // Throws std::runtime_error if there is no device or a device cannot be used. Throws

@@ -103,6 +103,10 @@ typedef enum uvmalloc_policy {
 UVMALLOC_API const char* uvmalloc_version(void) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_version_number(void) UVMALLOC_NOEXCEPT;
 
+/* Returns version, commit and compiler of the loaded library in one line: "0.1.0, commit ..., GCC
+ * 12.2.0". The commit is "unknown" if the sources came without it. Static storage. */
+UVMALLOC_API const char* uvmalloc_build_info(void) UVMALLOC_NOEXCEPT;
+
 /* Returns the name of a status, such as "UVMALLOC_OK", or "unknown status". Static storage. */
 UVMALLOC_API const char* uvmalloc_status_name(int status) UVMALLOC_NOEXCEPT;
 
@@ -167,6 +171,15 @@ UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVM
  * functions that name an address return UVMALLOC_ERROR_NOT_OURS. Exceptions are
  * uvmalloc_describe(), and uvmalloc_free() of a parent's block, which does nothing. */
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
+
+/* Changes the budget of a running allocator: the most bytes in use at a time, of all memory kinds.
+ * From then on the budget no longer follows the machine. Lowering it frees no memory and does not
+ * invalidate blocks: until less than the budget is in use, requests that need new pages return
+ * UVMALLOC_ERROR_OUT_OF_MEMORY, and requests that cached memory can serve succeed.
+ * uvmalloc_release_cached() gives cached memory back.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: the budget is below 2 MiB. */
+UVMALLOC_API uvmalloc_status uvmalloc_set_budget(uvmalloc_allocator* allocator,
+                                                 uint64_t most_bytes) UVMALLOC_NOEXCEPT;
 
 /* Limits the bytes of 2 MiB pages that hold device memory of `device`, cached blocks included;
  * UINT64_MAX: only the budget applies. Lowering the limit frees no memory. Requests beyond the

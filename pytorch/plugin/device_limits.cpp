@@ -1,18 +1,21 @@
 // The part of DeviceFacade that limits the memory of a device. The limit is the smaller of two
-// values: the fraction that the program sets, and the process's budget for each device. A request
-// above the limit throws.
+// values: the fraction that the program sets, and the budget of the device. A request above the
+// limit throws.
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include <c10/cuda/CUDAException.h>
+#include <torch/library.h>
 
 #include "pytorch/plugin/facades.hpp"
 
 namespace uvm::torch_plugin {
 namespace {
 
-// Returns the process's budget for each device in bytes, or SIZE_MAX if there is none.
-std::size_t device_budget() {
+// Returns the budget that each device has at first, in bytes, or SIZE_MAX if there is none.
+std::size_t first_budget() {
   return allocator().inspection().configuration().device_budget_bytes.value_or(SIZE_MAX);
 }
 
@@ -31,9 +34,9 @@ bool rejects() {
 
 void DeviceFacade::set_first_limits(int device_count) {
   const double fraction = native::CUDAAllocatorConfig::per_process_memory_fraction();
-  const bool limited = fraction < 1.0 || device_budget() != SIZE_MAX;
+  const bool limited = fraction < 1.0 || first_budget() != SIZE_MAX;
   for (int device = 0; limited && device < device_count; ++device) {
-    setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
+    change_limit(static_cast<c10::DeviceIndex>(device), fraction, first_budget());
   }
 }
 
@@ -56,13 +59,32 @@ void DeviceFacade::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   check_device(device);
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction,
               ". Please set within [0, 1].");
+  change_limit(device, fraction, std::nullopt);
+}
+
+void DeviceFacade::set_budget(c10::DeviceIndex device, std::optional<std::size_t> most_bytes) {
+  check_device(device);
+  change_limit(device, std::nullopt, most_bytes.value_or(first_budget()));
+}
+
+std::size_t DeviceFacade::total_bytes(c10::DeviceIndex device) {
+  check_device(device);
+  DeviceDescription description;  // needs no context
+  allocator().inspection().runtime().describe(device, &description);
+  return description.total_bytes;
+}
+
+void DeviceFacade::change_limit(c10::DeviceIndex device, std::optional<double> fraction,
+                                std::optional<std::size_t> budget_bytes) {
+  std::lock_guard change(limit_changes_);
+  Limit limit = limit_of(device);
+  limit.fraction = fraction.value_or(limit.fraction);
+  limit.budget_bytes = budget_bytes.value_or(limit.budget_bytes);
+  limit.bytes = limit.budget_bytes;
   // A fraction of 1 is no limit: requests beyond the device's memory are served from host memory.
-  Limit limit{fraction, device_budget()};
-  if (fraction < 1.0) {
-    DeviceDescription description;  // needs no context
-    allocator().inspection().runtime().describe(device, &description);
-    const auto total_bytes = static_cast<double>(description.total_bytes);
-    limit.bytes = std::min(limit.bytes, static_cast<size_t>(fraction * total_bytes));
+  if (limit.fraction < 1.0) {
+    const auto whole_bytes = static_cast<double>(total_bytes(device));
+    limit.bytes = std::min(limit.bytes, static_cast<size_t>(limit.fraction * whole_bytes));
   }
   allocator().limits().set_device_limit(device, limit.bytes);
   std::lock_guard lock(mutex_);
@@ -133,3 +155,33 @@ void DeviceFacade::attachOomRejectionObserver(RejectionObserver observer) {
 }
 
 }  // namespace uvm::torch_plugin
+
+namespace {
+
+// The device -1 means the budget of the process. Without a size, restores the budget at the start.
+void set_budget(std::optional<std::int64_t> most_bytes, std::int64_t device) {
+  using namespace uvm::torch_plugin;
+  if (device >= 0) {
+    facades().device->set_budget(static_cast<c10::DeviceIndex>(device), most_bytes);
+    return;
+  }
+  uvm::Limits limits = allocator().limits();
+  limits.set_budget(most_bytes ? static_cast<std::size_t>(*most_bytes)
+                               : limits.first_budget_bytes());
+}
+
+// Returns the bytes of which the budget may be a fraction: those of the device or, for the device
+// -1, the budget of the process at the start.
+std::int64_t whole_budget(std::int64_t device) {
+  using namespace uvm::torch_plugin;
+  return static_cast<std::int64_t>(
+      device < 0 ? allocator().limits().first_budget_bytes()
+                 : facades().device->total_bytes(static_cast<c10::DeviceIndex>(device)));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
+  library.def("set_budget", &set_budget);
+  library.def("whole_budget", &whole_budget);
+}

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -105,6 +106,10 @@ class DeviceFacade final : public native::CUDAAllocator {
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
+  // Changes the budget of a device; without a size, restores the one at the start.
+  void set_budget(c10::DeviceIndex device, std::optional<std::size_t> most_bytes);
+  static std::size_t total_bytes(c10::DeviceIndex device);
+
   // Copies on the current stream of the destination's device. Before a kernel writes to a shared
   // block, torch calls this function to make the writer's copy.
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
@@ -187,7 +192,8 @@ class DeviceFacade final : public native::CUDAAllocator {
  private:
   struct Limit {
     double fraction = 1.0;
-    std::size_t bytes = SIZE_MAX;
+    std::size_t budget_bytes = SIZE_MAX;
+    std::size_t bytes = SIZE_MAX;  // the smaller of both
   };
   Limit limit_of(c10::DeviceIndex device);
   std::uint64_t rejections_of(c10::DeviceIndex device);
@@ -204,6 +210,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   void report_allocated(void* address, size_t size_bytes, const MemoryHistory::Context& context);
   void report_freed(void* address);
   static void check_device(c10::DeviceIndex device);
+  void change_limit(c10::DeviceIndex device, std::optional<double> fraction,
+                    std::optional<std::size_t> budget_bytes);
   void set_first_limits(int device_count);
   bool has_native() const;  // whether torch's own allocator is in use too
   bool native_holds_memory() const;
@@ -213,7 +221,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   std::atomic<bool> initialized_{false};
   MemoryHistory history_;
   DevicePools pools_;
-  std::mutex mutex_;  // guards the members below
+  std::mutex limit_changes_;  // one thread at a time changes a limit
+  std::mutex mutex_;          // guards the members below
   std::vector<native::OutOfMemoryObserver> observers_;
   std::vector<RejectionObserver> rejection_observers_;
   std::vector<Limit> limits_;              // by device

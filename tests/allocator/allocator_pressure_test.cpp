@@ -40,6 +40,63 @@ TEST_F(PressureTest, BeyondTheBudgetAllocationThrowsAndNothingIsLost) {
   EXPECT_NE(device(4 * kMiB), nullptr) << "what fits is still served";
 }
 
+TEST_F(PressureTest, ARaisedBudgetServesMoreAtOnce) {
+  device(60 * kMiB);
+  EXPECT_THROW(device(8 * kMiB), OutOfMemoryError);
+  allocator->limits().set_budget(68 * kMiB);
+  EXPECT_EQ(allocator->limits().budget_bytes(), 68 * kMiB);
+  EXPECT_EQ(allocator->limits().first_budget_bytes(), 64 * kMiB);
+  EXPECT_EQ(allocator->statistics().budget_bytes, 68 * kMiB);
+  EXPECT_NE(device(8 * kMiB), nullptr);
+  EXPECT_THROW(device(2 * kMiB), OutOfMemoryError);
+}
+
+TEST_F(PressureTest, ABudgetBelowWhatIsInUseFreesNothingAndServesCachedMemoryOnly) {
+  char* held = device(40 * kMiB);
+  held[0] = 7;
+  char* cached = device(8 * kMiB);
+  allocator->free(cached);
+  allocator->limits().set_budget(16 * kMiB);
+  EXPECT_EQ(held[0], 7);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 48 * kMiB);
+  EXPECT_EQ(device(8 * kMiB), cached) << "its pages are in use already";
+  EXPECT_THROW(device(2 * kMiB), OutOfMemoryError);
+  EXPECT_THROW(host(2 * kMiB), OutOfMemoryError) << "the budget is that of all memory kinds";
+  allocator->free(held);
+  allocator->release_cached();
+  EXPECT_NE(device(8 * kMiB), nullptr) << "16 MiB of 16 MiB";
+  EXPECT_THROW(device(2 * kMiB), OutOfMemoryError);
+  EXPECT_THROW(allocator->limits().set_budget(2 * kMiB - 1), std::invalid_argument);
+  EXPECT_EQ(allocator->limits().budget_bytes(), 16 * kMiB) << "a refused budget changes nothing";
+}
+
+TEST_F(PressureTest, TheBudgetChangesWhileOtherThreadsAllocate) {
+  std::vector<std::future<int>> threads;
+  for (int number = 0; number < 3; ++number) {
+    threads.push_back(std::async(std::launch::async, [this, number] {
+      int served = 0;
+      for (int round = 0; round < 300; ++round) {
+        try {
+          allocator->free(device(6 * kMiB, stream(number)));
+          ++served;
+        } catch (const OutOfMemoryError&) {
+        }
+      }
+      return served;
+    }));
+  }
+  for (int round = 0; round < 300; ++round) {
+    allocator->limits().set_budget((round % 2 == 0 ? 8 : 64) * kMiB);
+  }
+  allocator->limits().set_budget(64 * kMiB);
+  int served = 0;
+  for (auto& thread : threads) served += thread.get();
+  EXPECT_GT(served, 0);
+  allocator->release_cached();
+  EXPECT_NE(device(64 * kMiB), nullptr) << "nothing was lost";
+  allocator->inspection().check_invariants();
+}
+
 TEST_F(PressureTest, CachedMemoryOfAnotherSizeIsGivenBackFirst) {
   allocator->free(device(40 * kMiB));
   allocator->free(host(20 * kMiB));

@@ -693,6 +693,15 @@ TEST_F(RulesTest, AnAutomaticBudgetGrowsByWhatIsConverted) {
   allocator->free(block);
 }
 
+TEST_F(RulesTest, ABudgetThatTheProgramHasSetNoLongerGrows) {
+  Configuration automatic = small_configuration();
+  automatic.budget_bytes.reset();
+  start(automatic);
+  allocator->limits().set_budget(64 * kMiB);
+  allocator->free(FrameworkBridge(*allocator).allocate_for_conversion(0, 3 * kMiB));
+  EXPECT_EQ(allocator->limits().budget_bytes(), 64 * kMiB);
+}
+
 TEST_F(TightTest, AConversionKeepsTheBudgetThatTheUserHasSet) {
   EXPECT_THROW(FrameworkBridge(*allocator).allocate_for_conversion(0, 128 * kMiB),
                OutOfMemoryError);

@@ -548,6 +548,7 @@ std::vector<Call> calls() {
         int count = 0;
         expect_ok_or_no_memory(uvmalloc_device_count(handle(world), &count));
         expect_ok_or_no_memory(uvmalloc_set_device_limit(handle(world), 0, 200 * kMiB));
+        expect_ok_or_no_memory(uvmalloc_set_budget(handle(world), 200 * kMiB));
         expect_ok_or_no_memory(uvmalloc_add_pressure_callback(
             handle(world), [](void*) { return 0; }, nullptr));
       }));

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -184,6 +185,7 @@ TEST_P(CInterface, NullPointersAreRefusedOrFine) {
   EXPECT_EQ(uvmalloc_mark_trace(allocator, nullptr), kInvalid);
   EXPECT_EQ(uvmalloc_mark_trace(allocator, ""), kInvalid);
   EXPECT_EQ(uvmalloc_set_device_limit(nullptr, 0, 1), kInvalid);
+  EXPECT_EQ(uvmalloc_set_budget(nullptr, 4 * kMiB), kInvalid);
   EXPECT_EQ(uvmalloc_add_pressure_callback(
                 nullptr, +[](void*) { return 0; }, nullptr),
             kInvalid);
@@ -350,6 +352,21 @@ TEST_P(CInterface, ADevicesLimitIsThatOfTheOptionsUntilAnotherIsSet) {
     EXPECT_EQ(uvmalloc_set_device_limit(limited, unknown, 1), UVMALLOC_ERROR_NO_DEVICE);
   }
   EXPECT_EQ(uvmalloc_destroy(limited), UVMALLOC_OK);
+}
+
+TEST_P(CInterface, TheBudgetChangesWhileTheAllocatorRuns) {
+  void* block = nullptr;
+  EXPECT_EQ(uvmalloc_set_budget(allocator, 16 * kMiB), UVMALLOC_OK);
+  EXPECT_EQ(allocate(12 * kMiB, 0, &block), UVMALLOC_OK);
+  EXPECT_EQ(allocate(8 * kMiB, 0, &block), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(uvmalloc_set_budget(allocator, 20 * kMiB), UVMALLOC_OK);
+  EXPECT_EQ(allocate(8 * kMiB, 0, &block), UVMALLOC_OK);
+  EXPECT_EQ(uvmalloc_set_budget(allocator, 2 * kMiB), UVMALLOC_OK) << "20 MiB stay in use";
+  EXPECT_EQ(allocate(2 * kMiB, 0, &block, UVMALLOC_DEVICE), UVMALLOC_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(statistics().budget_bytes, 2 * kMiB);
+  EXPECT_EQ(uvmalloc_set_budget(allocator, kMiB), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(uvmalloc_last_error(), "set_budget: the budget is 1 MiB; accepted: 2 MiB or more");
+  EXPECT_EQ(statistics().budget_bytes, 2 * kMiB);
 }
 
 // A block that the callback of a program gives up.
@@ -669,6 +686,15 @@ TEST(CVersion, LibraryHeaderAndTextAgree) {
   EXPECT_STREQ(uvmalloc_version(), UVMALLOC_VERSION);
   EXPECT_EQ(uvmalloc_version_number(), UVMALLOC_VERSION_NUMBER);
   EXPECT_STREQ(uvmalloc_version(), version());
+}
+
+TEST(CVersion, TheBuildIsDescribedInOneLine) {
+  const std::string text = uvmalloc_build_info();
+  EXPECT_TRUE(std::regex_match(
+      text,
+      std::regex(R"(\d+\.\d+\.\d+, commit ([0-9a-f]{40}(-dirty)?|unknown), (GCC|Clang) \d.*)")))
+      << text;
+  EXPECT_EQ(text.find(UVMALLOC_VERSION), 0u);
 }
 
 TEST(CStatus, EveryValueHasItsName) {

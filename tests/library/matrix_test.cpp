@@ -163,6 +163,8 @@ constexpr Use kUses[] = {
      [](const At& at, const Filled&) {
        at.worked(uvmalloc_set_device_limit(at.allocator, at.device, UINT64_MAX));
      }},
+    {"uvmalloc_set_budget",
+     [](const At& at, const Filled&) { at.worked(uvmalloc_set_budget(at.allocator, 1 << 30)); }},
     {"uvmalloc_add_pressure_callback",
      [](const At& at, const Filled&) {
        at.worked(uvmalloc_add_pressure_callback(at.allocator, frees_nothing, nullptr));
@@ -315,7 +317,8 @@ constexpr Use kUses[] = {
 
 // These functions change nothing and wait for nothing, or only add to a list of this process.
 [[maybe_unused]] constexpr const char* kWithoutRows[] = {
-    "uvmalloc_version uvmalloc_version_number uvmalloc_status_name uvmalloc_last_error",
+    "uvmalloc_version uvmalloc_version_number uvmalloc_build_info uvmalloc_status_name",
+    "uvmalloc_last_error",
     "uvmalloc_device_count uvmalloc_describe uvmalloc_get_statistics uvmalloc_report_json",
     "uvmalloc_report_json_of uvmalloc_doctor_json uvmalloc_is_enabled uvmalloc_move_on_copy",
     "uvmalloc_register_runtime uvm::ManagedMemoryResource::do_is_equal",

@@ -65,6 +65,7 @@ WITHOUT_ROWS = frozenset(
         "configuration",
         "devices",
         "figure_store",
+        "first_budget_bytes",
         "free_bytes",
         "hints",
         "host_backing",

@@ -46,6 +46,7 @@ LONG_CYCLES = 10**12  # of a simulated stream
 ONLY_ASKS = frozenset(
     [
         "uvmalloc.enabled",
+        "uvmalloc.memory_summary",
         "uvmalloc.groups",
         "uvmalloc.residency",
         "uvmalloc.stats",
@@ -73,6 +74,7 @@ ONLY_ASKS = frozenset(
         "ops.is_managed",
         "ops.report",
         "ops.residency",
+        "ops.whole_budget",
     ]
 )
 # uvmalloc itself calls these functions while torch is imported. No program calls them.
@@ -329,6 +331,15 @@ class Mark(OfATensor):
         return x
 
 
+@use("uvmalloc.set_budget", "ops.set_budget")
+class SetBudget(OfATensor):
+    def touch(self, x: torch.Tensor) -> torch.Tensor:
+        for device in (None, x.device):
+            uvmalloc.set_budget("1GiB", device)
+            uvmalloc.set_budget(None, device)
+        return x
+
+
 @use("torch_names.set_enabled_uvm")
 class SetEnabled(OfATensor):
     refuses: ClassVar = {"after fork": FORKED}
@@ -451,6 +462,15 @@ class Region(Inside):
             assert_raises(torch.OutOfMemoryError, "region", ramp, "cuda")
         ramp("cuda")
         assert_raises(AttributeError, "", region.__enter__)
+
+
+@use("uvmalloc.MemPool")
+class Pool(OfATensor):
+    refuses: ClassVar = {"after fork": (RuntimeError, "in forked subprocess")}
+
+    def touch(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.use_mem_pool(uvmalloc.MemPool(), x.device):
+            return x + 0
 
 
 @use("classes.Region.__init__", "classes.Region.close")

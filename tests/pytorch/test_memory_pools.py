@@ -281,3 +281,123 @@ with torch.cuda.use_mem_pool(pool):
 del back, on_host
 print(torch.cuda.memory_allocated() // MIB, live(torch.cuda.memory_snapshot()) // MIB)
 """)
+
+
+# ---- pools of managed memory: uvmalloc.MemPool
+
+PART = """
+import threading, torch, uvmalloc
+MIB = 1 << 20
+pool = uvmalloc.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    inside = [torch.full((32 * MIB,), n, dtype=torch.uint8, device='cuda') for n in range(4)]
+for n, x in enumerate(inside):
+    assert x.sum().item() == n * 32 * MIB, n
+print({s['segment_pool_id'] for s in pool.snapshot()} == {pool.id})
+"""
+
+
+def test_one_part_of_a_program_has_more_memory_than_the_device(checked: Checked) -> None:
+    run = checked(
+        PART
+        + """
+print(uvmalloc.enabled())
+try:
+    torch.empty(128 * MIB, dtype=torch.uint8, device='cuda')
+except torch.OutOfMemoryError:
+    print('the rest has not')
+side = torch.cuda.Stream()
+with torch.cuda.stream(side), torch.cuda.use_mem_pool(pool):
+    on_side = torch.ones(8 * MIB, dtype=torch.uint8, device='cuda')
+    on_side.record_stream(torch.cuda.current_stream())
+side.synchronize()
+print(on_side.sum().item() == 8 * MIB)
+sums = []
+def work():
+    with torch.cuda.use_mem_pool(pool):
+        sums.append(torch.ones(4 * MIB, dtype=torch.uint8, device='cuda').sum().item())
+threads = [threading.Thread(target=work)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sums == [4 * MIB])
+del inside, on_side, x
+del pool
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved())
+""",
+        native=True,
+        capacity="96MiB",
+    )
+    assert run.stdout.split("\n") == [
+        "True", "False", "the rest has not", "True", "True", "0", ""
+    ]  # fmt: skip
+    assert run.sim["evicted_chunks"] > 0
+
+
+def test_a_part_uses_the_second_device(checked: Checked) -> None:
+    run = checked(
+        """
+import torch, uvmalloc
+pool = uvmalloc.MemPool('cuda:1')
+with torch.cuda.use_mem_pool(pool, device=1):
+    x = torch.full((48 << 20,), 3, dtype=torch.uint8, device='cuda:1')
+    elsewhere = torch.ones(1 << 20, device='cuda:0')
+print(x.sum(dtype=torch.int64).item() == 3 * (48 << 20), x.device)
+print({s['device'] for s in pool.snapshot()})
+""",
+        native=True,
+        devices=2,
+        capacity="32MiB",
+    )
+    assert run.stdout == "True cuda:1\n{1}\n"
+
+
+def test_under_uvmalloc_the_part_is_a_private_pool(checked: Checked) -> None:
+    run = checked(PART + "print(uvmalloc.enabled(), inside[0].is_managed())", capacity="96MiB")
+    assert run.stdout == "True\nTrue True\n"
+    assert run.report["native_allocations"]["device"] == 0
+
+
+def test_a_part_beyond_the_budget_raises_torchs_error(checked: Checked) -> None:
+    run = checked(
+        """
+import torch, uvmalloc
+pool = uvmalloc.MemPool()
+try:
+    with torch.cuda.use_mem_pool(pool):
+        torch.empty(256 << 20, dtype=torch.uint8, device='cuda')
+except torch.OutOfMemoryError as error:
+    print('CUDA out of memory' in str(error))
+with torch.cuda.use_mem_pool(pool):
+    print(torch.ones(32 << 20, dtype=torch.uint8, device='cuda').sum().item() == 32 << 20)
+""",
+        native=True,
+        environment={"UVMALLOC_BUDGET": "64MiB", "UVMALLOC_LOG": "info"},
+    )
+    assert run.stdout == "True\nTrue\n"
+    assert "a pool gets no memory: " in run.stderr
+    assert "UVMALLOC_BUDGET" in run.stderr
+
+
+def test_a_pool_that_cannot_be_made_says_why(checked: Checked) -> None:
+    checked(
+        """
+import torch, uvmalloc
+try:
+    uvmalloc.MemPool()
+except RuntimeError as error:
+    assert str(error).startswith("MemPool: ") and "hip" in str(error), error
+else:
+    raise SystemExit('a pool was made')
+for wrong in ('cpu', 7, 'cuda:3', 1.5):
+    try:
+        uvmalloc.MemPool(wrong)
+    except ValueError as error:
+        assert str(error).startswith('MemPool: '), error
+    else:
+        raise SystemExit(wrong)
+torch.ones(3, device='cuda')
+""",
+        native=True,
+        environment={"UVMALLOC_RUNTIME": "hip"},
+    )

@@ -11,14 +11,17 @@ import sys as _sys
 from uvmalloc.groups import group, group_of, groups
 from uvmalloc.growing import growing
 from uvmalloc.loading import load_safetensors
-from uvmalloc.memory import advise, enabled, prefetch, region, residency, stats
+from uvmalloc.memory import advise, enabled, prefetch, region, residency, set_budget, stats
 from uvmalloc.native import mark
 from uvmalloc.pipelines.pipeline import pipeline
 from uvmalloc.pipelines.storage_plans import plan_storage
 from uvmalloc.pipelines.streaming import stream_safetensors
+from uvmalloc.pools import MemPool
+from uvmalloc.summary import memory_summary
 from uvmalloc.torch_names import add_methods as _add_methods
 
 __all__ = [
+    "MemPool",
     "advise",
     "enabled",
     "group",
@@ -27,11 +30,13 @@ __all__ = [
     "growing",
     "load_safetensors",
     "mark",
+    "memory_summary",
     "pipeline",
     "plan_storage",
     "prefetch",
     "region",
     "residency",
+    "set_budget",
     "stats",
     "stream_safetensors",
 ]

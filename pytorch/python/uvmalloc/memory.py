@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 _REGION_POLICIES = ("auto", "driver", "off")
+LEAST_BUDGET_BYTES = 2 << 20  # one page
+_BUDGETS = f"accepted: a size from 2 MiB on, {EXAMPLES}; a float above 0 and up to 1; None"
 
 
 def enabled() -> bool:
@@ -114,6 +116,51 @@ def advise(
     return operators.advise(tensor, *places, read_mostly)
 
 
+def set_budget(
+    most: int | str | float | None, device: torch.device | int | str | None = None
+) -> bool:
+    """Changes how much memory uvmalloc may use in this process, or on a device, from now on.
+
+    Args:
+        most: bytes; a size such as "8GiB"; a float, as a fraction; or None, which restores the
+            budget at the start of the program. A fraction is one of the device's memory or, without
+            `device`, of the budget at the start.
+        device: None: the budget of the process, for all memory kinds and devices together
+            (UVMALLOC_BUDGET). A device: its device memory (UVMALLOC_DEVICE_BUDGET), freed memory in
+            caches included. torch.cuda.set_per_process_memory_fraction() limits a device too; the
+            smaller limit applies.
+
+    A budget may be lower than what is in use. Then nothing is freed and all tensors remain valid,
+    but requests raise torch.OutOfMemoryError unless cached memory can serve them, until enough
+    tensors are deleted. torch.cuda.empty_cache() gives cached memory back. Takes effect for
+    requests that begin after the call, on all streams and threads. Any thread may call. Initialises
+    CUDA.
+
+    Returns False, and changes nothing, if the program runs without uvmalloc.
+
+    Raises:
+        ValueError: the size is below 2 MiB or malformed, the fraction is not in (0, 1], or the
+            device does not exist.
+        TypeError: the budget has another type.
+    """
+    if isinstance(most, bool) or not isinstance(most, int | str | float | None):
+        raise TypeError(f"set_budget: the budget is a {type(most).__name__}; {_BUDGETS}")
+    if isinstance(most, float) and not 0 < most <= 1:
+        raise ValueError(f"set_budget: the budget is {most!r}; {_BUDGETS}")
+    size_bytes = _budget_bytes("set_budget", most) if isinstance(most, int | str) else None
+    operators = plugin_operators()
+    if operators is None or not enabled():
+        return False
+    sys.modules["torch"].cuda.init()  # sets the first limits
+    index = -1 if device is None else cuda_index(device, "set_budget")
+    if isinstance(most, float):
+        size_bytes = int(most * operators.whole_budget(index))
+    if size_bytes is not None and size_bytes < LEAST_BUDGET_BYTES:
+        raise ValueError(f"set_budget: the budget is {most!r}; {_BUDGETS}")
+    operators.set_budget(size_bytes, index)
+    return True
+
+
 @contextlib.contextmanager
 def region(
     *,
@@ -144,7 +191,7 @@ def region(
     if policy is not None and policy not in _REGION_POLICIES:
         accepted = ", ".join(_REGION_POLICIES)
         raise ValueError(f"region: the policy is {policy!r}; accepted: {accepted}")
-    budget_bytes = 0 if budget is None else _budget_bytes(budget)
+    budget_bytes = 0 if budget is None else _budget_bytes("region", budget)
     with contextlib.ExitStack() as effects:
         switch = library_function("uvmalloc_set_host_managed", ctypes.c_int, ctypes.c_int)
         if managed is not None and switch is not None:
@@ -155,16 +202,16 @@ def region(
         yield
 
 
-def _budget_bytes(budget: int | str) -> int:
+def _budget_bytes(function: str, budget: int | str) -> int:
     accepted = f"accepted: a size of at least one byte, {EXAMPLES}"
     if isinstance(budget, bool) or not isinstance(budget, int | str):
-        raise TypeError(f"region: the budget is a {type(budget).__name__}; {accepted}")
+        raise TypeError(f"{function}: the budget is a {type(budget).__name__}; {accepted}")
     try:
         size_bytes = parse_size(str(budget))
     except ValueError:
         size_bytes = 0
     if size_bytes < 1:
-        raise ValueError(f"region: the budget is {budget!r}; {accepted}")
+        raise ValueError(f"{function}: the budget is {budget!r}; {accepted}")
     return size_bytes
 
 

@@ -1,0 +1,13 @@
+// What the build knows of itself. The texts are static.
+#pragma once
+
+namespace uvm {
+
+struct BuildFacts {
+  const char* commit;    // 40 digits, then "-dirty" if files differed; or "unknown"
+  const char* compiler;  // name and version
+};
+
+BuildFacts build_facts();
+
+}  // namespace uvm
