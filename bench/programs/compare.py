@@ -20,7 +20,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from uvmalloc._cli.environment import (
-    AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
@@ -106,7 +105,7 @@ def environment_of(
     environment = on_simulated_device(clean_environment(), libraries, machine, None)
     if native:
         return without_uvmalloc(environment)
-    return with_uvmalloc(environment, libraries, AllocatorOptions(), report_dir)
+    return with_uvmalloc(environment, libraries, {}, report_dir)
 
 
 def run_program(

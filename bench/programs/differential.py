@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from uvmalloc._cli.environment import (
-    AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
@@ -60,7 +59,7 @@ def compare_batch(
     simulated["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         ours = _start(
-            with_uvmalloc(simulated, libraries, AllocatorOptions(), Path(folder)),
+            with_uvmalloc(simulated, libraries, {}, Path(folder)),
             first_seed,
             programs,
         )

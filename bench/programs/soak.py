@@ -30,7 +30,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from uvmalloc._cli.environment import (
-    AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
@@ -199,7 +198,7 @@ class Soak:
         self._ours = with_uvmalloc(
             on_simulated_device(plain, libraries, small, None),
             libraries,
-            AllocatorOptions(share=True, log="error"),
+            {"UVMALLOC_SHARE": "1", "UVMALLOC_LOG": "error"},
             None,
         )
         self._expected = Expected(len(self.STEADY))

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 from uvmalloc._cli.environment import (
-    AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
@@ -57,7 +56,7 @@ def environment(folder: Path, variables: Mapping[str, str], machine: Machine) ->
     libraries = find_libraries()
     clean = {k: v for k, v in os.environ.items() if not k.startswith(STRAY_PREFIXES)}
     made = on_simulated_device(clean, libraries, machine, folder / "sim.json")
-    made = with_uvmalloc(made, libraries, AllocatorOptions(), folder)
+    made = with_uvmalloc(made, libraries, {}, folder)
     del made["PYTORCH_ENABLE_UNIFIED_MEMORY"]
     return {**made, "UVMALLOC_CUDA": "1", "UVMALLOC_STARTUP_LINE": "0", **variables}
 

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 import pytest
 from uvmalloc._cli.environment import (
-    AllocatorOptions,
     Machine,
     on_simulated_device,
     with_uvmalloc,
@@ -232,16 +231,17 @@ def simulate(
         machine = Machine(
             devices, parse_size(capacity) if capacity else None, driver_version=driver_version
         )
-        options = AllocatorOptions(policy, parse_size(budget) if budget else None)
+        settings = {"UVMALLOC_POLICY": policy, "UVMALLOC_BUDGET": budget}
+        settings = {name: value for name, value in settings.items() if value is not None}
         own = environment or {}
         is_late = own.keys() <= READ_LATE and driver_version is None
-        can_fork = not is_fresh and options == AllocatorOptions() and is_late
+        can_fork = not is_fresh and not settings and is_late
         report_dir = fork_servers.report_dir if can_fork else folder
         variables = on_simulated_device(clean_environment, libraries, machine, counters)
         if native:
             variables = without_uvmalloc(variables)
         else:
-            variables = with_uvmalloc(variables, libraries, options, report_dir)
+            variables = with_uvmalloc(variables, libraries, settings, report_dir)
         if can_fork:
             server = fork_servers.server(native, variables)
             variables.update(own)

@@ -6,6 +6,8 @@ import importlib.util
 import io
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +18,8 @@ import pytest
 from rich.console import Console
 from uvmalloc._cli import accepted, doctor, report, running
 from uvmalloc._cli import main as cli
-from uvmalloc._cli.environment import AllocatorOptions, Machine, on_simulated_device, with_uvmalloc
+from uvmalloc._cli.environment import Machine, on_simulated_device, with_uvmalloc
+from uvmalloc._cli.options import AllocatorOptions
 from uvmalloc.errors import CommandError, MissingLibraryError
 from uvmalloc.libraries import Libraries, find_libraries
 from uvmalloc.sizes import EXAMPLES, format_size, parse_size
@@ -160,8 +163,23 @@ def test_a_malformed_command_is_one_line_and_exit_code_2(uvmalloc, arguments):
 
 
 def test_version(uvmalloc):
+    header = (ROOT / "include" / "uvmalloc" / "uvmalloc.h").read_text()
+    parts = re.findall(r"^#define UVMALLOC_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", header, re.M)
+    version = f"uvmalloc {'.'.join(parts)}"
     finished = uvmalloc("--version")
-    assert (finished.returncode, finished.stdout) == (0, "uvmalloc 0.2.0\n")
+    assert (finished.returncode, finished.stdout) == (0, f"{version}\n")
+    finished = uvmalloc("--version", "-v")
+    said, commit, compiler, plugins = finished.stdout.splitlines()
+    assert said == version
+    assert re.fullmatch(r"commit: ([0-9a-f]{40}(-dirty)?|unknown)", commit)
+    assert re.fullmatch(r"compiler: (GCC|Clang) \d.*", compiler)
+    assert re.fullmatch(r"plugins for torch: \d\.\d+(, \d\.\d+)*", plugins)
+
+
+def test_details_without_a_version_are_refused(uvmalloc):
+    finished = uvmalloc("-v", "doctor")
+    assert finished.returncode == 2
+    assert error_line(finished) == "--verbose is 'given'; accepted: only with --version"
 
 
 def test_importing_the_package_imports_no_torch():
@@ -235,7 +253,7 @@ def test_a_path_the_loader_would_split_is_refused(tmp_path):
     folder.mkdir()
     (folder / "libuvmalloc_preload.so").touch()
     with pytest.raises(CommandError, match="LD_PRELOAD cannot hold"):
-        with_uvmalloc({}, Libraries(folder), AllocatorOptions(), None)
+        with_uvmalloc({}, Libraries(folder), {}, None)
 
 
 # ---- the memory of a simulated host -------------------------------------------------------------
@@ -280,34 +298,35 @@ def test_programs_see_the_real_host_memory_without_a_simulated_one(uvmalloc):
 
 def test_a_preload_of_the_user_stays_behind_ours(libraries):
     preloaded = str(libraries.uvmalloc)
-    made = with_uvmalloc({"LD_PRELOAD": "a.so b.so"}, libraries, AllocatorOptions(), None)
+    made = with_uvmalloc({"LD_PRELOAD": "a.so b.so"}, libraries, {}, None)
     assert made["LD_PRELOAD"] == f"{preloaded}:a.so:b.so"
     other_copy = {"LD_PRELOAD": "a.so /elsewhere/libuvmalloc_preload.so:b.so"}
-    assert with_uvmalloc(other_copy, libraries, AllocatorOptions(), None) == made
-    again = with_uvmalloc(made, libraries, AllocatorOptions(), None)
+    assert with_uvmalloc(other_copy, libraries, {}, None) == made
+    again = with_uvmalloc(made, libraries, {}, None)
     assert again["LD_PRELOAD"] == made["LD_PRELOAD"]
 
 
 def test_options_become_variables(libraries, tmp_path):
     options = AllocatorOptions(
         policy="driver",
-        budget_bytes=1 << 30,
-        device_budget_bytes=4 << 20,
+        budget="1GiB",
+        device_budget="4M",
         move="alias",
-        decay_seconds=2.5,
-        trace=Path("/tmp/trace"),
+        decay="2.5",
+        trace=tmp_path / "trace",
         call_sites=True,
         log="debug",
         share=True,
     )
-    made = with_uvmalloc({}, libraries, options, tmp_path)
+    made = with_uvmalloc({}, libraries, options.variables(), tmp_path)
+    assert made.keys() >= set(AllocatorOptions.names())
     assert made["PYTORCH_ENABLE_UNIFIED_MEMORY"] == "1"
     assert made["UVMALLOC_POLICY"] == "driver"
     assert made["UVMALLOC_BUDGET"] == "1073741824"
     assert made["UVMALLOC_DEVICE_BUDGET"] == "4194304"
     assert made["UVMALLOC_MOVE"] == "alias"
     assert made["UVMALLOC_DECAY"] == "2.5"
-    assert made["UVMALLOC_TRACE"] == "/tmp/trace"
+    assert made["UVMALLOC_TRACE"] == str(tmp_path / "trace")
     assert made["UVMALLOC_CALL_SITES"] == "1"
     assert made["UVMALLOC_LOG"] == "debug"
     assert made["UVMALLOC_SHARE"] == "1"
@@ -326,6 +345,57 @@ def test_options_reach_the_program(uvmalloc, tmp_path, command):
     shown = finished.stdout.split()
     trace = str(tmp_path / "my.%p.trace")
     assert shown == ["off", "copy", "1073741824", "8388608", "0.0", trace, "info"]
+
+
+def in_a_shell(environment, script):
+    return subprocess.run(
+        ["sh", "-ec", script], env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_job_script_gets_the_variables_of_run(uvmalloc, clean_environment, tmp_path):
+    options = ("--budget", "1G", "--trace", str(tmp_path / "it's.trace"), "--share")
+    show = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    command = shlex.join([*UVMALLOC, "env", *options])
+    finished = in_a_shell(clean_environment, f'eval "$({command})"; {show}')
+    assert finished.returncode == 0, finished.stderr
+    exported = json.loads(finished.stdout)
+    ran = uvmalloc("run", "--no-report", *options, "--", "sh", "-c", show)
+    for of_shell in ("_", "PWD", "OLDPWD", "SHLVL"):
+        exported.pop(of_shell, None)
+    inside = json.loads(ran.stdout)
+    assert {name: inside[name] for name in exported} == exported
+    assert exported["UVMALLOC_TRACE"] == str(tmp_path / "it's.trace")
+    assert exported["PYTORCH_ENABLE_UNIFIED_MEMORY"] == "1"
+
+
+def test_a_job_script_can_take_the_variables_back(clean_environment):
+    before = {**clean_environment, "LD_PRELOAD": "libm.so.6"}
+    set_, unset = (
+        shlex.join([*UVMALLOC, "env", *more]) for more in (("--log", "off"), ("--unset",))
+    )
+    finished = in_a_shell(before, f'env; eval "$({set_})"; eval "$({unset})"; echo ----; env')
+    assert finished.returncode == 0, finished.stderr
+    first, again = finished.stdout.split("----\n")
+    assert "LD_PRELOAD=libm.so.6" in first.splitlines()
+    kept = [
+        sorted(line for line in text.splitlines() if not line.startswith("_="))
+        for text in (first, again)
+    ]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--policy", "magic"), "--policy is 'magic'; accepted: auto"),
+        (("--unset", "--budget", "1G"), "--budget is '1G'; accepted: nothing with --unset"),
+    ],
+)
+def test_no_variables_are_printed_for_bad_options(uvmalloc, options, said):
+    finished = uvmalloc("env", *options)
+    assert finished.returncode == 2
+    assert error_line(finished).startswith(said)
 
 
 def test_the_machine_becomes_variables(libraries, tmp_path):
@@ -711,6 +781,19 @@ def test_a_command_without_its_command_shows_help(uvmalloc, command, part):
     assert finished.stdout.strip().startswith("Usage: uvmalloc")
     assert part in finished.stdout
     assert finished.stdout == uvmalloc(*command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *[(name,) for name in ("run", "sim", "env", "doctor", "report", "plan", "top", "trace")],
+        *[("trace", name) for name in ("show", "csv", "perfetto", "html", "png")],
+    ],
+)
+def test_every_command_has_short_help(uvmalloc, command):
+    finished = uvmalloc(*command, "-h")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith(f"Usage: uvmalloc {' '.join(command)} ")
 
 
 @pytest.mark.parametrize("command", [(), ("run",), ("sim",), ("doctor",), ("trace", "csv")])

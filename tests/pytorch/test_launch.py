@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from uvmalloc._cli import launch
-from uvmalloc._cli.environment import AllocatorOptions, with_uvmalloc
+from uvmalloc._cli.environment import with_uvmalloc
 
 UVMALLOC = (sys.executable, "-m", "uvmalloc")
 RUN = (*UVMALLOC, "run", "--no-report", "--", sys.executable, "-c")
@@ -299,12 +299,10 @@ def test_sanitizers_stay_first_among_what_is_preloaded(libraries):
     ours = str(libraries.uvmalloc)
     asan, clang = "/usr/lib/gcc/12/libasan.so", "/opt/llvm/libclang_rt.tsan-x86_64.so"
     for names in (asan, clang, f"/usr/lib/libubsan.so.1 {asan}.8.0.0"):
-        made = with_uvmalloc(
-            {"LD_PRELOAD": f"a.so {names} libasan_like.txt"}, libraries, AllocatorOptions(), None
-        )
+        made = with_uvmalloc({"LD_PRELOAD": f"a.so {names} libasan_like.txt"}, libraries, {}, None)
         expected = [*names.split(), ours, "a.so", "libasan_like.txt"]
         assert made["LD_PRELOAD"] == ":".join(expected)
-        assert with_uvmalloc(made, libraries, AllocatorOptions(), None) == made
+        assert with_uvmalloc(made, libraries, {}, None) == made
 
 
 @pytest.mark.parametrize("command", ["run", "sim"])

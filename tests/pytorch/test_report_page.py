@@ -1,4 +1,4 @@
-"""The page of `uvmalloc report TRACE` in a browser: opened, clicked through and looked at.
+"""The page of `uvmalloc trace html` in a browser: opened, clicked through and looked at.
 
 The browser is Debian's Chromium without a window. The traced program has 128 MiB of weights. The
 page shows the trace on a machine with 96 MiB, where each step moves all weights.
@@ -55,7 +55,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     uvmalloc = [sys.executable, "-m", "uvmalloc"]
     environment = without_settings(os.environ, "CUDA_", "LD_")
     record = ["sim", "--no-report", "--trace", trace, "--call-sites", "--", sys.executable, program]
-    draw = ["report", trace, "--html", page, "--machine", "h100-pcie5", "--capacity", "96MiB",
+    draw = ["trace", "html", trace, "-o", page, "--machine", "h100-pcie5", "--capacity", "96MiB",
             "--hints", "none"]  # fmt: skip
     environment["PYTHONPATH"] = (_CHECKOUT / "build" / "report").read_text().strip()
     for command in (record, draw):

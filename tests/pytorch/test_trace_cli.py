@@ -114,7 +114,7 @@ def test_a_closed_output_is_one_line(clean_environment, trace_file):
     assert finished.stderr == "uvmalloc: error: cannot write the output: it is closed\n"
 
 
-@pytest.mark.parametrize("command", ["csv", "perfetto", "info"])
+@pytest.mark.parametrize("command", ["csv", "perfetto", "show"])
 def test_an_output_that_cannot_be_written_is_one_line(clean_environment, trace_file, command):
     fails_in_one_line_on_a_full_disk(clean_environment, ["trace", command, trace_file])
 
@@ -195,8 +195,17 @@ def test_perfetto_shows_blocks_as_slices_that_begin_and_end(trace_command, trace
 # ---- info ---------------------------------------------------------------------------------------
 
 
-def test_info_shows_devices_counts_and_peaks(trace_command, trace_file):
+def test_the_old_name_of_show_warns_and_goes_on_working(trace_command, trace_file):
     finished = trace_command("info", trace_file)
+    assert (finished.returncode, finished.stdout) == (0, trace_command("show", trace_file).stdout)
+    assert finished.stderr == (
+        "uvmalloc: warning: the next minor version will not have `uvmalloc trace info`; use "
+        "uvmalloc trace show\n"
+    )
+
+
+def test_show_shows_devices_counts_and_peaks(trace_command, trace_file):
+    finished = trace_command("show", trace_file)
     assert finished.returncode == 0, finished.stderr
     lines = [" ".join(line.split()) for line in finished.stdout.splitlines()]
     assert lines[0].startswith("write_trace, process ")
@@ -252,7 +261,7 @@ def test_a_damaged_file_is_named_with_offset_and_fault(trace_file, tmp_path, off
     assert str(raised.value) == f"{file}: {said}"
 
 
-@pytest.mark.parametrize("command", ["info", "csv", "perfetto"])
+@pytest.mark.parametrize("command", ["show", "csv", "perfetto"])
 def test_every_command_refuses_a_damaged_file_in_one_line(
     trace_command, trace_file, tmp_path, command
 ):
@@ -279,18 +288,18 @@ def test_a_file_cut_anywhere_is_refused(trace_file, tmp_path):
 def test_a_trace_of_a_killed_process_can_be_accepted(trace_command, trace_file, tmp_path):
     cut = tmp_path / "cut.trace"
     cut.write_bytes(trace_file.read_bytes()[:-40])
-    line = refusal(trace_command("info", cut))
+    line = refusal(trace_command("show", cut))
     assert line == (
         f"{cut}: at byte {cut.stat().st_size}: the trace is not finished: "
         "the process still runs or was killed (truncated)"
     )
-    finished = trace_command("info", "--unfinished", cut)
+    finished = trace_command("show", "--unfinished", cut)
     assert finished.returncode == 0
     assert "not finished" in finished.stdout
 
 
 def test_missing_files_and_folders_are_named(trace_command, trace_file, tmp_path):
-    finished = trace_command("info", tmp_path / "missing")
+    finished = trace_command("show", tmp_path / "missing")
     assert finished.returncode == 1
     assert finished.stderr == (
         f"uvmalloc: error: cannot read {tmp_path}/missing: No such file or directory\n"

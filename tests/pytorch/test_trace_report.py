@@ -1,4 +1,6 @@
-"""`uvmalloc report TRACE`: one page, and pictures, with the figures of the trace and its replay."""
+"""`uvmalloc trace html` and `trace png`: a page and a picture with the figures of a trace and its
+replay.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,13 @@ def trace_file(simulate: Simulate, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def report(clean_environment):
-    """Returns a function that runs `uvmalloc report`, with the packages from scripts/setup."""
+def uvmalloc(clean_environment):
+    """Returns a function that runs a command, with the packages from scripts/setup."""
     packages = (_CHECKOUT / "build" / "report").read_text().strip()
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "uvmalloc", "report", *map(str, arguments)],
+            [sys.executable, "-m", "uvmalloc", *map(str, arguments)],
             env={**clean_environment, "PYTHONPATH": packages},
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
@@ -60,11 +62,11 @@ def cells(page: str, table: str) -> list[list[str]]:
 
 
 def test_the_page_holds_charts_steps_and_allocations_and_fetches_nothing(
-    report, trace_file, tmp_path
+    uvmalloc, trace_file, tmp_path
 ):
     page_file = tmp_path / "page.html"
-    finished = report(trace_file, "--html", page_file, "--machine", "h100-pcie5",
-                      "--capacity", "96MiB", "--hints", "none")  # fmt: skip
+    finished = uvmalloc("trace", "html", trace_file, "-o", page_file, "--machine", "h100-pcie5",
+                        "--capacity", "96MiB", "--hints", "none")  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     page = page_file.read_text()
     heading = re.search(r"<h1>(.*?)</h1>", page)
@@ -89,19 +91,19 @@ def test_a_page_without_its_packages_is_refused_in_one_line(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "plotly" else installed(name)
     )
-    assert main(["report", str(trace_file), "--html", str(tmp_path / "page.html")]) != 0
+    assert main(["trace", "html", str(trace_file), "-o", str(tmp_path / "page.html")]) != 0
     assert "--html needs plotly: pip install plotly" in capsys.readouterr().err
 
 
-def test_without_an_option_the_page_lies_beside_the_trace(report, trace_file):
-    finished = report(trace_file)
+def test_without_an_option_the_page_lies_beside_the_trace(uvmalloc, trace_file):
+    finished = uvmalloc("trace", "html", trace_file)
     assert finished.returncode == 0, finished.stderr
     assert trace_file.with_name("run.trace.html").stat().st_size > 1 << 20  # with the library
 
 
-def test_the_picture_is_a_png(report, trace_file, tmp_path):
+def test_the_picture_is_a_png(uvmalloc, trace_file, tmp_path):
     picture = tmp_path / "charts.png"
-    finished = report(trace_file, "--png", picture)
+    finished = uvmalloc("trace", "png", trace_file, "-o", picture)
     assert finished.returncode == 0, finished.stderr
     content = picture.read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
@@ -126,16 +128,32 @@ def test_memory_over_time_reaches_the_peak(trace_file):
         (["--hints", "all"], "--hints is 'all'; accepted: none, recorded"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(report, trace_file, options, said):
-    finished = report(trace_file, *options)
+def test_options_that_mean_nothing_are_refused(uvmalloc, trace_file, options, said):
+    finished = uvmalloc("trace", "html", trace_file, *options)
     assert finished.returncode == 2
     assert said in finished.stderr
     assert finished.stderr.count("\n") == 1
 
 
-def test_a_report_is_not_drawn(report, tmp_path):
+def test_the_old_form_warns_and_goes_on_working(uvmalloc, trace_file, tmp_path):
+    picture = tmp_path / "old.png"
+    finished = uvmalloc("report", trace_file, "--png", picture)
+    assert finished.returncode == 0
+    warning, wrote = finished.stderr.splitlines()
+    assert warning == (
+        "uvmalloc: warning: the next minor version will not have `uvmalloc report TRACE`; use "
+        "uvmalloc trace html TRACE, or trace png TRACE"
+    )
+    assert wrote == f"uvmalloc: wrote {picture}"
+    assert picture.is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [(("--png", "out.png"), "--png"), (("--machine", "gb10"), "--machine")]
+)
+def test_a_report_is_not_drawn(uvmalloc, tmp_path, options, name):
     file = tmp_path / "report.json"
     file.write_text('{"active": false}')
-    finished = report(file, "--png", tmp_path / "out.png")
+    finished = uvmalloc("report", file, *options)
     assert finished.returncode == 2
-    assert "only a trace can be drawn" in finished.stderr
+    assert f"{name} is '{options[1]}'; accepted: nothing for a report" in finished.stderr

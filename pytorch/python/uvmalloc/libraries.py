@@ -91,6 +91,10 @@ class Libraries:
             lines = (self.checkout / "scripts" / "torch_versions.txt").read_text().splitlines()
             releases = [line for line in lines if line and not line.startswith("#")]
             return [release.rpartition(".")[0] for release in releases]
+        return self.built_for_torch()
+
+    def built_for_torch(self) -> list[str]:
+        """Versions such as 2.15 that have a plugin here."""
         names = [file.stem.removeprefix("libuvmalloc_torch_") for file in self.plugins()]
         return [name.replace("_", ".") for name in names]
 

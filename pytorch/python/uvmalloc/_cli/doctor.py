@@ -57,6 +57,12 @@ def diagnose() -> Diagnosis:
     }
 
 
+def build_facts(libraries: Libraries) -> dict[str, str]:
+    """Returns what is known of the build: its commit, its compiler, and the torches it serves."""
+    build = library_calls.doctor(libraries.require_uvmalloc()).get("build", {})
+    return {**build, "plugins for torch": ", ".join(libraries.built_for_torch()) or "none"}
+
+
 def _with_paradigm(device: Diagnosis) -> Diagnosis:
     capabilities = device.get("capabilities", {})
     return {
@@ -111,6 +117,7 @@ def _describe_torch(libraries: Libraries | None) -> Diagnosis:
         "cuda": cuda,
         "plugin": str(plugin) if plugin and plugin.is_file() else None,
         "plugins": [file.name for file in libraries.plugins()] if libraries else [],
+        "built_for": libraries.built_for_torch() if libraries else [],
     }
 
 
@@ -128,6 +135,8 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     facts = {
         "library": f"{diagnosis['library'] or 'not found'} {diagnosis.get('version', '')}".strip()
     }
+    if build := diagnosis.get("build"):
+        facts["built from"] = f"commit {build['commit']}, with {build['compiler']}"
     if runtime:
         state = (
             "available"
@@ -147,6 +156,7 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     facts["torch"] = torch["version"] or "not installed in this environment"
     if torch["version"]:
         facts["plugin"] = torch["plugin"] or "none for this torch"
+    facts["plugins for torch"] = ", ".join(torch["built_for"]) or "none"
     width = max(map(len, facts))
     for name, fact in facts.items():
         console.print(f"{name:<{width}}  {fact}", soft_wrap=True)

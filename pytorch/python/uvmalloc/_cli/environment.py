@@ -33,35 +33,6 @@ _SANITIZER = re.compile(r"lib(clang_rt\.)?(a|l|t|m|ub|hwa)san[^/]*\.so[.0-9]*")
 
 
 @dataclass(frozen=True)
-class AllocatorOptions:
-    """Settings of uvmalloc that `run` and `sim` can change. None: leave the variable unchanged."""
-
-    policy: str | None = None
-    budget_bytes: int | None = None
-    device_budget_bytes: int | None = None
-    move: str | None = None
-    decay_seconds: float | None = None
-    trace: Path | None = None
-    call_sites: bool = False
-    log: str | None = None
-    share: bool = False
-
-    def variables(self) -> Environment:
-        values = {
-            "UVMALLOC_POLICY": self.policy,
-            "UVMALLOC_BUDGET": self.budget_bytes,
-            "UVMALLOC_DEVICE_BUDGET": self.device_budget_bytes,
-            "UVMALLOC_MOVE": self.move,
-            "UVMALLOC_DECAY": self.decay_seconds,
-            "UVMALLOC_TRACE": self.trace,
-            "UVMALLOC_CALL_SITES": 1 if self.call_sites else None,
-            "UVMALLOC_LOG": self.log,
-            "UVMALLOC_SHARE": 1 if self.share else None,
-        }
-        return {name: str(value) for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
 class Machine:
     """A simulated machine."""
 
@@ -94,10 +65,11 @@ def without_settings(environment: Mapping[str, str], *also: str) -> Environment:
 def with_uvmalloc(
     environment: Mapping[str, str],
     libraries: Libraries,
-    options: AllocatorOptions,
+    settings: Mapping[str, str],
     report_dir: Path | None,
 ) -> Environment:
-    """Returns `environment` with uvmalloc preloaded and on, and reports in `report_dir`."""
+    """Returns `environment` with uvmalloc preloaded and on, these `settings`, and reports in
+    `report_dir`."""
     result = dict(environment)
     _drop_preloads(result)
     _prepend(result, "LD_PRELOAD", libraries.require_uvmalloc(), separators=" :")
@@ -106,7 +78,7 @@ def with_uvmalloc(
     result.setdefault(SERVES_CUDA, "auto")
     if report_dir is not None:
         result[REPORT_DIR] = str(report_dir)
-    return {**result, **options.variables()}
+    return {**result, **settings}
 
 
 def with_cuda_calls_served(environment: Mapping[str, str], library: Path) -> Environment:

@@ -6,30 +6,24 @@ import errno
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from uvmalloc import __version__, _trace
 from uvmalloc._cli import doctor as doctor_module
-from uvmalloc._cli.accepted import (
-    DRIVER_VERSIONS,
-    HINTS,
-    LOG_LEVELS,
-    MOST_DEVICES,
-    MOVES,
-    POLICIES,
-    PROFILES,
-)
 from uvmalloc._cli.environment import (
+    SERVES_CUDA,
+    SWITCH,
     Environment,
     on_simulated_device,
     with_uvmalloc,
@@ -37,13 +31,14 @@ from uvmalloc._cli.environment import (
 )
 from uvmalloc._cli.files import open_own
 from uvmalloc._cli.options import (
-    allocator_options,
-    check_drawings,
-    check_word,
+    AllocatorOptions,
+    MachineOptions,
+    ReplayOptions,
+    ReportOptions,
+    check_drawing,
     machine_of,
-    refuse_with_native,
-    reporting_of,
     size_of,
+    takes_options,
 )
 from uvmalloc._cli.processes import SIM_REPORT_NAME
 from uvmalloc._cli.report import read_report, show_report
@@ -72,7 +67,10 @@ _PROGRAM = {"allow_interspersed_args": False}
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 # Help without panels, as wide as the terminal: panels are unreadable on a narrow terminal.
-_HELP = {"terminal_width": min(shutil.get_terminal_size().columns, 100)}
+_HELP = {
+    "terminal_width": min(shutil.get_terminal_size().columns, 100),
+    "help_option_names": ["-h", "--help"],
+}
 app = typer.Typer(
     rich_markup_mode=None,
     context_settings=_HELP,
@@ -84,66 +82,45 @@ app.add_typer(trace_app, name="trace")
 CommandArgument = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The program and its arguments.")
 ]
-
-
-def _one_of(words: Sequence[str], help_text: str) -> Any:
-    """Returns an option that takes one of `words`. Shells complete the words."""
-    return typer.Option(
-        metavar="NAME",
-        help=f"{help_text}: {', '.join(words)}.",
-        autocompletion=lambda incomplete: [word for word in words if word.startswith(incomplete)],
-    )
-
-
-PolicyOption = Annotated[str | None, _one_of(POLICIES, "How memory is placed")]
-MoveOption = Annotated[str | None, _one_of(MOVES, "What x.to('cuda') does")]
-LogOption = Annotated[str | None, _one_of(LOG_LEVELS, "Which messages go to stderr")]
-BudgetOption = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Most memory uvmalloc may hold.")
-]
-DeviceBudgetOption = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Most memory it may hold on each device.")
-]
-DecayOption = Annotated[
-    str | None,
-    typer.Option(metavar="SECONDS", help="Half-life of idle cached memory; off: it stays."),
-]
-TraceOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace", metavar="FILE", help="Write a trace of the allocator; %p is the process number."
-    ),
-]
-CallSitesOption = Annotated[
-    bool, typer.Option("--call-sites", help="Name the line of each allocation in the trace.")
-]
-ShareOption = Annotated[
-    bool, typer.Option("--share", help="Take turns on a device with other programs that share it.")
-]
-ReportOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also write the report there, as JSON.")
-]
 TraceArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A trace, which UVMALLOC_TRACE writes.")
 ]
 OutOption = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="OUT", help="Write to OUT, not to stdout.")
 ]
+DrawingOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", metavar="OUT", help="Write to OUT (default: beside FILE)."),
+]
 UnfinishedOption = Annotated[
     bool, typer.Option("--unfinished", help="Accept the trace of a killed process.")
 ]
-NoReportOption = Annotated[bool, typer.Option("--no-report", help="Show no report at the end.")]
+PageOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a page there.")
+]
+PictureOption = Annotated[
+    Path | None, typer.Option("--png", metavar="FILE", help="Write the chart there.")
+]
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("-v", "--verbose", help="With --version: also commit, compiler and torch."),
+    ] = False,
 ) -> None:
     """Caching allocation over unified memory, for unmodified programs."""
     if version:
         typer.echo(f"uvmalloc {__version__}")
+        if verbose:
+            for name, fact in doctor_module.build_facts(find_libraries()).items():
+                typer.echo(f"{name}: {fact}")
         raise typer.Exit()
+    if verbose:
+        raise OptionError("--verbose", "given", "only with --version")
     _help_without_command(context)
 
 
@@ -160,96 +137,35 @@ def _help_without_command(context: typer.Context) -> None:
 
 
 @app.command(context_settings=_PROGRAM)
-def run(
-    command: CommandArgument,
-    policy: PolicyOption = None,
-    move: MoveOption = None,
-    budget: BudgetOption = None,
-    device_budget: DeviceBudgetOption = None,
-    decay: DecayOption = None,
-    trace: TraceOption = None,
-    call_sites: CallSitesOption = False,
-    log: LogOption = None,
-    share: ShareOption = False,
-    report: ReportOption = None,
-    no_report: NoReportOption = False,
-) -> None:
+@takes_options()
+def run(command: CommandArgument, allocator: AllocatorOptions, reporting: ReportOptions) -> None:
     """Run a program with its allocators replaced by uvmalloc."""
-    options = allocator_options(
-        policy, move, budget, device_budget, decay, trace, call_sites, log, share
-    )  # fmt: skip
-    reporting = reporting_of(report, no_report)
+    settings = allocator.variables()
     libraries = find_libraries()
 
     def environment(folder: Path | None) -> Environment:
-        return with_uvmalloc(os.environ, libraries, options, folder)
+        return with_uvmalloc(os.environ, libraries, settings, folder)
 
-    raise typer.Exit(run_program(command, environment, reporting))
+    raise typer.Exit(run_program(command, environment, reporting.read()))
 
 
 @app.command(context_settings=_PROGRAM)
+@takes_options()
 def sim(
     command: CommandArgument,
-    devices: Annotated[
-        str, typer.Option(metavar="N", help=f"Number of devices, 0 to {MOST_DEVICES}.")
-    ] = "1",
-    capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
-    ] = None,
+    simulated: MachineOptions,
+    allocator: AllocatorOptions,
+    reporting: ReportOptions,
     native: Annotated[bool, typer.Option("--native", help="Run without uvmalloc.")] = False,
-    driver_version: Annotated[
-        str | None, _one_of(DRIVER_VERSIONS, "CUDA version of the driver")
-    ] = None,
-    profile: Annotated[str | None, _one_of(PROFILES, "How devices and host share memory")] = None,
-    hip: Annotated[bool, typer.Option("--hip", help="Simulate HIP (ROCm), not CUDA.")] = False,
-    machine_name: Annotated[
-        str | None,
-        typer.Option(
-            "--machine", metavar="NAME", help="A machine of sim/profiles, such as gb10, or a file."
-        ),
-    ] = None,
-    host_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help=f"Memory of the host: {EXAMPLES}.")
-    ] = None,
-    cpu_touches: Annotated[
-        bool,
-        typer.Option("--cpu-touches", help="The CPU's loads and stores fault and migrate."),
-    ] = False,
-    policy: PolicyOption = None,
-    move: MoveOption = None,
-    budget: BudgetOption = None,
-    device_budget: DeviceBudgetOption = None,
-    decay: DecayOption = None,
-    trace: TraceOption = None,
-    call_sites: CallSitesOption = False,
-    log: LogOption = None,
-    share: ShareOption = False,
-    report: ReportOption = None,
-    no_report: NoReportOption = False,
 ) -> None:
     """Run a program on a simulated device, with uvmalloc unless --native."""
     libraries = find_libraries()
-    machine = machine_of(
-        devices, capacity, driver_version, profile, hip, machine_name, host_memory, cpu_touches,
-        libraries,
-    )  # fmt: skip
+    machine = simulated.read(libraries)
     if native:
-        refuse_with_native(
-            policy=policy,
-            move=move,
-            budget=budget,
-            device_budget=device_budget,
-            decay=decay,
-            trace=trace,
-            call_sites=call_sites or None,
-            log=log,
-            share=share or None,
-        )
-    options = allocator_options(
-        policy, move, budget, device_budget, decay, trace, call_sites, log, share
-    )  # fmt: skip
-    reporting = reporting_of(report, no_report)
-    if not hip:
+        allocator.refuse("nothing with --native, without uvmalloc")
+    settings = allocator.variables()
+    wanted = reporting.read()
+    if not machine.hip:
         refuse_static_runtime(command)
 
     def environment(folder: Path | None) -> Environment:
@@ -258,12 +174,32 @@ def sim(
         return (
             without_uvmalloc(result)
             if native
-            else with_uvmalloc(result, libraries, options, folder)
+            else with_uvmalloc(result, libraries, settings, folder)
         )
 
     if native:
-        raise typer.Exit(run_program(command, environment, reporting, "left out by --native"))
-    raise typer.Exit(run_program(command, environment, reporting))
+        raise typer.Exit(run_program(command, environment, wanted, "left out by --native"))
+    raise typer.Exit(run_program(command, environment, wanted))
+
+
+@app.command()
+@takes_options()
+def env(
+    allocator: AllocatorOptions,
+    unset: Annotated[bool, typer.Option("--unset", help="Print the lines that undo it.")] = False,
+) -> None:
+    """Print the variables of `uvmalloc run` for a job script: eval "$(uvmalloc env)"."""
+    if unset:
+        allocator.refuse("nothing with --unset, which undoes all of them")
+        changed = {**dict.fromkeys(AllocatorOptions.names()), SERVES_CUDA: None, SWITCH: None}
+        kept = without_uvmalloc(os.environ)
+        wanted: Mapping[str, str | None] = {**changed, "LD_PRELOAD": kept.get("LD_PRELOAD")}
+    else:
+        made = with_uvmalloc(os.environ, find_libraries(), allocator.variables(), None)
+        settings = {"LD_PRELOAD", SWITCH, SERVES_CUDA, *allocator.variables()}
+        wanted = {name: made[name] for name in sorted(settings)}
+    for name, value in wanted.items():
+        typer.echo(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
 
 
 @app.command()
@@ -280,10 +216,17 @@ def doctor(
 
 
 @trace_app.command()
-def info(file: TraceArgument, unfinished: UnfinishedOption = False) -> None:
+def show(file: TraceArgument, unfinished: UnfinishedOption = False) -> None:
     """Show the contents of a trace: events, devices, peaks."""
     trace, export = _read_trace(file, unfinished)
     export.show_trace(trace, console())
+
+
+@trace_app.command(hidden=True)
+def info(file: TraceArgument, unfinished: UnfinishedOption = False) -> None:
+    """Show the contents of a trace. Old name of `uvmalloc trace show`."""
+    _warn_of_old_form("uvmalloc trace info", "uvmalloc trace show")
+    show(file, unfinished)
 
 
 @trace_app.command("csv")
@@ -311,43 +254,52 @@ def perfetto(
         export.write_perfetto(trace, stream, blocks)
 
 
+@trace_app.command("html")
+@takes_options()
+def trace_html(file: TraceArgument, replay: ReplayOptions, out: DrawingOption = None) -> None:
+    """Draw a trace as one page: memory, traffic, faults, steps, allocations."""
+    _draw_trace(file, replay, out or file.with_name(file.name + ".html"), None)
+
+
+@trace_app.command("png")
+@takes_options()
+def trace_png(file: TraceArgument, replay: ReplayOptions, out: DrawingOption = None) -> None:
+    """Draw the charts of a trace as a picture."""
+    _draw_trace(file, replay, None, out or file.with_name(file.name + ".png"))
+
+
 @app.command()
+@takes_options("replay")
 def report(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="A report (from --report or UVMALLOC_REPORT_DIR), or a trace."
-        ),
+        typer.Argument(metavar="FILE", help="A report, from --report or UVMALLOC_REPORT_DIR."),
     ],
-    page: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="For a trace: its page (default: TRACE.html)."),
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", help="For a trace: its charts.")
-    ] = None,
-    machine_name: Annotated[
-        str | None,
-        typer.Option("--machine", metavar="NAME", help="For a trace: the machine for its replay."),
-    ] = None,
-    capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help=f"Memory of each device: {EXAMPLES}.")
-    ] = None,
-    hints: Annotated[str, _one_of(HINTS, "For a trace: the hints of its replay")] = "recorded",
+    replay: ReplayOptions,
+    page: Annotated[Path | None, typer.Option("--html", hidden=True)] = None,
+    picture: Annotated[Path | None, typer.Option("--png", hidden=True)] = None,
 ) -> None:
-    """Show a saved report, or draw a trace."""
+    """Show a saved report."""
     if _is_trace(file):
-        _draw_trace(file, page, picture, machine_name, capacity, hints)
+        _warn_of_old_form("uvmalloc report TRACE", "uvmalloc trace html TRACE, or trace png TRACE")
+        if page is None and picture is None:
+            page = file.with_name(file.name + ".html")
+        _draw_trace(file, replay, page, picture)
         return
-    given = {"--html": page, "--png": picture, "--machine": machine_name, "--capacity": capacity}
-    for option, value in given.items():
+    refused = "nothing for a report: only a trace can be drawn"
+    replay.refuse(refused)
+    for option, value in (("--html", page), ("--png", picture)):
         if value is not None:
-            raise OptionError(option, str(value), "nothing for a report: only a trace can be drawn")
+            raise OptionError(option, str(value), refused)
     saved = read_report(file)
     try:
         show_report(saved, console())
     except CommandError as error:
         raise CommandError(f"{file} is no report: {error}") from None
+
+
+def _warn_of_old_form(old: str, new: str) -> None:
+    say(f"warning: the next minor version will not have `{old}`; use {new}")
 
 
 @app.command(cls=_PlanCommand)
@@ -357,13 +309,13 @@ def plan(
         list[str],
         typer.Argument(
             metavar="TRACE | -- COMMAND...",
-            help="A trace of steps with marks, or a program that is recorded first.",
+            help="A trace, or a program that is recorded first.",
         ),
     ],
-    machine_name: Annotated[
+    machine: Annotated[
         str,
-        typer.Option("--machine", metavar="NAME", help="A machine of sim/profiles, or a file."),
-    ],
+        typer.Option(metavar="NAME", help="A machine of sim/profiles, or a file."),
+    ] = "h100-pcie5",
     memory: Annotated[
         list[str] | None,
         typer.Option(
@@ -373,27 +325,26 @@ def plan(
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option(metavar="MARK", help="The step at this mark (default: the last one)."),
+        typer.Option(
+            metavar="MARK",
+            help="The step at this mark (default: the last mark or, without marks, the kernels "
+            "that the program repeats).",
+        ),
     ] = None,
-    page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page there.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", help="Write the chart there.")
-    ] = None,
+    page: PageOption = None,
+    picture: PictureOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show the time of a recorded step with less memory, under each policy."""
+    """Show the time of a program's step with less memory, under each policy."""
     from uvmalloc._trace import plan as plan_module
 
     sizes = [size_of("--memory", size) for size in memory or []]
     if step == "":
         raise OptionError("--step", step, "the text of a mark")
-    check_drawings(page, picture)
+    _check_drawings(page, picture)
     libraries = find_libraries()
     program = libraries.require_what_if()
-    machine = machine_of("1", None, None, None, False, machine_name, None, False, libraries).machine
-    assert machine is not None
+    machine = machine_of(machine, libraries)
     plan_module.check(program, machine, sizes)
     recorded = len(words) > 1 or context.obj
     with _folder_of_trace() if recorded else nullcontext(Path()) as folder:
@@ -507,27 +458,26 @@ def _is_trace(file: Path) -> bool:
         return False
 
 
-def _draw_trace(
-    file: Path,
-    page: Path | None,
-    picture: Path | None,
-    machine_name: str | None,
-    capacity: str | None,
-    hints: str,
-) -> None:
+def _check_drawings(page: Path | None, picture: Path | None) -> None:
+    check_drawing("html", page, "plotly")
+    check_drawing("png", picture, "matplotlib")
+
+
+def _draw_trace(file: Path, replay: ReplayOptions, page: Path | None, picture: Path | None) -> None:
     libraries = find_libraries()
-    machine = machine_of("1", capacity, None, None, False, machine_name, None, False, libraries)
-    check_word("--hints", hints, HINTS)
-    if page is None and picture is None:
-        page = file.with_name(file.name + ".html")
-    check_drawings(page, picture)
+    machine = replay.read(libraries)
+    _check_drawings(page, picture)
     trace, _ = _read_trace(file, False)
     from uvmalloc._trace import pages
 
     replayed = None
     if pages.has_kernels(trace):
         replayed = pages.replay(
-            libraries.require_machine_replay(), file, machine.machine, machine.capacity_bytes, hints
+            libraries.require_machine_replay(),
+            file,
+            machine.machine,
+            machine.capacity_bytes,
+            replay.hints,
         )
     if picture is not None:
         pages.write_png(trace, replayed, picture)
