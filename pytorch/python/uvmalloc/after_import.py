@@ -43,7 +43,7 @@ class _AfterImport(MetaPathFinder):
             sys.meta_path.remove(self)
         spec = next(filter(None, (f.find_spec(name, path, target) for f in _others(self))), None)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)  # type: ignore[method-assign]
+            spec.loader.exec_module = _followed_by(spec.loader.exec_module, action)
         return spec
 
 

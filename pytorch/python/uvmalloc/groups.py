@@ -283,12 +283,12 @@ def group_of(*members: Member | Iterable[Member], name: str | None = None) -> Gr
 
     Without a name, it is named after the class of the first member and a number.
     """
-    members = _listed(members)
-    empty = not any(True for _ in _tensors_of(members))  # checks the members first
+    listed = _listed(members)
+    empty = not any(True for _ in _tensors_of(listed))  # checks the members first
     if name is None:
-        kind = "group" if empty else type(members[0]).__name__
+        kind = "group" if empty else type(listed[0]).__name__
         name = f"{kind}-{next(_numbers)}"
-    return group(name).add(*members)
+    return group(name).add(*listed)
 
 
 def groups() -> dict[str, GroupFigures]:

@@ -107,7 +107,7 @@ class Growing:
         else:
             rows = self._whole[:size]
         self._size = size
-        self._tensor = rows.movedim(0, self._dim)
+        self._tensor: torch.Tensor = rows.movedim(0, self._dim)
         return self.tensor
 
     def append(self, values: torch.Tensor) -> torch.Tensor:

@@ -113,8 +113,10 @@ def load_safetensors(
 def as_device(device: torch.device | str | int) -> torch.device:
     import torch
 
-    is_number = isinstance(device, int) and not isinstance(device, bool)
-    named = torch.device("cuda", device) if is_number else torch.device(device)
+    if isinstance(device, int) and not isinstance(device, bool):
+        named = torch.device("cuda", device)
+    else:
+        named = torch.device(device)
     if named.type == "cuda" and (named.index or 0) >= (count := torch.cuda.device_count()):
         others = f", or a CUDA device below {count}" if count else "; there is no CUDA device"
         raise ValueError(f"the device is '{named}'; accepted: cpu{others}")
@@ -536,7 +538,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return whole.set_(tensor.untyped_storage())  # type: ignore[call-overload]
+    return whole.set_(tensor.untyped_storage())
 
 
 @contextlib.contextmanager

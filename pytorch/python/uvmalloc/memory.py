@@ -55,7 +55,8 @@ def residency(tensor: torch.Tensor, *, exact: bool = False) -> dict[str, int]:
     operators = plugin_operators()
     if operators is None:
         return {}
-    return operators.residency(tensor, exact)
+    found: dict[str, int] = operators.residency(tensor, exact)
+    return found
 
 
 def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
@@ -73,7 +74,7 @@ def prefetch(tensor: torch.Tensor, device: torch.device | str | int) -> bool:
         return False
     import torch
 
-    return operators.prefetch(tensor, torch.device(device))
+    return bool(operators.prefetch(tensor, torch.device(device)))
 
 
 def advise(
@@ -113,7 +114,7 @@ def advise(
     import torch
 
     places = (None if place is None else torch.device(place) for place in (preferred, accessed_by))
-    return operators.advise(tensor, *places, read_mostly)
+    return bool(operators.advise(tensor, *places, read_mostly))
 
 
 def set_budget(

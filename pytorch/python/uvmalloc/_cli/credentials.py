@@ -60,7 +60,8 @@ def credentials_of(pid: int) -> Credentials | None:
 
 def _has_raised_rights(auxiliary_vector: bytes) -> bool:
     whole = len(auxiliary_vector) // 16 * 16
-    return dict(struct.iter_unpack("@LL", auxiliary_vector[:whole])).get(_AT_SECURE, 0) != 0
+    entries = struct.iter_unpack("@LL", auxiliary_vector[:whole])
+    return any(kind == _AT_SECURE and value != 0 for kind, value in entries)
 
 
 class Answer:

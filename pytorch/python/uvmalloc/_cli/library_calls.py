@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from uvmalloc.errors import MissingLibraryError
 from uvmalloc.libraries import find_libraries
@@ -20,7 +20,8 @@ def doctor(library: Path) -> dict[str, Any]:
     text = _text(describe)
     if text is None:
         raise MissingLibraryError(f"{library} gave no description of this machine")
-    return json.loads(text)
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 @functools.cache
@@ -58,7 +59,7 @@ def _function(library: Path, name: str, *arguments: Any) -> Callable[..., int]:
         raise MissingLibraryError(f"{library} cannot be used: {error}") from None
     function.argtypes = arguments
     function.restype = ctypes.c_int64
-    return function
+    return cast(Callable[..., int], function)
 
 
 def _text(write: Callable[[ctypes.Array[ctypes.c_char] | None, int], int]) -> str | None:

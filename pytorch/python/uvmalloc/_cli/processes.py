@@ -91,7 +91,7 @@ def running(folder: Path) -> Found:
 
 def _runs(report: Report) -> bool:
     if "ended" in report:
-        return report["ended"]["how"] == "running"
+        return bool(report["ended"]["how"] == "running")
     return Path(f"/proc/{report['pid']}").exists()
 
 
@@ -246,7 +246,11 @@ def _read_counters(file: Path) -> dict[str, Any]:
 
 def _checked(counters: dict[str, Any], file: Path) -> dict[str, Any]:
     numbers, calls = counters.get("counters"), counters.get("unimplemented", {})
-    are_dicts = isinstance(numbers, dict) and isinstance(calls, dict)
-    if are_dicts and isinstance(counters.get("pid"), int) and _all_numbers(numbers.values()):
+    if (
+        isinstance(numbers, dict)
+        and isinstance(calls, dict)
+        and isinstance(counters.get("pid"), int)
+        and _all_numbers(numbers.values())
+    ):
         return counters
     raise CommandError(f"{file} holds no counters of a process")

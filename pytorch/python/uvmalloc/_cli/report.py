@@ -393,7 +393,7 @@ def _hints(hints: Mapping[str, Any], detail: str = "") -> str:
 
 def _counts(counts: Mapping[str, int], words: Mapping[str, str] | None = None) -> str:
     """Lists counts, the largest first, each with its explanation in `words`, if there is one."""
-    explained = {name: f" ({words[name]})" for name in counts if name in (words or {})}
+    explained = {name: f" ({text})" for name, text in (words or {}).items()}
     return ", ".join(
         f"{name} {count:,}{explained.get(name, '')}"
         for name, count in sorted(counts.items(), key=lambda item: -item[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,10 @@ def _counters(report: Mapping[str, Any]) -> Mapping[str, int]:
     return counters
 
 
+def _counter(key: str, report: Mapping[str, Any]) -> int:
+    return _counters(report).get(key, 0)
+
+
 def _moved(report: Mapping[str, Any]) -> int:
     total: int = report.get("moves", {}).get("total", 0)
     return total
@@ -166,11 +170,11 @@ def rate_table(now: Moment, before: Moment | None) -> Table:
     for column in ("activity", "a second", "in all"):
         table.add_column(column, justify="left" if column == "activity" else "right")
     seconds = now.at - before.at if before else 0.0
+    rows: list[tuple[str, Callable[[Report], int], bool]]
     rows = [("moves without a copy", _moved, False)]
     if _counters(now.report):
         rows += [
-            (name, lambda report, key=key: _counters(report).get(key, 0), is_bytes)
-            for name, key, is_bytes in _RATES
+            (name, functools.partial(_counter, key), is_bytes) for name, key, is_bytes in _RATES
         ]
     for name, value_of, is_bytes in rows:
         value = value_of(now.report)

@@ -176,8 +176,8 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
         args = {"name": f"thread {thread}"}
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args}
     tracks = _stream_tracks(trace)
-    for stream, tid in tracks.items():
-        args = {"name": _stream_name(*stream)}
+    for key, tid in tracks.items():
+        args = {"name": _stream_name(*key)}
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args}
     live = LiveBytes()
     numbers: dict[int, tuple[int, str]] = {}  # number and kind of each live block
@@ -203,8 +203,8 @@ def _perfetto_events(trace: Trace, blocks: bool) -> Iterator[dict[str, Any]]:
             made += 1
             cat = _name(FACADES, facade)
             numbers[address] = (made, cat)
-            args = {"address": hex(address), "size_bytes": size_bytes}
-            yield {"ph": "b", "cat": cat, "id": made, "name": "block", **where, "args": args}
+            block = {"address": hex(address), "size_bytes": size_bytes}
+            yield {"ph": "b", "cat": cat, "id": made, "name": "block", **where, "args": block}
 
 
 def _instant(trace: Trace, event: tuple[int, ...]) -> dict[str, Any]:

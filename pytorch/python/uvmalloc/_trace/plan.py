@@ -106,7 +106,7 @@ def _ratio(result: dict[str, Any], figures: dict[str, Any]) -> float:
     """
     if "failure" in figures:
         return math.inf
-    return figures["step_ns"] / result["all_resident"]["step_ns"]
+    return float(figures["step_ns"] / result["all_resident"]["step_ns"])
 
 
 def _rows(result: dict[str, Any]) -> Iterator[list[str]]:
@@ -205,7 +205,7 @@ def _fastest(result: dict[str, Any], points: Sequence[dict[str, Any]]) -> str:
         slowness = sum(runs) / len(runs) if runs else 0.0
         return len(ratios) - len(runs), slowness - (policy == _DEFAULT) * math.log(_GAIN)
 
-    settings = [name for name in points[0]["policies"] if name in _SETTINGS]
+    settings: list[str] = [name for name in points[0]["policies"] if name in _SETTINGS]
     return min(settings, key=cost)
 
 
@@ -218,7 +218,8 @@ def _enough(result: dict[str, Any], policy: str) -> int:
         return least
     # A step may be slower with more memory. The search for the least memory ignores that case.
     larger = (size for size in tried if size > too_small)
-    return min(larger, default=max(too_small, result["footprint_bytes"]))
+    enough: int = min(larger, default=max(too_small, result["footprint_bytes"]))
+    return enough
 
 
 # ---- tables and pictures ------------------------------------------------------------------------

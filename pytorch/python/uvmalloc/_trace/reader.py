@@ -255,7 +255,8 @@ class _Parser:
         """
         start = self._at
         if len(self._content) - start < struct.calcsize("<" + CHUNK):
-            return self._cut_short(start)
+            self._require_unfinished(start)
+            return None
         number, count, thread, system_thread, value, time, monotonic_ns = self._take(CHUNK)
         kind = number.to_bytes(4, "little")
         size_bytes = {
@@ -273,7 +274,8 @@ class _Parser:
         if kind == TEXT_CHUNK and count > _MOST_TEXT_BYTES:
             raise self._error(start + 4, "the size of a text is damaged")
         if len(self._content) - self._at < size_bytes:
-            return self._cut_short(start)
+            self._require_unfinished(start)
+            return None
         if kind in (EVENT_CHUNK, PACKED_CHUNK):
             packed = kind == PACKED_CHUNK
             events, words = (value, count) if packed else (count, None)
@@ -290,7 +292,8 @@ class _Parser:
         self._at += size_bytes
         return kind == END_CHUNK, (time, monotonic_ns)
 
-    def _cut_short(self, start: int) -> None:
+    def _require_unfinished(self, start: int) -> None:
+        """Raises TraceError for a file that ends in a chunk, unless such a file is accepted."""
         if not self._unfinished:
             what = f"the file ends in the chunk that starts at byte {start} (truncated)"
             raise self._error(len(self._content), what)
@@ -352,7 +355,7 @@ def unpacked(models: np.ndarray, words: np.ndarray) -> np.ndarray:
     since_last[numbers == _PAUSE] <<= _PAUSE_SHIFT
     times = models["time"][0] + np.cumsum(since_last).astype(np.uint64)
     is_event = numbers != _PAUSE
-    events = models[numbers[is_event]]
+    events: np.ndarray = models[numbers[is_event]]
     events["time"] = times[is_event]
     events["kind"][(words[is_event] >> _FREE_SHIFT & 1) != 0] = FREE
     return events

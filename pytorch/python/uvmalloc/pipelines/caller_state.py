@@ -116,7 +116,7 @@ class CallerState:
 
     @contextlib.contextmanager
     def _entered(self) -> Iterator[None]:
-        torch = sys.modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         with contextlib.ExitStack() as stack:
             if torch is not None and self.inference:
                 stack.enter_context(torch.inference_mode())
@@ -127,8 +127,8 @@ class CallerState:
             if self.saved_tensors_hooks is not None:
                 hooks = torch.autograd.graph.saved_tensors_hooks(*self.saved_tensors_hooks)
                 stack.enter_context(hooks)
-            if self.host_managed is not None:
-                switch = _host_managed_switch()
+            switch = _host_managed_switch()
+            if self.host_managed is not None and switch is not None:
                 stack.callback(switch, switch(self.host_managed))
             if self.regions is not None:
                 self.regions.enter()
@@ -180,11 +180,10 @@ def is_per_thread(stream: torch.cuda.Stream) -> bool:
 def _stand_in(stream: torch.cuda.Stream) -> torch.cuda.Stream:
     if not is_per_thread(stream):
         return stream
-    torch = sys.modules["torch"]
     by_device: dict[str, torch.cuda.Stream] = _stand_ins.__dict__  # one dictionary per thread
     key = str(stream.device)
     if key not in by_device:
-        by_device[key] = torch.cuda.Stream(stream.device)
+        by_device[key] = type(stream)(stream.device)
     by_device[key].wait_stream(stream)
     return by_device[key]
 
@@ -200,10 +199,11 @@ def refuse_capture(function: str, reason: str) -> None:
 
 def _default_device() -> torch.device | None:
     """Returns the device of `with torch.device(...)` or set_default_device(), or None."""
-    torch = sys.modules["torch"]
-    for mode in torch.overrides._get_current_function_mode_stack():
-        if isinstance(mode, torch.utils._device.DeviceContext):
-            return mode.device
+    overrides, utils = sys.modules["torch"].overrides, sys.modules["torch"].utils
+    for mode in overrides._get_current_function_mode_stack():
+        if isinstance(mode, utils._device.DeviceContext):
+            device: torch.device = mode.device
+            return device
     return None
 
 

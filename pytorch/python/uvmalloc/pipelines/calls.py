@@ -85,7 +85,7 @@ class CreditsGate:
         self._slots: dict[int, tuple[int, int]] = {}  # by actor: counts of reads and writes
 
     def add_actor(self, name: str) -> int:
-        actor = self._call("add_actor", name.encode())
+        actor: int = self._call("add_actor", name.encode())
         self._slots[actor] = (0, 0)
         return actor
 
@@ -93,7 +93,7 @@ class CreditsGate:
         self, name: str, producer: int, consumers: Sequence[int], quota: int, slot_bytes: int
     ) -> int:
         numbers = (_INT * len(consumers))(*consumers)
-        added = self._call(
+        added: int = self._call(
             "add_register", name.encode(), producer, numbers, len(consumers), quota, slot_bytes
         )
         reads, writes = self._slots[producer]
@@ -146,7 +146,7 @@ class CreditsGate:
 
     @property
     def peak_bytes(self) -> int:
-        return self._library.uvmalloc_credits_peak_bytes(self._handle)
+        return int(self._library.uvmalloc_credits_peak_bytes(self._handle))
 
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self._library, f"uvmalloc_credits_{name}")
@@ -190,11 +190,11 @@ class Plan:
 
     @property
     def arena_bytes(self) -> int:
-        return self._library.uvmalloc_plan_arena_bytes(self._handle)
+        return int(self._library.uvmalloc_plan_arena_bytes(self._handle))
 
     @property
     def lower_bound_bytes(self) -> int:
-        return self._library.uvmalloc_plan_lower_bound_bytes(self._handle)
+        return int(self._library.uvmalloc_plan_lower_bound_bytes(self._handle))
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

@@ -87,7 +87,7 @@ def with_body(module: torch.fx.GraphModule, body: Callable[..., list[Any]]) -> t
         if node.op in ("placeholder", "call_module"):
             copies[node] = graph.node_copy(node, copies.__getitem__)
     given = tuple(copy for copy in copies.values() if copy.op == "placeholder")
-    codegen = module.graph._codegen
+    codegen: Any = module.graph._codegen  # a _PyTreeCodeGen: exported programs have containers
     containers = codegen.pytree_info.out_spec
     # The generated code for containers fails if an argument is named "pytree".
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=None)

@@ -135,7 +135,13 @@ class PlannedProgram:
         self.view_hits = self.view_misses = self.fall_backs = 0
         # The module is part of a reference cycle, so it must not keep the arena alive.
         run = weakref.WeakMethod(self._run)
-        self._module = with_body(module, lambda *given: run()(*given))
+
+        def body(*given: Any) -> list[Any]:
+            method = run()
+            assert method is not None
+            return method(*given)
+
+        self._module = with_body(module, body)
 
     @property
     def arena_bytes(self) -> int:
@@ -244,8 +250,8 @@ class PlannedProgram:
         for number, step in enumerate(self._steps):
             arguments = torch.fx.node.map_arg(step.node.args, values.__getitem__)
             options = torch.fx.node.map_arg(step.node.kwargs, values.__getitem__)
-            place = views.get((number, 0)) if views and may_write_out and step.out else None
-            if place is not None:
+            place = views.get((number, 0)) if views and may_write_out else None
+            if place is not None and step.out is not None:
                 values[step.node] = step.out(*arguments, **options, out=place)
             else:
                 result = step.node.target(*arguments, **options)

@@ -100,9 +100,8 @@ class StreamedModules:
 
     def _frames(self) -> list[list[int]]:
         """Returns the numbers of the units that each frame of this thread holds, innermost last."""
-        if not hasattr(self._thread, "frames"):
-            self._thread.frames = []
-        return self._thread.frames
+        frames: list[list[int]] = self._thread.__dict__.setdefault("frames", [])
+        return frames
 
     def _end_frame(self, frames: list[list[int]], held: list[int]) -> None:
         for number in held:
@@ -423,7 +422,7 @@ class _Sources:
         if found is not None:
             return found
         for whole, name in self._by_storage.get(_storage(tensor), ()):
-            offset = tensor.storage_offset() - whole.storage_offset()
+            offset = int(tensor.storage_offset() - whole.storage_offset())
             last = offset + sum(
                 (size - 1) * stride
                 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
