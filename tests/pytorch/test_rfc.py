@@ -69,14 +69,32 @@ def test_a_program_has_the_functions_without_an_import_of_ours_and_methods_when_
     assert run.stdout == f"{{True}} {{False}} False {switch == '1'}\n{{True}} {{True}}\n"
 
 
+def test_is_managed_is_true_with_and_without_a_call(checked: Checked) -> None:
+    checked(
+        """
+torch.cuda.set_enabled_uvm(True)
+x, small = torch.ones(1 << 20), torch.ones(3)
+assert x.is_managed and x.is_managed() is True and bool(x.is_managed) is True
+assert not small.is_managed and small.is_managed() is False
+on_device = torch.ones(3, device='cuda:1')
+assert on_device.is_managed and not on_device.unmanage_memory().is_managed
+assert [t.is_managed() for t in (x, small) if t.is_managed] == [True]
+""",
+        devices=2,
+    )
+
+
 def test_a_library_that_has_a_flag_of_that_name_finds_its_own(checked: Checked) -> None:
-    """bitsandbytes takes a tensor with a true `is_managed` for a tensor that it paged itself."""
+    """bitsandbytes asks for a flag `is_managed` of tensors in memory that it allocates itself."""
     checked("""
-assert not getattr(torch.ones(1 << 20), 'is_managed', False)
+import ctypes
 torch.cuda.set_enabled_uvm(True)
 x = torch.ones(1 << 20)
-assert not getattr(x, 'is_managed', False) and not torch.Tensor.is_managed
-assert callable(x.is_managed) and x.is_managed() is True
+foreign = torch.frombuffer((ctypes.c_char * (2 << 20))(), dtype=torch.uint8)
+assert not getattr(foreign, 'is_managed', False)
+foreign.is_managed = True
+assert getattr(foreign, 'is_managed', False) is True
+assert callable(x.is_managed) and torch.Tensor.is_managed
 assert torch.Tensor.is_managed(x) is True and x.is_managed.__name__ == 'is_managed'
 x.is_managed = True
 assert getattr(x, 'is_managed', False) is True

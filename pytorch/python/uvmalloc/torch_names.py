@@ -118,7 +118,8 @@ def manage_memory(self: torch.Tensor) -> torch.Tensor:
         raise RuntimeError(
             "manage_memory: unified memory is not enabled; call torch.cuda.set_enabled_uvm(True)"
         )
-    return operators.manage_memory(self)
+    managed: torch.Tensor = operators.manage_memory(self)
+    return managed
 
 
 def unmanage_memory(self: torch.Tensor) -> torch.Tensor:
@@ -189,29 +190,31 @@ def restore_on_device(storage: torch.UntypedStorage, location: str) -> Any:
     return uvm_to(whole, device).untyped_storage()
 
 
-class _FalsyMethod:
-    """A method of tensors with a name that another library uses for a flag.
+class _Answer:
+    """A method of tensors that also has its result as its truth: `if x.is_managed:` and
+    `if x.is_managed():` are the same.
 
-    A call returns the result. A library that reads the method as its flag gets a false value, and
-    may set the flag on a tensor. bitsandbytes has `if getattr(tensor, "is_managed", False)`.
+    Another library may read the name as its own flag, and set the flag on a tensor. bitsandbytes
+    has `if getattr(tensor, "is_managed", False)`, for tensors that it allocates itself.
     """
 
     def __init__(self, function: Callable[..., bool]) -> None:
         self.function = function
         functools.update_wrapper(self, function)
 
-    def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> _FalsyMethod:
-        return self if tensor is None else _FalsyMethod(MethodType(self.function, tensor))
+    def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> _Answer:
+        return self if tensor is None else _Answer(MethodType(self.function, tensor))
 
     def __call__(self, *arguments: Any, **keywords: Any) -> bool:
         return self.function(*arguments, **keywords)
 
     def __bool__(self) -> bool:
-        return False
+        """The result; True for the method of the class, as for every function."""
+        return not isinstance(self.function, MethodType) or self.function()
 
 
 _METHODS = {
-    "is_managed": _FalsyMethod(is_managed),
+    "is_managed": _Answer(is_managed),
     "manage_memory": manage_memory,
     "unmanage_memory": unmanage_memory,
     "uvm_to": uvm_to,
