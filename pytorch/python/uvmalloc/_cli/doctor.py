@@ -161,15 +161,15 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     for name, fact in facts.items():
         console.print(f"{name:<{width}}  {fact}", soft_wrap=True)
     if diagnosis.get("devices"):
-        columns = ("device", "name", "memory", "free", "capabilities")
-        print_table(console, columns, map(_device_row, diagnosis["devices"]))
+        of_devices = ("device", "name", "memory", "free", "capabilities")
+        print_table(console, of_devices, map(_device_row, diagnosis["devices"]))
         for device in diagnosis["devices"]:
             console.print(f"device {device['index']}: {device['paradigm']}", soft_wrap=True)
             for line in device["degraded"]:
                 console.print(f"device {device['index']}: {line}", soft_wrap=True)
     if diagnosis.get("configuration"):
-        columns = ("variable", "value", "from")
-        print_table(console, columns, map(_setting_row, diagnosis["configuration"]))
+        of_settings = ("variable", "value", "from")
+        print_table(console, of_settings, map(_setting_row, diagnosis["configuration"]))
     for error in diagnosis.get("configuration_errors", []):
         console.print(f"configuration: {error}", style="yellow", soft_wrap=True)
     for line in diagnosis["advice"]:

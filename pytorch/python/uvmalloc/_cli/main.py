@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import mkdtemp
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -29,13 +29,14 @@ from uvmalloc._cli.environment import (
     with_uvmalloc,
     without_uvmalloc,
 )
-from uvmalloc._cli.files import open_own
+from uvmalloc._cli.files import open_own, write_own
 from uvmalloc._cli.options import (
     AllocatorOptions,
     MachineOptions,
     ReplayOptions,
     ReportOptions,
     check_drawing,
+    check_file,
     machine_of,
     size_of,
     takes_options,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 class _PlanCommand(typer.core.TyperCommand):
     """Records whether `--` was given, because the parsed arguments do not contain it."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = "--" in args
         return super().parse_args(ctx, args)
 
@@ -65,6 +66,8 @@ _PROGRAM = {"allow_interspersed_args": False}
 
 # Errors that are reported as "cannot write", because most of the command's files are only written.
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+
+_BUNDLE = "uvmalloc-bundle.tar.gz"
 
 # Help without panels, as wide as the terminal: panels are unreadable on a narrow terminal.
 _HELP = {
@@ -204,15 +207,60 @@ def env(
 
 @app.command()
 def doctor(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help=f"With --bundle: the archive (default: {_BUNDLE})."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    with_bundle: Annotated[
+        bool,
+        typer.Option(
+            "--bundle", help="Show, and then write, an archive for a maintainer, without secrets."
+        ),
+    ] = False,
+    reports: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--report", metavar="FILE", help="With --bundle: a saved report to add; repeatable."
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --bundle: write without asking.")
+    ] = False,
 ) -> None:
     """Show what this machine can do, the effective configuration, and what to do about problems."""
+    if with_bundle:
+        _write_bundle(file or Path(_BUNDLE), reports or [], yes)
+        return
+    for option, value in (("FILE", file), ("--report", reports), ("--yes", yes)):
+        if value:
+            given = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            raise OptionError(option, given, "only with --bundle")
     diagnosis = doctor_module.diagnose()
     if as_json:
         typer.echo(json.dumps(diagnosis, indent=2))
     else:
         doctor_module.show_diagnosis(diagnosis, console())
     raise typer.Exit(0 if diagnosis["usable"] else 1)
+
+
+def _write_bundle(file: Path, reports: Sequence[Path], yes: bool) -> None:
+    """Shows all that the archive holds, asks, and writes it."""
+    from uvmalloc._cli import bundle
+    from uvmalloc._cli.private import Filter
+
+    check_file("FILE", file)
+    found = bundle.contents(reports, os.environ, Filter.of_this_machine())
+    for name, text in found.items():
+        typer.echo(f"==== {name} ({len(text):,} characters)")
+        typer.echo(text)
+    typer.echo(f"{file} would hold: {', '.join(found)}")
+    typer.echo("Names of users and hosts, home folders and secrets were removed. Please check.")
+    if not yes and not typer.confirm(f"Write {file}?"):
+        say("nothing was written")
+        raise typer.Exit(1)
+    write_own(file, bundle.archive(found))
+    say(f"wrote {file}")
 
 
 @trace_app.command()
