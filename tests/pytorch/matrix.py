@@ -98,8 +98,10 @@ def public_names() -> set[str]:
     of its functions, and in torch's registries."""
     names = set()
     for name in uvmalloc.__all__:
-        names.add(f"uvmalloc.{name}")
         function = getattr(uvmalloc, name)
+        if inspect.isclass(function):
+            continue  # a result or an error: the function that returns it names its methods
+        names.add(f"uvmalloc.{name}")
         result = inspect.signature(function).return_annotation
         kind = getattr(inspect.unwrap(function), "__globals__", {}).get(result)
         if inspect.isclass(kind) and kind.__module__.startswith("uvmalloc."):

@@ -8,20 +8,30 @@ the methods of tensors, are added to torch once torch is imported too (uvmalloc.
 
 import sys as _sys
 
-from uvmalloc.groups import group, group_of, groups
-from uvmalloc.growing import growing
+from uvmalloc.errors import MissingLibraryError
+from uvmalloc.groups import Group, GroupFigures, group, group_of, groups
+from uvmalloc.growing import Growing, growing
 from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, set_budget, stats
 from uvmalloc.native import mark
-from uvmalloc.pipelines.pipeline import pipeline
-from uvmalloc.pipelines.storage_plans import plan_storage
-from uvmalloc.pipelines.streaming import stream_safetensors
+from uvmalloc.pipelines.pipeline import Pipeline, pipeline
+from uvmalloc.pipelines.storage_plans import PlannedProgram, plan_storage
+from uvmalloc.pipelines.streaming import StreamedCheckpoint, stream_safetensors
 from uvmalloc.pools import MemPool
 from uvmalloc.summary import memory_summary
 from uvmalloc.torch_names import add_methods as _add_methods
+from uvmalloc.types import Stats
 
 __all__ = [
+    "Group",
+    "GroupFigures",
+    "Growing",
     "MemPool",
+    "MissingLibraryError",
+    "Pipeline",
+    "PlannedProgram",
+    "Stats",
+    "StreamedCheckpoint",
     "advise",
     "enabled",
     "group",

@@ -11,15 +11,16 @@ import ctypes
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from uvmalloc.sizes import EXAMPLES, parse_size
 from uvmalloc.torch_names import get_enabled_uvm, library_function
+from uvmalloc.types import RegionPolicy, Stats
 
 if TYPE_CHECKING:
     import torch
 
-_REGION_POLICIES = ("auto", "driver", "off")
+_REGION_POLICIES = get_args(RegionPolicy)
 LEAST_BUDGET_BYTES = 2 << 20  # one page
 _BUDGETS = f"accepted: a size from 2 MiB on, {EXAMPLES}; a float above 0 and up to 1; None"
 
@@ -29,10 +30,13 @@ def enabled() -> bool:
     return get_enabled_uvm()
 
 
-def stats() -> dict[str, Any]:
+def stats() -> Stats:
     """Returns the report on this process so far (docs/report.md), or {} without uvmalloc."""
     operators = plugin_operators()
-    return json.loads(operators.report()) if operators is not None else {}
+    if operators is None:
+        return {}
+    found: Stats = json.loads(operators.report())
+    return found
 
 
 def residency(tensor: torch.Tensor, *, exact: bool = False) -> dict[str, int]:
@@ -166,7 +170,7 @@ def set_budget(
 def region(
     *,
     managed: bool | None = None,
-    policy: str | None = None,
+    policy: RegionPolicy | None = None,
     budget: int | str | None = None,
 ) -> Iterator[None]:
     """Changes settings for this thread until the region ends. Regions nest.
