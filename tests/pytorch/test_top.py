@@ -13,11 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from uvmalloc._cli.credentials import Answer, Credentials, credentials_of
 from uvmalloc._cli.files import MOST_BYTES
+from uvmalloc._cli.metrics import metrics
 from uvmalloc._cli.top import (
     Moment,
     Moments,
@@ -28,6 +30,8 @@ from uvmalloc._cli.top import (
     with_descendants,
 )
 from uvmalloc.errors import CommandError
+
+from tests.pytorch.conftest import ROOT
 
 PROGRAM = """
 import os, sys, torch
@@ -71,6 +75,56 @@ def test_a_running_program_shows_its_memory_and_the_machines_counters(running, c
     device = next(row for row in rows if row[0] == "device")
     assert "64" in " ".join(device)  # MiB that the tensor takes
     assert any(row[0] == "kernels" for row in rows)
+
+
+@pytest.fixture
+def families(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Returns a function that reads OpenMetrics with the parser of Prometheus's Python client."""
+    # scripts/setup has put the parser beside the other packages.
+    monkeypatch.syspath_prepend((ROOT / "build" / "checkers").read_text().strip())
+    from prometheus_client.openmetrics import parser
+
+    return lambda text: {
+        family.name: family for family in parser.text_string_to_metric_families(text)
+    }
+
+
+def test_metrics_of_a_running_program_are_read_by_prometheus(running, clean_environment, families):
+    finished = top(clean_environment, running, "--metrics")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    found = families(finished.stdout)
+    live = found["uvmalloc_live_bytes"]
+    assert (live.type, live.unit) == ("gauge", "bytes")
+    values = {sample.labels["kind"]: sample.value for sample in live.samples}
+    assert values.keys() == {"host", "pinned", "device"}
+    assert values["device"] == 64 << 20
+    allocated = found["uvmalloc_allocated_bytes"]
+    assert (allocated.type, allocated.unit) == ("counter", "bytes")
+    assert {sample.name for sample in allocated.samples} == {"uvmalloc_allocated_bytes_total"}
+    assert {s.labels["pid"] for family in found.values() for s in family.samples} == {running}
+    assert found["uvmalloc_budget_bytes"].samples[0].value > 64 << 20
+    assert found["uvmalloc_out_of_memory"].samples[0].value == 0
+
+
+def test_metrics_of_several_processes_and_damaged_figures_are_well_formed(families) -> None:
+    odd = {"pid": 8, "rank": 'a"b\\c\n', "moves": {"bytes": "many"}, "facades": [1],
+           "devices": 3, "groups": [{}, {}], "out_of_memory": True}  # fmt: skip
+    text = metrics([{"pid": 7, "budget_bytes": 1 << 40, "devices": [{"believed_bytes": 5}]}, odd])
+    found = families(text)
+    assert found.keys() == {"uvmalloc_budget_bytes", "uvmalloc_device_bytes", "uvmalloc_groups"}
+    [groups] = found["uvmalloc_groups"].samples
+    assert (groups.labels, groups.value) == ({"pid": "8", "rank": 'a"b\\c\n'}, 2)
+    assert found["uvmalloc_device_bytes"].samples[0].labels == {"pid": "7", "device": "0"}
+    assert families(metrics([])) == {}
+
+
+def test_metrics_are_one_reading(clean_environment) -> None:
+    finished = top(clean_environment, "--metrics", "--count", "3")
+    assert finished.returncode == 2
+    assert "--count is '3'; accepted: nothing with --metrics" in finished.stderr
+    finished = top(clean_environment, str(os.getpid()), "--metrics")
+    assert (finished.returncode, finished.stdout) == (1, "")
+    assert "is not running under `uvmalloc run`" in finished.stderr
 
 
 def test_a_launcher_stands_for_its_program_and_readings_follow_each_other(

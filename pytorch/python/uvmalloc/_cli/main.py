@@ -50,6 +50,7 @@ from uvmalloc.libraries import find_libraries
 from uvmalloc.sizes import EXAMPLES
 
 if TYPE_CHECKING:
+    from uvmalloc._cli.top import Moments
     from uvmalloc._trace.reader import Trace
 
 
@@ -439,13 +440,29 @@ def top(
         str, typer.Option(metavar="SECONDS", help="Time between two readings, 0.1 to 3600.")
     ] = "1",
     count: Annotated[str | None, typer.Option(metavar="N", help="End after N readings.")] = None,
+    as_metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print one reading as OpenMetrics, for Prometheus.")
+    ] = False,
 ) -> None:
     """Show running programs live: memory, moves, faults, traffic per second."""
     from uvmalloc._cli import top as top_module
 
     pid = top_module.pid_of(process)
+    if as_metrics:
+        if count is not None:
+            raise OptionError("--count", count, "nothing with --metrics, which reads once")
+        _print_metrics(top_module.moments_or_refuse(pid))
+        return
     seconds, pictures = top_module.interval_of(interval), top_module.count_of(count)
     top_module.show(pid, seconds, pictures, console())
+
+
+def _print_metrics(now: Moments) -> None:
+    from uvmalloc._cli.metrics import metrics
+
+    for line in now.left_out:
+        say(f"left out: {line}")
+    typer.echo(metrics(now.processes[pid].report for pid in sorted(now.processes)), nl=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -215,8 +215,8 @@ def _line(text: str) -> str:
     return one_line(text, _LONGEST_LINE)
 
 
-def show(pid: int | None, interval: float, count: int | None, console: Console) -> None:
-    """Draws pictures until the processes have ended, `count` are drawn, or the user interrupts."""
+def moments_or_refuse(pid: int | None) -> Moments:
+    """Same as moments(), but raises CommandError if there is nothing to show."""
     now = moments(pid)
     if not now.processes and not now.are_some_early:
         which = f"process {pid}" if pid is not None else "a process"
@@ -225,6 +225,12 @@ def show(pid: int | None, interval: float, count: int | None, console: Console) 
             f"{which} is not running under `uvmalloc run` or `uvmalloc sim`, or was started with "
             f"--no-report{why}"
         )
+    return now
+
+
+def show(pid: int | None, interval: float, count: int | None, console: Console) -> None:
+    """Draws pictures until the processes have ended, `count` are drawn, or the user interrupts."""
+    now = moments_or_refuse(pid)
     pictures = _pictures(pid, interval, count, now)
     if not console.is_terminal:
         for each in pictures:
