@@ -328,6 +328,9 @@ const std::vector<Setting>& settings() {
        file_name(&Configuration::trace_file)},
       {{"UVMALLOC_CALL_SITES", "0", kOnOff, "the trace names the code that made each allocation"},
        flag(&Configuration::call_sites)},
+      {{"UVMALLOC_NVTX", "0", kOnOff,
+        "profilers show prefetches, evictions, plans, sleep and wake as NVTX ranges"},
+       flag(&Configuration::nvtx)},
   };
   return *kSettings;
 }

@@ -9,6 +9,7 @@
 #include "groups/page_spans.hpp"
 #include "groups/policy.hpp"
 #include "runtime/log.hpp"
+#include "runtime/work_range.hpp"
 
 namespace uvm {
 
@@ -133,6 +134,7 @@ std::size_t GroupRegistry::most_bytes_on(const std::vector<PageSpan>& pages, int
 // ---- sleeping
 
 std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream, bool discard) {
+  const WorkRange range("sleep");
   machine_.require_device();
   machine_.check_device(stream.device);
   const std::lock_guard lock(mutex_);
@@ -224,6 +226,7 @@ bool GroupRegistry::keeps_copies(const Group& group, int device) const {
 }
 
 std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, bool lazily) {
+  const WorkRange range("wake");
   machine_.require_device();
   machine_.check_device(stream.device);
   const std::lock_guard lock(mutex_);

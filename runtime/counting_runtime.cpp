@@ -1,6 +1,36 @@
 #include "runtime/counting_runtime.hpp"
 
+#include <tuple>
+
+#include "runtime/work_range.hpp"
+
 namespace uvm {
+namespace {
+
+const char* name_of_move(Place destination) {
+  return destination.is_device() ? "prefetch" : "evict";
+}
+
+// Opens a range for a call that moves pages, as long as the result lives. Other calls have none.
+template <RuntimeCall kCall, class... Arguments>
+auto range_of(const Arguments&... arguments) {
+  constexpr bool kIsBatch =
+      kCall == RuntimeCall::kPrefetchBatch || kCall == RuntimeCall::kDiscardAndPrefetchBatch;
+  if constexpr (kCall == RuntimeCall::kPrefetch) {
+    const auto all = std::tie(arguments...);  // device, address, size, destination, stream
+    return WorkRange(name_of_move(std::get<3>(all)), std::get<2>(all));
+  } else if constexpr (kIsBatch) {
+    const std::span<const RangeMove> moves = std::get<1>(std::tie(arguments...));
+    std::size_t size_bytes = 0;
+    for (const RangeMove& move : moves) size_bytes += move.size_bytes;
+    return WorkRange(moves.empty() ? "prefetch" : name_of_move(moves.front().destination),
+                     size_bytes);
+  } else {
+    return std::tuple<>();
+  }
+}
+
+}  // namespace
 
 void CountingRuntime::count_in(Counters* counters) {
   for (std::size_t call = 0; call < kCallKinds; ++call) {
@@ -27,9 +57,10 @@ CountingRuntime::Calls CountingRuntime::named(const Counters& counters) {
   return out;
 }
 
-#define UVM_CALL(constant, name, parameters, arguments)   \
-  RuntimeStatus CountingRuntime::name parameters const {  \
-    return counted(RuntimeCall::constant).name arguments; \
+#define UVM_CALL(constant, name, parameters, arguments)                            \
+  RuntimeStatus CountingRuntime::name parameters const {                           \
+    [[maybe_unused]] const auto range = range_of<RuntimeCall::constant> arguments; \
+    return counted(RuntimeCall::constant).name arguments;                          \
   }
 #define UVM_COUNTED_AS UVM_CALL
 #include "runtime/calls.def"

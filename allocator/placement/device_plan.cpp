@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hints/live/policy.hpp"
+#include "runtime/work_range.hpp"
 
 namespace uvm {
 
@@ -60,6 +61,7 @@ void DevicePlan::note_uses(const DeviceStream& stream, std::span<const live::Use
                            live::Launch launch) {
   bool is_logged = false;
   {
+    const WorkRange range("plan");
     const RankedGuard lock(lock_);
     is_logged = log_.add_kernel(uses, launch) != live::kBeforeLog;
     if (is_logged) {
@@ -177,6 +179,7 @@ live::Discarded DevicePlan::take_free(PageNumber page, DeviceStream* user) {
 template <class Act>
 void DevicePlan::decide(const DeviceStream& stream, Act act) {
   {
+    const WorkRange range("plan");
     const RankedGuard lock(lock_);
     act();
   }

@@ -20,6 +20,7 @@
 #include "allocator/engine/engine.hpp"
 #include "runtime/log.hpp"
 #include "runtime/made_once.hpp"
+#include "runtime/work_range.hpp"
 
 namespace uvm {
 
@@ -124,6 +125,8 @@ std::unique_ptr<Activation> activate() {
       log(LogLevel::kInfo, "active: {} device(s), budget {}",
           allocator->inspection().runtime().device_count(),
           format_size(allocator->limits().budget_bytes()));
+      if (configuration.nvtx && !WorkRange::switch_on())
+        log(LogLevel::kWarning, "UVMALLOC_NVTX has no effect: this build has no headers of NVTX 3");
       activation->reason.clear();
       describe(allocator.get());
       count_unmanaged_host_in(&allocator->engine().machine.figure_store.unmanaged_host());

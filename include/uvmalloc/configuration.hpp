@@ -88,6 +88,7 @@ struct Configuration {
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
   bool call_sites = false;       // UVMALLOC_CALL_SITES: traces contain call sites
+  bool nvtx = false;             // UVMALLOC_NVTX: of the process's allocator alone
   // Whether the settings come from variables. If not, messages name the members instead.
   bool from_variables = false;
   std::string_view name_of(std::string_view variable, std::string_view member) const {

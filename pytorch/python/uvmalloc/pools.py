@@ -42,7 +42,7 @@ def MemPool(
     Raises:
         ValueError: the device does not exist.
         RuntimeError: there is no device that uvmalloc can use, or this is a forked child.
-        MissingLibraryError: there is no libuvmalloc.so, or it cannot be loaded.
+        MissingLibraryError: there is no libuvmalloc_preload.so, or it cannot be loaded.
     """
     import torch
 
@@ -56,7 +56,7 @@ def MemPool(
 
 @functools.cache
 def _managed_allocator() -> Any:
-    """Returns torch's wrapper of libuvmalloc.so, which it makes once."""
+    """Returns torch's wrapper of libuvmalloc_preload.so, which it makes once."""
     from torch.cuda.memory import CUDAPluggableAllocator
 
     opened = library()
