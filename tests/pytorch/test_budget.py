@@ -159,7 +159,7 @@ def test_a_program_without_uvmalloc_has_no_budget_and_no_summary(checked: Checke
     checked(
         """
 assert uvmalloc.set_budget('64MiB') is False and uvmalloc.set_budget(None, 'cuda') is False
-assert uvmalloc.memory_summary() == 'uvmalloc serves no memory of this program\\n'
+assert uvmalloc.memory_summary() == 'uvmalloc is not switched on in this program\\n'
 assert fits(80 * MIB)
 """,
         native=True,

@@ -207,7 +207,8 @@ def test_lib_dir_must_be_a_folder_of_the_checkout(
     finished = uvmalloc("run", "true", UVMALLOC_LIB_DIR=str(folder))
     assert finished.returncode == 3
     line = error_line(finished)
-    assert f"UVMALLOC_LIB_DIR is '{folder}'; accepted: the folder of " in line
+    accepted = "accepted: the folder of libuvmalloc_preload.so, in "
+    assert f"UVMALLOC_LIB_DIR is '{folder}'; {accepted}" in line
 
 
 def test_a_build_above_a_package_that_is_in_no_checkout_is_not_found(tmp_path):

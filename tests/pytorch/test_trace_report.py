@@ -92,7 +92,11 @@ def test_a_page_without_its_packages_is_refused_in_one_line(
         importlib.util, "find_spec", lambda name: None if name == "plotly" else installed(name)
     )
     assert main(["trace", "html", str(trace_file), "-o", str(tmp_path / "page.html")]) != 0
-    assert "--html needs plotly: pip install plotly" in capsys.readouterr().err
+    assert "uvmalloc trace html needs plotly: pip install plotly" in capsys.readouterr().err
+    assert main(["trace", "html", str(trace_file), "-o", str(tmp_path / "no" / "page.html")]) != 0
+    assert (
+        f"--out is '{tmp_path / 'no' / 'page.html'}'; accepted: a file" in capsys.readouterr().err
+    )
 
 
 def test_without_an_option_the_page_lies_beside_the_trace(uvmalloc, trace_file):

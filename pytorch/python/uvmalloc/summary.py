@@ -28,7 +28,7 @@ def memory_summary(device: torch.device | int | str | None = None) -> str:
     not exist.
     """
     if not enabled():
-        return "uvmalloc serves no memory of this program\n"
+        return "uvmalloc is not switched on in this program\n"
     import torch
 
     index = cuda_index(device, "memory_summary")

@@ -307,14 +307,18 @@ def perfetto(
 @takes_options()
 def trace_html(file: TraceArgument, replay: ReplayOptions, out: DrawingOption = None) -> None:
     """Draw a trace as one page: memory, traffic, faults, steps, allocations."""
-    _draw_trace(file, replay, out or file.with_name(file.name + ".html"), None)
+    page = out or file.with_name(file.name + ".html")
+    check_drawing("--out", page, "plotly", "uvmalloc trace html")
+    _draw_trace(file, replay, page, None)
 
 
 @trace_app.command("png")
 @takes_options()
 def trace_png(file: TraceArgument, replay: ReplayOptions, out: DrawingOption = None) -> None:
     """Draw the charts of a trace as a picture."""
-    _draw_trace(file, replay, None, out or file.with_name(file.name + ".png"))
+    picture = out or file.with_name(file.name + ".png")
+    check_drawing("--out", picture, "matplotlib", "uvmalloc trace png")
+    _draw_trace(file, replay, None, picture)
 
 
 @app.command()
@@ -333,6 +337,7 @@ def report(
         _warn_of_old_form("uvmalloc report TRACE", "uvmalloc trace html TRACE, or trace png TRACE")
         if page is None and picture is None:
             page = file.with_name(file.name + ".html")
+        _check_drawings(page, picture)
         _draw_trace(file, replay, page, picture)
         return
     refused = "nothing for a report: only a trace can be drawn"
@@ -524,14 +529,13 @@ def _is_trace(file: Path) -> bool:
 
 
 def _check_drawings(page: Path | None, picture: Path | None) -> None:
-    check_drawing("html", page, "plotly")
-    check_drawing("png", picture, "matplotlib")
+    check_drawing("--html", page, "plotly")
+    check_drawing("--png", picture, "matplotlib")
 
 
 def _draw_trace(file: Path, replay: ReplayOptions, page: Path | None, picture: Path | None) -> None:
     libraries = find_libraries()
     machine = replay.read(libraries)
-    _check_drawings(page, picture)
     trace, _ = _read_trace(file, False)
     from uvmalloc._trace import pages
 

@@ -320,11 +320,14 @@ class ReplayOptions(_Options):
 # ---- drawings -----------------------------------------------------------------------------------
 
 
-def check_drawing(kind: str, file: Path | None, package: str) -> None:
-    """Refuses a drawing that cannot be made, before anything is recorded, read or printed."""
+def check_drawing(option: str, file: Path | None, package: str, command: str = "") -> None:
+    """Refuses a drawing that cannot be made, before anything is recorded, read or printed.
+
+    `command` needs the packages; without it, the option does.
+    """
     if file is None:
         return
-    check_file(f"--{kind}", file)
+    check_file(option, file)
     for needed in ("numpy", package):
         if importlib.util.find_spec(needed) is None:
-            raise CommandError(f"--{kind} needs {needed}: pip install {needed}")
+            raise CommandError(f"{command or option} needs {needed}: pip install {needed}")
