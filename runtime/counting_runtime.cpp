@@ -57,11 +57,14 @@ CountingRuntime::Calls CountingRuntime::named(const Counters& counters) {
   return out;
 }
 
+// The arguments have their parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define UVM_CALL(constant, name, parameters, arguments)                            \
   RuntimeStatus CountingRuntime::name parameters const {                           \
     [[maybe_unused]] const auto range = range_of<RuntimeCall::constant> arguments; \
     return counted(RuntimeCall::constant).name arguments;                          \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 #define UVM_COUNTED_AS UVM_CALL
 #include "runtime/calls.def"
 
