@@ -187,7 +187,7 @@ uvmalloc.mark('end')
         (["--capacity", "0"], "--capacity is '0'; accepted: a size from 2MiB to 64TiB"),
         (["--hints", "all"], "--hints is 'all'; accepted: none, recorded"),
         (["--samples", "0"], "--samples is '0'; accepted: a whole number from 1"),
-        (["--machine"], "--machine lacks its value"),
+        (["--machine"], "--machine: 1 required TEXT missing"),
     ],
 )
 def test_options_that_mean_nothing_are_refused_in_one_line(libraries, recorded, options, said):

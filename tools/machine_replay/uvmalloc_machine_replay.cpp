@@ -1,5 +1,5 @@
 // uvmalloc_machine_replay TRACE [OPTION...]: runs a trace on the simulated machine of a profile, in
-// virtual time, and prints the steps. kHelp has the options. Exit code 0; 1 if memory runs out
+// virtual time, and prints the steps. --help lists the options. Exit code 0; 1 if memory runs out
 // before the trace ends; 2 if the command, the trace or the profile is invalid.
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,7 @@
 #include "sim/engine/settings.hpp"
 #include "sim/replay/replay_machine.hpp"
 
-#include "tools/command_words.hpp"
+#include "tools/command_line.hpp"
 #include "tools/machine_replay/moved_memory.hpp"
 #include "tools/machine_replay/trace_recording.hpp"
 
@@ -27,26 +27,6 @@ namespace {
 
 namespace replay = uvmsim::replay;
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kUsage =
-    "usage: uvmalloc_machine_replay TRACE [--machine NAME] [--capacity SIZE] [--host-memory SIZE] "
-    "[--hints none|recorded] [--samples N] [--blocks N] [--repeat N] [--unfinished]";
-
-constexpr std::string_view kHelp =
-    R"(runs a trace on a simulated machine, in virtual time, and prints JSON
-
-  --machine NAME       a machine of sim/profiles, or a file in TOML; without it the ideal machine
-  --capacity SIZE      memory of each device, from 2MiB; without it the machine's own
-  --host-memory SIZE   memory of the host, from 2MiB; without it the machine's own
-  --hints WORD         none: the driver is left alone. recorded: as the program's (the default)
-  --samples N          counters and residency after each N events
-  --blocks N           the N allocations, and the N call sites, whose touches have moved most
-  --repeat N           so many times; the real time is that of the fastest
-  --unfinished         of a killed process, up to the last whole chunk
-
-exit code: 0, 1 where memory ends before the trace does, 2 where the command, the trace or the
-profile is of no use
-)";
 
 struct Command {
   std::string file;
@@ -58,7 +38,6 @@ struct Command {
   std::size_t blocks = 0;
   std::size_t repeat = 1;
   UnfinishedTrace unfinished = UnfinishedTrace::kRefuse;
-  bool help = false;
 };
 
 std::size_t size_of(std::string_view option, std::string_view text) {
@@ -69,41 +48,37 @@ std::size_t size_of(std::string_view option, std::string_view text) {
       fmt::format("{} is '{}'; accepted: a size from 2MiB to 64TiB, such as 512MiB", option, text));
 }
 
-Command parse_command(int count, char** arguments) {
+std::string hints_of(std::string_view option, std::string_view text) {
+  if (text == "none" || text == "recorded") return std::string(text);
+  throw std::invalid_argument(fmt::format("{} is '{}'; accepted: none, recorded", option, text));
+}
+
+// Returns nullopt if help was asked for.
+std::optional<Command> parse_command(int count, char** words) {
   Command command;
-  CommandWords words(count, arguments);
-  while (words.next()) {
-    const std::string_view word = words.word();
-    if (word == "--help" || word == "-h") {
-      command.help = true;
-      return command;
-    }
-    if (word == "--machine") {
-      command.machine = words.value();
-    } else if (word == "--capacity") {
-      command.capacity_bytes = size_of(word, words.value());
-    } else if (word == "--host-memory") {
-      command.host_bytes = size_of(word, words.value());
-    } else if (word == "--hints") {
-      command.hints = words.value();
-      if (command.hints != "none" && command.hints != "recorded")
-        throw std::invalid_argument(
-            fmt::format("--hints is '{}'; accepted: none, recorded", command.hints));
-    } else if (word == "--samples") {
-      command.samples = whole_number<std::size_t>(word, words.value());
-    } else if (word == "--blocks") {
-      command.blocks = whole_number<std::size_t>(word, words.value());
-    } else if (word == "--repeat") {
-      command.repeat = whole_number<std::size_t>(word, words.value());
-    } else if (word == "--unfinished") {
-      command.unfinished = UnfinishedTrace::kAccept;
-    } else if (word.starts_with("-") || !command.file.empty()) {
-      throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
-    } else {
-      command.file = word;
-    }
-  }
-  if (command.file.empty()) throw std::invalid_argument(std::string(kUsage));
+  CLI::App app("runs a trace on a simulated machine, in virtual time, and prints JSON");
+  app.add_option("TRACE", command.file)->required();
+  app.add_option("--machine", command.machine,
+                 "a machine of sim/profiles, or a file in TOML; without it the ideal machine");
+  add_option(&app, "--capacity", &command.capacity_bytes, size_of, "SIZE",
+             "memory of each device, from 2MiB; without it the machine's own");
+  add_option(&app, "--host-memory", &command.host_bytes, size_of, "SIZE",
+             "memory of the host, from 2MiB; without it the machine's own");
+  add_option(&app, "--hints", &command.hints, hints_of, "WORD",
+             "none: the driver is left alone. recorded: as the program's (the default)");
+  add_option(&app, "--samples", &command.samples, whole_number<std::size_t>, "N",
+             "counters and residency after each N events");
+  add_option(&app, "--blocks", &command.blocks, whole_number<std::size_t>, "N",
+             "the N allocations, and the N call sites, whose touches have moved most");
+  add_option(&app, "--repeat", &command.repeat, whole_number<std::size_t>, "N",
+             "so many times; the real time is that of the fastest");
+  const auto* unfinished =
+      app.add_flag("--unfinished", "of a killed process, up to the last whole chunk");
+  app.footer(
+      "exit code: 0; 1: memory ends before the trace does; 2: the command, the trace or the "
+      "profile is of no use");
+  if (!read_command(&app, count, words)) return std::nullopt;
+  if (!unfinished->empty()) command.unfinished = UnfinishedTrace::kAccept;
   return command;
 }
 
@@ -173,10 +148,6 @@ void print(const replay::Recording& recording, const replay::Outcome& outcome,
 }
 
 int replay_command(const Command& command) {
-  if (command.help) {
-    fmt::print("{}\n{}", kUsage, kHelp);
-    return 0;
-  }
   const uvmsim::MachineProfile profile = profile_of(command);
   std::vector<std::string> sites;
   const replay::Recording recording = [&] {
@@ -208,8 +179,8 @@ int replay_command(const Command& command) {
 
 int main(int count, char** arguments) {
   try {
-    return uvm::machine_replay::replay_command(
-        uvm::machine_replay::parse_command(count, arguments));
+    const auto command = uvm::machine_replay::parse_command(count, arguments);
+    return command ? uvm::machine_replay::replay_command(*command) : 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "uvmalloc_machine_replay: {}\n", error.what());
     return 2;

@@ -1,6 +1,6 @@
 // uvmalloc_plan TRACE --machine NAME [OPTION...]: runs a recorded step on a machine with less
-// memory, under each policy, and prints JSON. kHelp has the options. Exit code 0; 2 if the command,
-// the trace or the profile is invalid.
+// memory, under each policy, and prints JSON. --help lists the options. Exit code 0; 2 if the
+// command, the trace or the profile is invalid.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -17,6 +17,7 @@
 #include "sim/engine/settings.hpp"
 #include "sim/engine/units.hpp"
 
+#include "tools/command_line.hpp"
 #include "tools/machine_replay/trace_recording.hpp"
 #include "tools/oversubscription/found_step.hpp"
 #include "tools/oversubscription/offload.hpp"
@@ -30,22 +31,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kWithin = 1.1;
-constexpr std::string_view kUsage =
-    "usage: uvmalloc_plan TRACE --machine NAME [--step MARK] [--memory SIZE]... [--times X]...\n"
-    "       uvmalloc_plan --check --machine NAME [OPTION...]";
-constexpr std::string_view kHelp =
-    R"(a recorded step on a machine with some memory, under each policy, in virtual time, as JSON
-
-  --machine NAME   a machine of sim/profiles, or a file in TOML
-  --step MARK      the step that begins at that mark; without it the last whole one. In a trace
-                   with fewer than two marks: the step that the kernels repeat
-  --memory SIZE    that programs have of the device; may be repeated
-  --times X        memory such that the step needs X times as much; may be repeated
-  --beside TRACE   only this: with the last whole step of another program on the same device, by
-                   turns; with --times, which is of the larger of both
-  --check          only this, without a trace: whether the machine and the options are of use
-)";
-
 struct Command {
   std::string file;
   std::string machine;
@@ -56,7 +41,7 @@ struct Command {
   bool check = false;
 };
 
-double times_of(std::string_view text) {
+double times_of(const std::string& text) {
   double value = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
   if (read.ec == std::errc() && read.ptr == text.data() + text.size() && value > 0 && value < 1000)
@@ -72,36 +57,39 @@ std::size_t memory_of(std::string_view text) {
       fmt::format("--memory is '{}'; accepted: a size from 2MiB to 64TiB, as 512MiB", text));
 }
 
-Command parse_command(int count, char** arguments) {
+// Returns nullopt if help was asked for.
+std::optional<Command> parse_command(int count, char** words) {
   Command command;
-  for (int i = 1; i < count; ++i) {
-    const std::string_view word = arguments[i];
-    const auto value = [&]() -> std::string_view {
-      if (++i == count) throw std::invalid_argument(fmt::format("{} lacks its value", word));
-      return arguments[i];
-    };
-    if (word == "--machine") {
-      command.machine = value();
-    } else if (word == "--step") {
-      command.step = value();
-      if (command.step.empty())
-        throw std::invalid_argument("--step is ''; accepted: the text of a mark");
-    } else if (word == "--memory") {
-      command.memory_bytes.push_back(memory_of(value()));
-    } else if (word == "--times") {
-      command.times.push_back(times_of(value()));
-    } else if (word == "--beside") {
-      command.beside = value();
-    } else if (word == "--check") {
-      command.check = true;
-    } else if (word.starts_with("-") || !command.file.empty()) {
-      throw std::invalid_argument(fmt::format("'{}' is not understood; {}", word, kUsage));
-    } else {
-      command.file = word;
-    }
-  }
-  if (command.file.empty() != command.check || command.machine.empty())
-    throw std::invalid_argument(std::string(kUsage));
+  CLI::App app(
+      "a recorded step on a machine with some memory, under each policy, in virtual time, as JSON");
+  app.add_option("TRACE", command.file);
+  app.add_option("--machine", command.machine, "a machine of sim/profiles, or a file in TOML")
+      ->required();
+  const auto* step = app.add_option(
+      "--step", command.step,
+      "the step that begins at that mark; without it the last whole one. In a trace with fewer "
+      "than two marks: the step that the kernels repeat");
+  std::vector<std::string> memory;
+  std::vector<std::string> times;
+  app.add_option("--memory", memory, "that programs have of the device; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--times", times,
+                 "memory such that the step needs X times as much; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--beside", command.beside,
+                 "only this: with the last whole step of another program on the same device, by "
+                 "turns; with --times, which is of the larger of both");
+  app.add_flag("--check", command.check,
+               "only this, without a trace: whether the machine and the options are of use");
+  if (!read_command(&app, count, words)) return std::nullopt;
+  for (const std::string& text : memory) command.memory_bytes.push_back(memory_of(text));
+  for (const std::string& text : times) command.times.push_back(times_of(text));
+  if (!step->empty() && command.step.empty())
+    throw std::invalid_argument("--step is ''; accepted: the text of a mark");
+  if (command.file.empty() != command.check)
+    throw std::invalid_argument("accepted: a trace, or --check without a trace");
   if (!command.beside.empty() && (command.times.size() != 1 || !command.step.empty()))
     throw std::invalid_argument("--beside goes with --machine and one --times alone");
   return command;
@@ -222,11 +210,8 @@ void plan(const Command& command) {
 
 int main(int count, char** arguments) {
   try {
-    if (count == 2 && std::string_view(arguments[1]) == "--help") {
-      fmt::print("{}\n{}", uvm::oversubscription::kUsage, uvm::oversubscription::kHelp);
-      return 0;
-    }
-    uvm::oversubscription::plan(uvm::oversubscription::parse_command(count, arguments));
+    const auto command = uvm::oversubscription::parse_command(count, arguments);
+    if (command) uvm::oversubscription::plan(*command);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "uvmalloc_plan: {}\n", error.what());
