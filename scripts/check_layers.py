@@ -63,7 +63,7 @@ LAYERS = {
     "sim/replay": "sim",
     "tools": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     "tools/oversubscription": (
-        f"tools/machine_replay sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}"
+        f"tools tools/machine_replay sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}"
     ),
     "tools/machine_replay": f"tools sim sim/replay {ALLOCATOR} {BELOW_ALLOCATOR}",
     "tests": ANY_ROOM,

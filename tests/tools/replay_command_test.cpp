@@ -161,7 +161,7 @@ TEST_F(ReplayCommand, BadInputIsOneLineAndExitCode2) {
         Case{file + " --repeat none", "--repeat is 'none'; accepted: "},
         Case{file + " --repeat", "--repeat: 1 required N missing"},
         Case{file + " --budget much", "--budget is 'much'; accepted: "},
-        Case{file + " --other-budget 1GiB --budget 1GiB", "--other-budget excludes --budget"},
+        Case{file + " --other-budget 1GiB --budget 1GiB", "--budget excludes --other-budget"},
         Case{file + " --what", "The following argument was not expected: --what"},
         Case{other, other + ": at byte 0: this is not a trace of uvmalloc"},
         Case{other + "2", other + "2: No such file or directory"}}) {

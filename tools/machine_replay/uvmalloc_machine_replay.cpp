@@ -72,13 +72,13 @@ std::optional<Command> parse_command(int count, char** words) {
              "the N allocations, and the N call sites, whose touches have moved most");
   add_option(&app, "--repeat", &command.repeat, whole_number<std::size_t>, "N",
              "so many times; the real time is that of the fastest");
-  const auto* unfinished =
-      app.add_flag("--unfinished", "of a killed process, up to the last whole chunk");
+  bool is_unfinished = false;
+  app.add_flag("--unfinished", is_unfinished, "of a killed process, up to the last whole chunk");
   app.footer(
       "exit code: 0; 1: memory ends before the trace does; 2: the command, the trace or the "
       "profile is of no use");
   if (!read_command(&app, count, words)) return std::nullopt;
-  if (!unfinished->empty()) command.unfinished = UnfinishedTrace::kAccept;
+  if (is_unfinished) command.unfinished = UnfinishedTrace::kAccept;
   return command;
 }
 
