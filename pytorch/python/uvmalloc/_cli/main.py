@@ -193,15 +193,17 @@ def env(
     unset: Annotated[bool, typer.Option("--unset", help="Print the lines that undo it.")] = False,
 ) -> None:
     """Print the variables of `uvmalloc run` for a job script: eval "$(uvmalloc env)"."""
+    wanted: Mapping[str, str | None]
     if unset:
         allocator.refuse("nothing with --unset, which undoes all of them")
-        changed = {**dict.fromkeys(AllocatorOptions.names()), SERVES_CUDA: None, SWITCH: None}
-        kept = without_uvmalloc(os.environ)
-        wanted: Mapping[str, str | None] = {**changed, "LD_PRELOAD": kept.get("LD_PRELOAD")}
+        kept = without_uvmalloc(os.environ).get("LD_PRELOAD")
+        wanted = {
+            **dict.fromkeys([*AllocatorOptions.names(), SERVES_CUDA, SWITCH]), "LD_PRELOAD": kept
+        }  # fmt: skip
     else:
-        made = with_uvmalloc(os.environ, find_libraries(), allocator.variables(), None)
-        settings = {"LD_PRELOAD", SWITCH, SERVES_CUDA, *allocator.variables()}
-        wanted = {name: made[name] for name in sorted(settings)}
+        settings = allocator.variables()
+        made = with_uvmalloc(os.environ, find_libraries(), settings, None)
+        wanted = {name: made[name] for name in ("LD_PRELOAD", SWITCH, SERVES_CUDA, *settings)}
     for name, value in wanted.items():
         typer.echo(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
 
