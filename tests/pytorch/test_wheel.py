@@ -130,7 +130,7 @@ def test_its_command_finds_its_programs(installed: Installed) -> None:
     assert "nothing has to be set" in run.stdout.splitlines()[-1]
     for name in ("uvmalloc_plan", "uvmalloc_machine_replay"):
         shown = installed.run(installed.package / "bin" / name, "--help")
-        assert shown.returncode == 0 and shown.stdout.startswith(f"usage: {name}")
+        assert shown.returncode == 0 and f"/{name} [OPTIONS]" in shown.stdout
 
 
 def test_its_command_finds_its_libraries(installed: Installed) -> None:
