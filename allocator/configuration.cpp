@@ -324,7 +324,7 @@ const std::vector<Setting>& settings() {
       {{"UVMALLOC_REPORT", "", "stderr, or off", "prints a short report at exit"},
        choice(&Configuration::report, kReports, std::optional(std::string_view()))},
       {{"UVMALLOC_TRACE", "", "a file name, in which %p is the process number, or off",
-        "every event of the allocator is written there (docs/trace.md)"},
+        "every event of the allocator is written there (docs/reference/trace.md)"},
        file_name(&Configuration::trace_file)},
       {{"UVMALLOC_CALL_SITES", "0", kOnOff, "the trace names the code that made each allocation"},
        flag(&Configuration::call_sites)},
@@ -373,7 +373,7 @@ void refuse_unknown(const std::vector<std::string>& names, ParsedConfiguration* 
                     [&](const Setting& setting) { return setting.description.name == name; });
     if (is_known) continue;
     out->errors.push_back(
-        fmt::format("{} is not a setting of uvmalloc; see docs/configuration.md", name));
+        fmt::format("{} is not a setting of uvmalloc; see docs/settings.md", name));
   }
 }
 

@@ -1,1 +1,1 @@
-"""The benchmarks: `scripts/bench` builds and runs them, docs/benchmarks.md describes them."""
+"""The benchmarks: `scripts/bench` runs them, docs/internals/benchmarks.md describes them."""

@@ -7,7 +7,7 @@ machine beside published figures of real ones, with --machine alone (build/bench
 programs with too little memory, with --oversubscription alone
 (build/bench/oversubscription.json, and running programs in build/bench/live.json); calls of today's
 CUDA, and what hints cost, with --ground alone (build/bench/ground.json); groups that sleep and
-wake, with --groups alone (build/bench/groups.json). docs/benchmarks.md
+wake, with --groups alone (build/bench/groups.json). docs/internals/benchmarks.md
 describes the methods. A missed target is printed as missed and is no failure. The exit code is 1 if
 an allocator hands out too little memory, or the same memory twice, in a replay.
 """

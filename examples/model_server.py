@@ -1,8 +1,8 @@
 """Serves three models on a device that holds the largest one alone.
 
 A language model, a U-Net-like image model and an embedder, from configuration and with random
-weights, take turns: each is a group (docs/groups.md), and a request wakes the group of its model,
-which makes others sleep if there is no room.
+weights, take turns: each is a group (docs/reference/groups.md), and a request wakes the group of
+its model, which makes others sleep if there is no room.
 
     uvmalloc sim --capacity 96MiB -- python examples/model_server.py --port 8000
     curl -d '{"tokens": [1, 2, 3], "count": 5}' localhost:8000/llm

@@ -1,6 +1,7 @@
 // The numbers by which hints are sent and programs take turns on a device, each with its unit, its
-// reason and the benchmark key that judges it (docs/benchmarks.md). The numbers of the live planner
-// are in hints/live/policy.hpp. Numbers that follow from types or layouts are defined beside those.
+// reason and the benchmark key that judges it (docs/internals/benchmarks.md). The numbers of the
+// live planner are in hints/live/policy.hpp. Numbers that follow from types or layouts are defined
+// beside those.
 #pragma once
 
 #include <chrono>
@@ -36,7 +37,7 @@ inline constexpr unsigned kPingPongChanges = 2;
 // While a device fills up, the driver's free memory is read this number of times.
 inline constexpr std::size_t kReadsWhileFilling = 4;
 
-// ---- Turns on a shared device (hints/sharing; docs/oversubscription.md)
+// ---- Turns on a shared device (hints/sharing; docs/internals/oversubscription.md)
 
 // The bandwidth of one direction of a PCIe 4 link with 16 lanes. At this speed the memory of one
 // program leaves a device, and that of the next comes. The time is kept between two limits.

@@ -1,6 +1,6 @@
 // Reports to this process's live planner which served blocks are used by kernels and graphs
-// (docs/oversubscription.md, "Uses"). Starts when ServedMemory is made. Reports nothing if
-// PyTorch's plugin reports the uses of its operators. Thread-safe.
+// (docs/internals/oversubscription.md, "Uses"). Starts when ServedMemory is made. Reports nothing
+// if PyTorch's plugin reports the uses of its operators. Thread-safe.
 #pragma once
 
 #include <atomic>

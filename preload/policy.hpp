@@ -7,7 +7,7 @@ namespace uvm::policy {
 
 // Frees that wait for a device, because the program may still use the block there (DeferredFrees).
 // If the blocks of a device reach one of these limits, uvmalloc waits for the device. Benchmark
-// key: pair_ns of any_program.json (docs/benchmarks.md).
+// key: pair_ns of any_program.json (docs/internals/benchmarks.md).
 inline constexpr std::size_t kMostDeferredBlocks = 64;
 inline constexpr std::size_t kMostDeferredBytes = std::size_t{256} << 20;
 

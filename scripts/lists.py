@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the lists that a page and the Python package take from other files of the tree.
 
-The table of settings in docs/configuration.md and the accepted words of the command line come from
+The table of settings in docs/settings.md and the accepted words of the command line come from
 uvmalloc, the versions of the simulated driver from sim/cuda/driver_versions.def. With --check
 it writes nothing, names each file that would change, and ends with exit code 1 if there is one.
 """
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "pytorch" / "python"))
 
 from uvmalloc._cli import library_calls  # noqa: E402
 
-PAGE = "docs/configuration.md"
+PAGE = "docs/settings.md"
 WORDS = "pytorch/python/uvmalloc/_cli/accepted.py"
 DRIVERS = "sim/cuda/driver_versions.def"
 

@@ -1,6 +1,6 @@
 // The location of a file that uvmalloc writes: an open folder, and a name in that folder. Only this
 // user can access a new file. No file is opened through a link that another user could have placed
-// (docs/security.md). Functions return -1 or false on failure and set errno.
+// (docs/internals/security.md). Functions return -1 or false on failure and set errno.
 //
 // Not thread-safe. The destructor closes the folder.
 #pragma once

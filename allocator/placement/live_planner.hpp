@@ -1,8 +1,9 @@
-// Plans placement while a program uses more device memory than there is (docs/oversubscription.md,
-// "A running program"). There is no plan until a prefetch to a device does not fit in its soft
-// budget; until then, the allocator's hot paths only read one variable. After that the planner gets
-// all allocations, frees and uses, and moves pages ahead of the kernels that use them. The plan of
-// a device ends when no page has moved for long and the device's memory fits again.
+// Plans placement while a program uses more device memory than there is
+// (docs/internals/oversubscription.md, "A running program"). There is no plan until a prefetch to a
+// device does not fit in its soft budget; until then, the allocator's hot paths only read one
+// variable. After that the planner gets all allocations, frees and uses, and moves pages ahead of
+// the kernels that use them. The plan of a device ends when no page has moved for long and the
+// device's memory fits again.
 //
 // Thread-safe. One thread at a time plans and sends, under the sending lock, so that moves are sent
 // in the order of the decisions. The plan lock guards the decisions and is not held across driver

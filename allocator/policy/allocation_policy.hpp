@@ -1,6 +1,7 @@
 // The tuning constants of the allocator: where blocks are placed, how much memory is taken, and
 // when work is done. Each constant has its unit, its reason and the benchmark key that measures it
-// (docs/benchmarks.md). Constants that follow from types or layouts are defined beside those.
+// (docs/internals/benchmarks.md). Constants that follow from types or layouts are defined beside
+// those.
 #pragma once
 
 #include <chrono>
@@ -41,7 +42,7 @@ inline constexpr std::size_t kCloseBins = 4;
 inline constexpr int kTriesForAligned = 16;
 // Placement conserves pages once more than 1/kConserveFromParts of the budget, or of the device's
 // limit, is in use. Benchmark key: least_budget_mean. See
-// docs/rationale/whole-pages-under-pressure.md.
+// docs/internals/rationale/whole-pages-under-pressure.md.
 inline constexpr std::size_t kConserveFromParts = 2;
 
 // ---- Thread caches (pair_ns, replay_ns)
@@ -68,7 +69,7 @@ inline constexpr unsigned kKnownBlockBits = 12;
 inline constexpr unsigned kTurnsToBias = 64;
 
 // ---- Large blocks in thread caches (two_thread_scaling;
-// docs/rationale/large-blocks-in-threads.md)
+// docs/internals/rationale/large-blocks-in-threads.md)
 
 // Threads cache large blocks of a pool after the pool has served kLargeHitsRequired large requests:
 // several steps of a training loop. Each time a request needed the memory of cached large blocks,

@@ -62,7 +62,7 @@ void count_unmanaged_host(std::size_t size_bytes) noexcept;
 // Stores the report's facts about the process again, after one of them has changed.
 void describe_process() noexcept;
 
-// Return the report on this process as JSON (docs/report.md), and as text for people.
+// Return the report on this process as JSON (docs/reference/report.md), and as text for people.
 std::string report_json();
 std::string report_text();
 // Returns the report on a process that has left its figures in a file (figure_store.hpp). If the

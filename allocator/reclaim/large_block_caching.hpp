@@ -1,5 +1,5 @@
 // Decides when thread caches hold large blocks of a stream, and when they return them
-// (docs/rationale/large-blocks-in-threads.md). Thread-safe; takes the state lock itself.
+// (docs/internals/rationale/large-blocks-in-threads.md). Thread-safe; takes the state lock itself.
 #pragma once
 
 #include "allocator/cache/thread_caches.hpp"

@@ -1,6 +1,6 @@
 // Computes how much memory a process may use. Above the soft budget of a device, nothing is
 // prefetched to it. Above the hard budget of the process, allocation fails. Rules and defaults:
-// docs/configuration.md, "Budgets".
+// docs/settings.md, "Budgets".
 #pragma once
 
 #include <cstddef>

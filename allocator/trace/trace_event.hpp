@@ -1,6 +1,6 @@
 // One event of the allocator, in memory and in a trace file: 48 bytes, in the byte order of the
-// machine that wrote it. docs/trace.md states what each field means for each kind of event; the
-// functions at the end fill the fields accordingly. Plain values without a lock.
+// machine that wrote it. docs/reference/trace.md states what each field means for each kind of
+// event; the functions at the end fill the fields accordingly. Plain values without a lock.
 #pragma once
 
 #include <cstddef>

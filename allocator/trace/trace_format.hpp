@@ -1,7 +1,7 @@
 // The format of a trace file, version 4: a header, then chunks. The last chunk marks the trace as
 // complete. Version 3 lacks call sites; version 2 also lacks kernels, touches, signals and waits;
-// version 1 also lacks packed chunks. docs/trace.md describes the format for readers in other
-// languages. Plain values, written as they are in memory.
+// version 1 also lacks packed chunks. docs/reference/trace.md describes the format for readers in
+// other languages. Plain values, written as they are in memory.
 #pragma once
 
 #include <array>

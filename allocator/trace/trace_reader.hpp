@@ -1,5 +1,5 @@
-// Reads a trace file (docs/trace.md) into memory, in the order of events. Every length in the file
-// is checked before use: any file gives a trace or a TraceFormatError. Thread-safe.
+// Reads a trace file (docs/reference/trace.md) into memory, in the order of events. Every length in
+// the file is checked before use: any file gives a trace or a TraceFormatError. Thread-safe.
 //
 // Events are ordered by time, and events of one thread stay in their order. If several threads have
 // events at the same time, the free of a live block comes before the next allocation at its

@@ -32,10 +32,10 @@ OperationSequence random_grid(std::size_t allocations, std::uint64_t most_bytes,
                               std::uint64_t live_limit_bytes, std::size_t steps,
                               std::uint64_t seed);
 
-// Returns a traced program's requests to the device facade (docs/trace.md), on one device. The
-// trace's marks bound the steps: operations before the first mark belong to no step, operations
-// after the last mark are left out. Throws TraceFormatError, or std::runtime_error if the trace has
-// fewer than two marks or no request to the device facade.
+// Returns a traced program's requests to the device facade (docs/reference/trace.md), on one
+// device. The trace's marks bound the steps: operations before the first mark belong to no step,
+// operations after the last mark are left out. Throws TraceFormatError, or std::runtime_error if
+// the trace has fewer than two marks or no request to the device facade.
 OperationSequence traced_steps(const std::string& trace);
 
 // Appends the steps from number `first` on `times` more times, like a program that continues. In

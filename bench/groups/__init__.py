@@ -1,1 +1,1 @@
-"""Measures groups of memory that sleep and wake (docs/groups.md), in virtual time."""
+"""Measures groups of memory that sleep and wake (docs/reference/groups.md), in virtual time."""

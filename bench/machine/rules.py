@@ -1,4 +1,4 @@
-"""Counts the rules in docs/simulator.md that have an existing test."""
+"""Counts the rules in docs/reference/simulator.md that have an existing test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rules_of(document: str) -> list[Rule]:
     """Returns the rows of the table under the heading Rules. The tests are names in backquotes."""
     section = _SECTION.search(document)
     if section is None:
-        raise ValueError("docs/simulator.md has no section 'Rules'")
+        raise ValueError("docs/reference/simulator.md has no section 'Rules'")
     return [
         Rule(row["rule"].strip(), tuple(re.findall(r"`([^`]+)`", row["tests"])))
         for row in _ROW.finditer(section.group(1))
@@ -39,7 +39,7 @@ def tests_of(folder: Path) -> Iterator[str]:
 def count_rules(root: Path) -> dict[str, object]:
     """Returns tested rules, all rules, untested rules, and named tests that do not exist."""
     known = set(tests_of(root / "tests" / "sim"))
-    rules = rules_of((root / "docs" / "simulator.md").read_text())
+    rules = rules_of((root / "docs" / "reference" / "simulator.md").read_text())
     missing = sorted({test for rule in rules for test in rule.tests if test not in known})
     tested = [rule for rule in rules if rule.tests and not set(rule.tests) & set(missing)]
     return {

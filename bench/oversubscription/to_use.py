@@ -51,7 +51,7 @@ def ratio_of(ours: Rounds, stock: Rounds, size_bytes: int) -> float:
         if each["copied_bytes"] < size_bytes:
             raise RuntimeError(
                 f"{each['copied_bytes']} bytes were copied of {size_bytes}: touches by the CPU are "
-                "not tracked here (docs/simulator.md)"
+                "not tracked here (docs/reference/simulator.md)"
             )
     if [each["sum"] for each in ours] != [each["sum"] for each in stock]:
         raise RuntimeError("the kernels have read different bytes")

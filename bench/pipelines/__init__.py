@@ -1,1 +1,1 @@
-"""Storage plans, credits and tensors on devices: measures the promises of docs/pipelines.md."""
+"""Measures the promises of docs/reference/pipelines.md."""

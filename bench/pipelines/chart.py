@@ -1,4 +1,4 @@
-"""The picture of docs/pipelines.md.
+"""The picture of docs/reference/pipelines.md.
 
     build/venv/bin/python -m bench.pipelines.chart [PIPELINES.json [FILE.svg]]
 
@@ -60,7 +60,7 @@ def draw_pipelines(results: dict[str, Any], file: Path) -> Path:
 
 
 def figures_table(results: dict[str, Any]) -> str:
-    """Returns the rows of the table of docs/pipelines.md."""
+    """Returns the rows of the table of docs/reference/pipelines.md."""
     pipeline = results["details"]["native"]["pipeline"]
     ratios = results["export_peak_ratio"]
     rows = {
@@ -84,7 +84,7 @@ def figures_table(results: dict[str, Any]) -> str:
 def main() -> None:
     given = [Path(argument) for argument in sys.argv[1:]]
     results = given[0] if given else ROOT / "build" / "bench" / "pipelines.json"
-    file = given[1] if len(given) > 1 else ROOT / "docs" / "pipelines.svg"
+    file = given[1] if len(given) > 1 else ROOT / "docs" / "reference" / "pipelines.svg"
     figures = json.loads(results.read_text())
     print(draw_pipelines(figures, file))
     print(figures_table(figures))

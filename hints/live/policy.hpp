@@ -1,5 +1,5 @@
 // The numbers by which the live planner decides, each with its unit, its reason and the benchmark
-// key that judges it (docs/benchmarks.md).
+// key that judges it (docs/internals/benchmarks.md).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline constexpr std::size_t kMostLoggedUses = std::size_t{1} << 18;
 inline constexpr std::size_t kMostPageEvents = 4096;
 inline constexpr std::size_t kLeastPageEvents = 8;
 
-// ---- Learning the step (StepLearner; docs/oversubscription.md)
+// ---- Learning the step (StepLearner; docs/internals/oversubscription.md)
 
 // Kernels that may differ from the step before, in a row, before the learner is lost. In a step of
 // kLeastPart kernels or more, a kernel that differs counts as kStrayWeight kernels that do not, so
@@ -115,7 +115,7 @@ inline constexpr std::size_t kMostEvictions = 64;
 inline constexpr std::size_t kMostKernelEvents = 512;
 inline constexpr std::size_t kMostEventsLookedAt = 16;
 
-// ---- Thrashing (ThrashDetector; docs/oversubscription.md)
+// ---- Thrashing (ThrashDetector; docs/internals/oversubscription.md)
 
 // One direction of a PCIe 3 link with 16 lanes. On a faster link the estimate is too high.
 inline constexpr double kThrashLinkBytesPerNs = 12.0;

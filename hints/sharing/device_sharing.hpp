@@ -1,7 +1,8 @@
-// Lets several programs share a device (UVMALLOC_SHARE; docs/oversubscription.md, "Several
-// programs"). A thread publishes four times a second how much device memory this program holds. If
-// the programs together hold more than the device has, this program releases its cached memory. If
-// that memory is not enough, this program plans moves: from then on its kernels wait for its turn.
+// Lets several programs share a device (UVMALLOC_SHARE; docs/internals/oversubscription.md,
+// "Several programs"). A thread publishes four times a second how much device memory this program
+// holds. If the programs together hold more than the device has, this program releases its cached
+// memory. If that memory is not enough, this program plans moves: from then on its kernels wait for
+// its turn.
 //
 // Thread-safe. Without shared devices there is no thread and no file, and nothing waits.
 #pragma once

@@ -1,5 +1,5 @@
 // The settings of a user: parsed once from variables, or set by a program. scripts/lists.py writes
-// known_settings() into the table in docs/configuration.md. If a value is not accepted, the default
+// known_settings() into the table in docs/settings.md. If a value is not accepted, the default
 // stays in force, and an error names the variable, the value and the accepted values.
 //
 // Plain values and pure functions, which any thread may use.

@@ -1,4 +1,4 @@
-// Writes a trace of everything that the allocator does (docs/trace.md). Thread-safe.
+// Writes a trace of everything that the allocator does (docs/reference/trace.md). Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -165,7 +165,7 @@ uvmalloc_register_runtime(const char* name, const struct uvmalloc_runtime_operat
 UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Gets the allocator of this process. The first call makes it, configured by variables
- * (docs/configuration.md). UVMALLOC_ERROR_NOT_USABLE: this process cannot have one, now or later.
+ * (docs/settings.md). UVMALLOC_ERROR_NOT_USABLE: this process cannot have one, now or later.
  *
  * In a forked child the allocator serves host memory from malloc, which can only be freed. There,
  * functions that name an address return UVMALLOC_ERROR_NOT_OURS. Exceptions are
@@ -250,9 +250,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
  * atomic operations: such memory may then stay on the host.
  *
  * While a device has less memory than the program uses, uvmalloc moves memory ahead of its use
- * (docs/oversubscription.md). Otherwise the call does nothing, and checks only its pointers and
- * `access`. It never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: `access` is not valid.
- * UVMALLOC_ERROR_NOT_OURS: the address is in no live block. */
+ * (docs/internals/oversubscription.md). Otherwise the call does nothing, and checks only its
+ * pointers and `access`. It never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: `access` is
+ * not valid. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                                size_t size_bytes, uvmalloc_stream stream,
                                                int access) UVMALLOC_NOEXCEPT;
@@ -399,10 +399,10 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* a
  * together does not change. */
 UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
-/* Begins a trace of everything that the allocator does (docs/trace.md) in `file`, which is
- * overwritten. "%p" in the name stands for the process number. The trace lists live blocks first.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL. UVMALLOC_ERROR_NOT_USABLE: the file cannot be
- * written, a trace is already being written, or this is a forked child. */
+/* Begins a trace of everything that the allocator does (docs/reference/trace.md) in `file`, which
+ * is overwritten. "%p" in the name stands for the process number. The trace lists live blocks
+ * first. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL. UVMALLOC_ERROR_NOT_USABLE: the file
+ * cannot be written, a trace is already being written, or this is a forked child. */
 UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
                                                   const char* file) UVMALLOC_NOEXCEPT;
 
@@ -418,9 +418,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
 
 /* ---- this process */
 
-/* Gets the report on the process's allocator so far (docs/report.md), as JSON. Copies as much of
- * the text as fits into `buffer`, always ended by NUL; `buffer` may be NULL. Returns the bytes that
- * the whole text needs, NUL included, or -1 on failure. */
+/* Gets the report on the process's allocator so far (docs/reference/report.md), as JSON. Copies as
+ * much of the text as fits into `buffer`, always ended by NUL; `buffer` may be NULL. Returns the
+ * bytes that the whole text needs, NUL included, or -1 on failure. */
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 /* As uvmalloc_report_json(), for a process that could not write its report to its folder
  * (UVMALLOC_REPORT_DIR), however it ended. `figures_file` is its `report.<pid>.figures` there. Also

@@ -1,5 +1,5 @@
 /* The C interface of groups: named sets of blocks that sleep, wake and are described as a whole.
- * <uvmalloc/groups.hpp> says what a group is, and docs/groups.md how to use one.
+ * <uvmalloc/groups.hpp> says what a group is, and docs/reference/groups.md how to use one.
  *
  * Rules as in <uvmalloc/uvmalloc.h>: functions are thread-safe and return a uvmalloc_status;
  * uvmalloc_last_error() has the text of an error. Errors of all functions below.

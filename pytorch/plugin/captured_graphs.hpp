@@ -1,6 +1,6 @@
 // Records the memory that kernels of torch's captured graphs use. A replay runs no operator, so the
 // uses are recorded during the capture. While the allocator plans moves, it receives the uses
-// before each replay (docs/oversubscription.md, "Graphs").
+// before each replay (docs/internals/oversubscription.md, "Graphs").
 //
 // Thread-safe. Its mutex is not held during calls of the allocator.
 #pragma once

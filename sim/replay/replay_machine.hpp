@@ -1,6 +1,6 @@
 // Runs a recording on a machine with a given profile, in virtual time. The machine has the rules
-// and costs of the simulated machine (docs/simulator.md) but no bytes, so a step takes microseconds
-// of real time. Single-threaded; every run starts with all pages nowhere.
+// and costs of the simulated machine (docs/reference/simulator.md) but no bytes, so a step takes
+// microseconds of real time. Single-threaded; every run starts with all pages nowhere.
 #pragma once
 
 #include <cstddef>

@@ -300,6 +300,6 @@ def test_the_documented_versions_of_the_systems_libraries_are_those_needed(
         versions = re.findall(rf"\(?{library}_([0-9.]+)\)?", symbols)
         return max(versions, key=lambda text: [int(part) for part in text.split(".")])
 
-    said = (ROOT / "docs/library.md").read_text()
+    said = (ROOT / "docs/reference/library.md").read_text()
     assert f"glibc {newest('GLIBC')} and" in said
     assert f"GLIBCXX_{newest('GLIBCXX')}" in said

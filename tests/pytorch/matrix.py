@@ -887,7 +887,7 @@ def check_on(each: Use, stream: torch.cuda.Stream, other: torch.cuda.Stream) -> 
         cycles = LONG_CYCLES * begin.elapsed_time(end) / begin.elapsed_time(before)
         assert cycles >= each.pending_cycles, "the caller's stream has not waited for the result"
         if is_per_thread and each.pending_cycles:
-            return  # the threads of uvmalloc then wait for the whole device (docs/design.md)
+            return  # uvmalloc's threads then wait for the whole device (docs/internals/design.md)
         assert cycles < LONG_CYCLES / 2, "it has waited for another stream"
         assert before.elapsed_time(after) == 0, "it has put work on another stream"
 

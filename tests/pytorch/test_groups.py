@@ -1,4 +1,4 @@
-"""Groups of tensors that sleep and wake (docs/groups.md)."""
+"""Groups of tensors that sleep and wake (docs/reference/groups.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that grow in place (docs/groups.md, "Growth")."""
+"""Tensors that grow in place (docs/reference/groups.md, "Growth")."""
 
 from __future__ import annotations
 

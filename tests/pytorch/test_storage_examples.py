@@ -1,4 +1,4 @@
-"""The examples of docs/pipelines.md give the results that they print."""
+"""The examples of docs/reference/pipelines.md give the results that they print."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def test_a_packed_chunk_made_from_the_description_is_read(tmp_path):
 
 
 def test_the_document_names_every_kind(trace_file):
-    document = Path(__file__).parents[2] / "docs" / "trace.md"
+    document = Path(__file__).parents[2] / "docs" / "reference" / "trace.md"
     text = document.read_text(encoding="utf-8")
     for number, kind in enumerate(KINDS[1:], start=1):
         assert f"| {number} | `{kind}` |" in text

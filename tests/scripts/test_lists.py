@@ -11,7 +11,7 @@ import pytest
 from uvmalloc.libraries import find_libraries
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("docs/configuration.md", "pytorch/python/uvmalloc/_cli/accepted.py")
+FILES = ("docs/settings.md", "pytorch/python/uvmalloc/_cli/accepted.py")
 
 
 def lists(root: Path, *options: str) -> subprocess.CompletedProcess[str]:

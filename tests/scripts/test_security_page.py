@@ -1,4 +1,4 @@
-"""docs/security.md names a test for each rule."""
+"""docs/internals/security.md names a test for each rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from tests.scripts.named_tests import ROOT, named_tests
 
 
 def test_every_rule_names_a_test_that_is_there() -> None:
-    rows = re.findall(r"^\| (.*) \| (.*) \|$", (ROOT / "docs/security.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| (.*) \| (.*) \|$", (ROOT / "docs/internals/security.md").read_text(), re.M
+    )
     rules = {rule: test.strip("`") for rule, test in rows if rule != "rule"}
     assert len(rules) > 20
     names = named_tests()

@@ -9,7 +9,7 @@ namespace uvm::oversubscription {
 namespace {
 
 // As many chunks as for a running program: all memory except the context's. The reserve of the soft
-// budget is no larger than the context (docs/configuration.md, "Budgets").
+// budget is no larger than the context (docs/settings.md, "Budgets").
 std::size_t chunks_of(const uvmsim::replay::Hints& hints) {
   return hints.usable_bytes(0) / uvmsim::kBlockBytes;
 }

@@ -1,6 +1,6 @@
 """Programs with the sizes of full-size models, but fewer layers or tables.
 
-docs/oversubscription.md, "Workloads", has the sizes.
+docs/internals/oversubscription.md, "Workloads", has the sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups: named sets of tensors that sleep, wake and are described as a whole (docs/groups.md).
+"""Groups: named sets of tensors that sleep and wake as a whole (docs/reference/groups.md).
 
 In a program without uvmalloc, groups do nothing. Any thread may call them. Importing this module
 imports neither torch nor a native library.

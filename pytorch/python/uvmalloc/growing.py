@@ -1,4 +1,4 @@
-"""Tensors that grow in place, such as a cache of keys and values (docs/groups.md, "Growth").
+"""Tensors that grow in place, such as caches (docs/reference/groups.md, "Growth").
 
 Importing this module imports neither torch nor a native library.
 """

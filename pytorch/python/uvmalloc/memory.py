@@ -31,7 +31,7 @@ def enabled() -> bool:
 
 
 def stats() -> Stats:
-    """Returns the report on this process so far (docs/report.md), or {} without uvmalloc."""
+    """Returns the report so far (docs/reference/report.md), or {} without uvmalloc."""
     operators = plugin_operators()
     if operators is None:
         return {}

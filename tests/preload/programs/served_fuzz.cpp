@@ -4,7 +4,8 @@
 //
 //   served_fuzz FIRST_SEED SEQUENCES CALLS
 //
-// The program leaves out calls for which uvmalloc differs from CUDA (see docs/any-program.md):
+// The program leaves out calls for which uvmalloc differs from CUDA (see
+// docs/reference/any-program.md):
 //  * requests for more than the device has free, up to a size that no device has: the host serves
 //    them;
 //  * free memory as cudaMemGetInfo reports it: cached blocks count as in use;

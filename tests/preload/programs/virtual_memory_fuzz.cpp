@@ -4,7 +4,8 @@
 //
 //   virtual_memory_fuzz FIRST_SEED SEQUENCES CALLS
 //
-// The program leaves out calls for which uvmalloc differs from CUDA (see docs/any-program.md):
+// The program leaves out calls for which uvmalloc differs from CUDA (see
+// docs/reference/any-program.md):
 //  * a second mapping of a handle: uvmalloc refuses it;
 //  * the use of addresses that have no mapping or no access: uvmalloc allows it;
 //  * bytes that were never written.

@@ -1,4 +1,4 @@
-"""Files in folders that other users may write to (docs/security.md)."""
+"""Files in folders that other users may write to (docs/internals/security.md)."""
 
 from __future__ import annotations
 

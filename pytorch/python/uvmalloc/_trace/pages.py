@@ -1,7 +1,7 @@
 """Draws a trace: memory over time and, if the trace holds kernels, their replay on a machine.
 
 A page is one file that includes the chart library and fetches nothing. uvmalloc_machine_replay does
-the replay (docs/simulator.md). Importing this module imports numpy.
+the replay (docs/reference/simulator.md). Importing this module imports numpy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads traces of the allocator (docs/trace.md) into numpy arrays, in the order of their times.
+"""Reads traces of the allocator (docs/reference/trace.md) into numpy arrays, sorted by time.
 
 Importing this module imports numpy, so the command line imports it only when needed.
 """
@@ -123,7 +123,7 @@ class Trace:
     program: str
     start_time_of_day_ns: int
     devices: list[Device]
-    events: np.ndarray[Any, Any]  # the fields of docs/trace.md
+    events: np.ndarray[Any, Any]  # the fields of docs/reference/trace.md
     times_ns: np.ndarray[Any, Any]  # since the start
     threads: np.ndarray[Any, Any]  # numbered from 1; 0: the recorder
     system_threads: dict[int, int]  # by thread
