@@ -1,6 +1,6 @@
 """The picture of README.md: what a program gets from uvmalloc, on the simulated device.
 
-    build/venv/bin/python -m bench.overview [FILE.svg]       default: docs/overview.svg
+    build/venv/bin/python -m bench.overview [FILE.svg]       default: docs/pictures/overview.svg
 
 On the left examples/train_gpt.py on devices of less and less memory, with uvmalloc and without it.
 On the right the most memory that loading a checkpoint takes on a machine where host and device
@@ -108,7 +108,7 @@ def draw(training: dict[str, list[Outcome]], loading: dict[str, list[float]], fi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, nargs="?", default=ROOT / "docs" / "overview.svg")
+    parser.add_argument("file", type=Path, nargs="?", default=ROOT / "docs" / "pictures" / "overview.svg")
     file = parser.parse_args().file
     with tempfile.TemporaryDirectory() as folder:
         training = {

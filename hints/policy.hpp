@@ -37,7 +37,7 @@ inline constexpr unsigned kPingPongChanges = 2;
 // While a device fills up, the driver's free memory is read this number of times.
 inline constexpr std::size_t kReadsWhileFilling = 4;
 
-// ---- Turns on a shared device (hints/sharing; docs/internals/oversubscription.md)
+// ---- Turns on a shared device (hints/sharing; docs/reference/planning.md)
 
 // The bandwidth of one direction of a PCIe 4 link with 16 lanes. At this speed the memory of one
 // program leaves a device, and that of the next comes. The time is kept between two limits.

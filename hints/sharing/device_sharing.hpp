@@ -1,4 +1,4 @@
-// Lets several programs share a device (UVMALLOC_SHARE; docs/internals/oversubscription.md,
+// Lets several programs share a device (UVMALLOC_SHARE; docs/reference/planning.md,
 // "Several programs"). A thread publishes four times a second how much device memory this program
 // holds. If the programs together hold more than the device has, this program releases its cached
 // memory. If that memory is not enough, this program plans moves: from then on its kernels wait for

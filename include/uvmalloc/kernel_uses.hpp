@@ -1,6 +1,6 @@
 // Reports which memory the kernels of a program use, so that moves can be planned while a device
 // has less memory than the program uses. Otherwise the functions do nothing. Reports move memory
-// and never change its contents (docs/internals/oversubscription.md). Thread-safe.
+// and never change its contents (docs/reference/planning.md). Thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -250,7 +250,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
  * atomic operations: such memory may then stay on the host.
  *
  * While a device has less memory than the program uses, uvmalloc moves memory ahead of its use
- * (docs/internals/oversubscription.md). Otherwise the call does nothing, and checks only its
+ * (docs/reference/planning.md). Otherwise the call does nothing, and checks only its
  * pointers and `access`. It never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: `access` is
  * not valid. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,

@@ -81,7 +81,7 @@ WITH_EFFECT = {"per_process_memory_fraction", "throw_on_cudamalloc_oom"}
 
 def listed_settings() -> set[str]:
     """Returns the settings in the first column of the page's table."""
-    page = (ROOT / "docs" / "compatibility.md").read_text()
+    page = (ROOT / "docs" / "reference" / "differences.md").read_text()
     table = page.partition("## Allocator settings\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall("`([a-z0-9_]+)`", row)}

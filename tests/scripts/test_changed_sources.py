@@ -26,8 +26,8 @@ def concerned(*changed: str, files: tuple[str, ...] = FILES) -> list[str]:
 
 
 def test_a_source_concerns_itself() -> None:
-    assert concerned("preload/symbol_lookup.cpp", "docs/faq.md") == ["preload/symbol_lookup.cpp"]
-    assert concerned("docs/faq.md") == []
+    assert concerned("preload/symbol_lookup.cpp", "docs/settings.md") == ["preload/symbol_lookup.cpp"]
+    assert concerned("docs/settings.md") == []
 
 
 def test_a_header_concerns_those_that_include_it() -> None:

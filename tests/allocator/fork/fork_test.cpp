@@ -1,9 +1,11 @@
 // What a forked child finds, and what it can do.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -208,6 +210,22 @@ TEST(ForkSnapshotTest, WhatTheHostHasNoMemoryForIsNotCopiedAndOneLineSaysSo) {
   EXPECT_NE(said.find("UVMALLOC_HOST_MEMORY=ordinary"), std::string::npos) << said;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_EQ(statistics.without_copy, 2u);
+}
+
+TEST_F(ForkTest, AChildsFileOfCopiesCannotBeWritten) {
+  host(2 * kMiB)[0] = 1;
+  EXPECT_EQ(fork_and_run([] {
+              for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+                std::error_code error;
+                const std::string target = std::filesystem::read_symlink(entry, error).string();
+                if (target.find("uvmalloc-fork") == std::string::npos) continue;
+                const int file = std::stoi(entry.path().filename().string());
+                const bool is_refused = pwrite(file, "x", 1, 0) == -1 && errno == EPERM;
+                return is_refused && ftruncate(file, 0) == -1 ? 0 : 1;
+              }
+              return 2;  // the child has no such file
+            }),
+            0);
 }
 
 TEST_F(ForkTest, TheChildAllocatesHostMemoryFromMallocAndMayFreeAll) {

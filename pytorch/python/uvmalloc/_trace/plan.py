@@ -1,6 +1,6 @@
 """Shows the time of a recorded step with less memory, under each policy.
 
-uvmalloc_plan computes it. docs/internals/oversubscription.md describes the policies.
+uvmalloc_plan computes it. docs/reference/planning.md describes the policies.
 """
 
 from __future__ import annotations
