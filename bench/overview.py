@@ -108,7 +108,8 @@ def draw(training: dict[str, list[Outcome]], loading: dict[str, list[float]], fi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, nargs="?", default=ROOT / "docs" / "pictures" / "overview.svg")
+    default = ROOT / "docs" / "pictures" / "overview.svg"
+    parser.add_argument("file", type=Path, nargs="?", default=default)
     file = parser.parse_args().file
     with tempfile.TemporaryDirectory() as folder:
         training = {

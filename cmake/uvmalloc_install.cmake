@@ -102,14 +102,15 @@ if(UVMALLOC_BUILD_TOOLS AND UVMALLOC_BUILD_SIM)
   endforeach()
 endif()
 
-install(FILES README.md ARCHITECTURE.md LICENSE THIRD_PARTY_NOTICES CONTRIBUTING.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents)
+install(FILES README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE SECURITY.md THIRD_PARTY_NOTICES
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents)
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
-        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.png" PATTERN "*.svg")
 # Files elsewhere in the tree that these documents link to, at the same places beside them.
 foreach(file allocator/README.md include/uvmalloc/uvmalloc.h bench/traces/README.md
         examples/custom_runtime/host_threads.c hipify/README.md allocator/exported_names.txt preload/exported_names.txt preload/calls.def
         include/uvmalloc/uvmalloc_runtime.h include/uvmalloc/groups.hpp include/uvmalloc/uvmalloc_groups.h
-        examples/model_server.py)
+        examples/first_run.py examples/model_server.py)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)
 endforeach()

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """Prints the sizes of the parts of the tree: lines, private methods, headers included by a
-header.
+header, words and examples of the pages for users.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from check_layers import LAYERS, includes, sources
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.pages import figures
 
 ROOMS = ("allocator", "storage", "hints", "runtime", "preload")
 ACCESS = r"\b(?:public|private|protected)\s*:"
@@ -93,6 +98,8 @@ def main() -> None:
     resource = "include/uvmalloc/memory_resource.hpp"
     if (root / resource).is_file():
         print(f"headers of ours behind {resource}: {len(closure(root, resource))}")
+    for name, count in figures().items():
+        print(f"{name}: {count}")
 
 
 if __name__ == "__main__":

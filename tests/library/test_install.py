@@ -257,7 +257,7 @@ def test_licences_and_documents_are_installed(installed: Installed) -> None:
         assert notice in notices
     assert (documents / "README.md").is_file()
     assert files_below(documents / "docs") == {
-        file for file in files_below(ROOT / "docs") if file.suffix in (".md", ".svg")
+        file for file in files_below(ROOT / "docs") if file.suffix in (".md", ".png", ".svg")
     }
 
 
