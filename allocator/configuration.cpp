@@ -277,8 +277,8 @@ const std::vector<Setting>& settings() {
         "memory of each device and of the host that the automatic budgets leave free"},
        size_or_auto(&Configuration::reserve_bytes)},
       {{"UVMALLOC_HOST_THRESHOLD", "1 MiB", kSize,
-        "CPU tensors from this size on are managed, and move without a copy from 1 MiB on; smaller "
-        "ones come from malloc"},
+        "CPU tensors from this size on are managed, and from 1 MiB on their moves need no second "
+        "copy; smaller ones come from malloc"},
        size(&Configuration::host_threshold_bytes)},
       {{"UVMALLOC_CUDA", "0", "1, on, true, yes; 0, off, false, no or empty; auto",
         "serves the program's own calls of cudaMalloc and similar functions if the library is "
