@@ -78,6 +78,18 @@ TEST_F(FoundStepTest, OtherKernelsAtTheEndAndBetweenStepsAreNoPartOfIt) {
   EXPECT_TRUE(std::ranges::all_of(step, [](std::uint64_t each) { return each <= 7; }));
 }
 
+TEST_F(FoundStepTest, TheMemoryThatTheProgramsEndFreesIsLiveInTheStep) {
+  add_steps(1, 6);
+  for (const std::uint32_t block : {0, 1, 2}) add_allocation(block, EventKind::kFree);
+  const Recording found = with_found_step(recording);
+  const std::vector<std::uint64_t> bytes = live_bytes(found);
+  for (const auto& mark : found.marks) EXPECT_EQ(bytes[mark.event], 3 * kBlockBytes);
+  for (std::size_t index = found.marks[0].event; index < found.marks[1].event; ++index) {
+    const Event& event = found.events[index];
+    EXPECT_TRUE(event.kind != EventKind::kFree || event.block == 3) << "block " << event.block;
+  }
+}
+
 TEST_F(FoundStepTest, WhatRepeatsNothingHasNone) {
   std::mt19937 random(7);
   for (std::size_t kernel = 0; kernel < 200; ++kernel) {
