@@ -66,11 +66,8 @@ def draw(step_ms: dict[str, float], file: Path) -> None:
         plt.close(figure)
 
 
-def draw_plan(folder: Path, file: Path) -> None:
-    trace = folder / "run.trace"
-    record = [*COMMAND, "sim", *MACHINE, "--trace", str(trace), "--no-report", "--", *PROGRAM]
-    subprocess.run(record, check=True, stdout=subprocess.DEVNULL)
-    plan = [*COMMAND, "plan", str(trace), *MACHINE, "--png", str(file)]
+def draw_plan(file: Path) -> None:
+    plan = [*COMMAND, "plan", *MACHINE, "--png", str(file), "--", *PROGRAM]
     subprocess.run(plan, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -83,7 +80,7 @@ def main() -> None:
         step_ms = measure(Path(folder))
         print(json.dumps(step_ms, indent=1))
         draw(step_ms, pictures / "first-run.svg")
-        draw_plan(Path(folder), pictures / "first-run-plan.png")
+        draw_plan(pictures / "first-run-plan.png")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ uvmalloc sim --capacity 300MiB -- python examples/first_run.py
 import argparse
 
 import torch
-import uvmalloc
 from torch import nn
 
 parser = argparse.ArgumentParser(description="Train a network of wide layers.")
@@ -21,7 +20,6 @@ optimizer = torch.optim.AdamW(model.parameters(), fused=arguments.fused)
 inputs = torch.randn(64, 1024).to("cuda")
 
 for step in range(1, arguments.steps + 1):
-    uvmalloc.mark(f"step {step}")  # only for traces; without one the call does nothing
     loss = (model(inputs) - inputs).square().mean()
     loss.backward()
     optimizer.step()
