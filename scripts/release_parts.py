@@ -30,6 +30,7 @@ HEADERS = {
     "fmt": ("libfmt-dev", "MIT"),
     "nlohmann-json": ("nlohmann-json3-dev", "MIT"),
     "tomlplusplus": ("libtomlplusplus-dev", "MIT"),
+    "cli11": ("libcli11-dev", "BSD-3-Clause"),
 }
 
 
