@@ -39,6 +39,19 @@ install_debian_packages() {
     die "apt-get could not install ${missing[*]}"
 }
 
+# empty_debian RELEASE FOLDER: installs an empty Debian in a folder, for chroot. Its packages come from where those of this
+# system come from. Only root can do that.
+empty_debian() {
+  local release="$1" folder="$2" address
+  install_debian_packages debootstrap
+  address="$(apt-get indextargets --format '$(REPO_URI) $(COMPONENT) $(ORIGIN)' 'Created-By: Packages' |
+    awk '$2 == "main" && $3 == "Debian" {print $1; exit}')"
+  debootstrap --variant=minbase "$release" "$folder" "$address" >"$folder.log" 2>&1 ||
+    { tail "$folder.log" >&2; die "debootstrap could not install $release"; }
+  rm -f "$folder.log"
+  cp /etc/resolv.conf /etc/hosts "$folder/etc/"
+}
+
 requirements="$root/scripts/requirements.txt"
 
 # pip_setting PYTHON NAME: prints a setting of pip, or nothing.

@@ -31,15 +31,15 @@ class Release:
         self.wheels = sorted(dist.glob("*.whl"))
 
     def wheel_tags(self) -> tuple[Any, bool]:
-        """auditwheel's own word for each wheel."""
-        tags = []
+        """auditwheel's own word for each wheel: what it was named, and what its symbols need."""
+        tags, needs = [], []
         for wheel in self.wheels:
             said = run(TOOLS / "auditwheel", "show", wheel, env={"PATH": f"{TOOLS}:/usr/bin:/bin"})
-            found = re.search(r'following platform tag:\s*"(\w+)"', said.stdout)
-            tags.append(found[1] if found else said.stdout + said.stderr)
-        wanted = {"manylinux_2_28_x86_64", "manylinux_2_28_aarch64"}
-        older = {re.sub(r"_2_\d+_", "_2_28_", tag) for tag in tags if not newer(tag)}
-        return tags, older == wanted
+            found = re.search(r'constrains the platform tag to\s+"(\w+)"', said.stdout)
+            tags.append(wheel.stem.split("-")[-1])
+            needs.append(found[1] if found else said.stdout + said.stderr)
+        wanted = ["manylinux_2_28_aarch64", "manylinux_2_28_x86_64"]
+        return {"tags": tags, "needs": needs}, tags == wanted and not any(map(newer, needs))
 
     def wheel_mib(self) -> tuple[Any, bool]:
         sizes = [round(wheel.stat().st_size / 2**20, 1) for wheel in self.wheels]
