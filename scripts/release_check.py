@@ -1,11 +1,13 @@
 """Checks the files of a release and writes build/release.json, one row a key.
 
-python scripts/release_check.py ROOT DIST WORK      from scripts/release --check
+python scripts/release_check.py ROOT DIST [KEY...]      from scripts/release --check
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,8 +28,8 @@ def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str
 
 
 class Release:
-    def __init__(self, root: Path, dist: Path, work: Path) -> None:
-        self.root, self.dist, self.work = root, dist, work
+    def __init__(self, root: Path, dist: Path) -> None:
+        self.root, self.dist = root, dist
         self.wheels = sorted(dist.glob("*.whl"))
 
     def wheel_tags(self) -> tuple[Any, bool]:
@@ -62,7 +64,7 @@ class Release:
         """twine and check-wheel-contents."""
         files = [*self.wheels, *self.dist.glob("*.tar.gz")]
         twine = run(TOOLS / "twine", "check", "--strict", *files)
-        contents = run(TOOLS / "check-wheel-contents", "--ignore", "W004", *self.wheels)
+        contents = run(TOOLS / "check-wheel-contents", "--ignore", "W009", *self.wheels)
         complaints = [said.stdout for said in (twine, contents) if said.returncode != 0]
         return complaints, not complaints
 
@@ -90,6 +92,59 @@ class Release:
         right = said.stdout.startswith("tensor([1.], device='cuda:0')")
         return seconds if right else said.stdout + said.stderr, right and seconds < 15
 
+    def reproducible(self) -> tuple[Any, bool]:
+        """The wheel for this machine, built again in another folder."""
+        first = next(wheel for wheel in self.wheels if "x86_64" in wheel.name)
+        with tempfile.TemporaryDirectory() as folder:
+            variables = {**os.environ, "UVMALLOC_RELEASE_WORK": f"{folder}/work"}
+            command = [self.root / "scripts/release", "--machine", "x86_64", f"{folder}/dist"]
+            said = run(*command, env=variables)
+            again = Path(folder, "dist", first.name)
+            if not again.exists():
+                return said.stderr[-2000:], False
+            hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (first, again)]
+        return hashes, hashes[0] == hashes[1]
+
+    def pytest(self, *words: str | Path) -> tuple[Any, bool]:
+        paths = {"PYTHONPATH": f"{self.root}:{self.root / 'pytorch/python'}"}
+        command = [self.root / "build/venv/bin/python", "-P", "-m", "pytest", "-q", *words]
+        said = run(*command, cwd=self.root, env={**os.environ, **paths})
+        failed = re.search(r"(\d+) failed", said.stdout)
+        broken = said.returncode not in (0, 1)
+        return said.stdout[-2000:] if broken else int(failed[1]) if failed else 0, not (
+            failed or broken
+        )
+
+    def abi_changes(self) -> tuple[Any, bool]:
+        """Tests of the binary interface that fail."""
+        return self.pytest("tests/library/test_abi.py")
+
+    def examples_failed(self) -> tuple[Any, bool]:
+        """Commands and programs of the user's pages that do not run as written."""
+        return self.pytest("tests/pytorch/test_pages.py")
+
+    def user_words(self) -> tuple[Any, bool]:
+        said = run(sys.executable, "scripts/tree_figures.py", cwd=self.root)
+        found = re.search(r"user_words\D*(\d+)", said.stdout)
+        return int(found[1]) if found else said.stderr, found is not None and int(found[1]) <= 12000
+
+    def mypy_errors(self) -> tuple[Any, bool]:
+        paths = {"PYTHONPATH": (self.root / "build/checkers").read_text().strip()}
+        command = [self.root / "build/venv/bin/python", "-m", "mypy", "--no-error-summary"]
+        said = run(*command, cwd=self.root, env={**os.environ, **paths})
+        count = said.stdout.count(": error: ")
+        return count, said.returncode == 0 and count == 0
+
+    def consumers(self) -> tuple[Any, bool]:
+        """Programs that use the library in each way, and the Debian packages in an empty Debian."""
+        failed, _ = self.pytest("tests/library/test_install.py", "tests/library/test_subproject.py")
+        debian = run(self.root / "scripts/debian_packages", "--test")
+        found = {
+            "failed_tests": failed,
+            "debian": "ok" if debian.returncode == 0 else debian.stderr[-2000:],
+        }
+        return found, failed == 0 and debian.returncode == 0
+
 
 def newer(tag: str) -> bool:
     found = re.search(r"_2_(\d+)_", tag)
@@ -97,25 +152,32 @@ def newer(tag: str) -> bool:
 
 
 def main() -> None:
-    root, dist, work = map(Path, sys.argv[1:4])
-    release = Release(root, dist, work)
+    root, dist = map(Path, sys.argv[1:3])
+    release = Release(root, dist)
+    names = (
+        "wheel_tags",
+        "wheel_mib",
+        "torch_minors",
+        "metadata",
+        "checksums",
+        "install_seconds",
+        "abi_changes",
+        "user_words",
+        "examples_failed",
+        "mypy_errors",
+        "consumers",
+        "reproducible",
+    )
     checks: dict[str, Callable[[], tuple[Any, bool]]] = {
-        name: getattr(release, name)
-        for name in (
-            "wheel_tags",
-            "wheel_mib",
-            "torch_minors",
-            "metadata",
-            "checksums",
-            "install_seconds",
-        )
+        name: getattr(release, name) for name in sys.argv[3:] or names
     }
-    rows = {}
+    file = root / "build" / "release.json"
+    rows = json.loads(file.read_text()) if file.exists() and len(checks) < len(names) else {}
     for name, check in checks.items():
         value, is_met = check()
         rows[name] = {"value": value, "is_met": is_met}
         print(f"{name:16} {'ok    ' if is_met else 'MISSED'} {value}")
-    (root / "build" / "release.json").write_text(json.dumps(rows, indent=2) + "\n")
+    file.write_text(json.dumps(rows, indent=2) + "\n")
     sys.exit(0 if all(row["is_met"] for row in rows.values()) else 1)
 
 
