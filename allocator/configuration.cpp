@@ -17,6 +17,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include "allocator/group_settings.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {
@@ -95,6 +96,14 @@ Reader flag(bool Configuration::*member) {
 
 Reader word(std::string Configuration::*member) {
   return [member](Variable* variable, Configuration* out) {
+    if (variable->text() != nullptr) out->*member = variable->text();
+    return out->*member;
+  };
+}
+
+Reader groups(std::string Configuration::*member) {
+  return [member](Variable* variable, Configuration* out) {
+    if (variable->text() != nullptr && !parse_groups(variable->text())) variable->refuse();
     if (variable->text() != nullptr) out->*member = variable->text();
     return out->*member;
   };
@@ -316,6 +325,10 @@ const std::vector<Setting>& settings() {
       {{"UVMALLOC_DECAY", "0", "seconds, such as 30 or 2.5; 0 or off: never",
         "half-life of idle cached memory, which goes back to the driver"},
        seconds(&Configuration::decay_seconds)},
+      {{"UVMALLOC_GROUPS", "", kGroupsAccepted,
+        "settings of groups: who makes room first, what stays, and when idle groups sleep "
+        "(docs/groups.md)"},
+       groups(&Configuration::groups)},
       {{"UVMALLOC_LOG", "warning", names_of(kLogLevels), "which messages are written to stderr"},
        choice(&Configuration::log, kLogLevels)},
       {{"UVMALLOC_REPORT_DIR", "", "a folder, or off",

@@ -97,7 +97,7 @@ void PrivatePools::release_cached(int device, std::uint64_t id) {
 // ---- uses of kernels
 
 bool KernelUses::wanted() const noexcept {
-  return engine_->live.is_watching();
+  return engine_->live.wants_uses();
 }
 
 void KernelUses::set_listener(std::function<void(bool wanted)> listener) {

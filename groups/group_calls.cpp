@@ -1,6 +1,8 @@
 // The C interface of groups.
 #include <uvmalloc/uvmalloc_groups.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
@@ -33,8 +35,8 @@ static_assert(static_cast<int>(GroupCopies::kKept) == UVMALLOC_COPIES_KEPT);
 static_assert(static_cast<int>(GroupCopies::kNone) == UVMALLOC_COPIES_NONE);
 
 // The size of the first version of each structure. These sizes never change.
-constexpr std::size_t kFirstOptionsBytes = sizeof(uvmalloc_group_options);
-constexpr std::size_t kFirstInfoBytes = sizeof(uvmalloc_group_info);
+constexpr std::size_t kFirstOptionsBytes = offsetof(uvmalloc_group_options, floor_bytes);
+constexpr std::size_t kFirstInfoBytes = offsetof(uvmalloc_group_info, idle_sleeps);
 
 template <class Body>
 uvmalloc_status with(uvmalloc_allocator* allocator, const char* function, Body body) noexcept {
@@ -98,10 +100,17 @@ uvmalloc_status uvmalloc_group_configure(uvmalloc_allocator* allocator, uvmalloc
   if (options->pinned != 0 && options->pinned != 1)
     return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: pinned is {}; accepted: 0, 1", function,
                    options->pinned);
+  uvmalloc_group_options all{};
+  std::memcpy(&all, options, std::min(options->struct_bytes, sizeof all));
+  if (static_cast<double>(all.idle_ms) > 1000 * uvm::kMostIdleSeconds)
+    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: idle_ms is {}; accepted: 0 to 10^12",
+                   function, all.idle_ms);
   return with(allocator, function, [&](Groups& groups) {
     groups.set(GroupNumber{group},
                {.priority = options->priority,
                 .pinned = options->pinned != 0,
+                .floor_bytes = all.floor_bytes,
+                .idle = std::chrono::milliseconds(all.idle_ms),
                 .limit_bytes = options->limit_bytes == 0 ? SIZE_MAX : options->limit_bytes,
                 .copies = static_cast<GroupCopies>(options->copies)});
     return UVMALLOC_OK;
@@ -154,6 +163,7 @@ uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator, uvmalloc_
     out->wakes = figures.wakes;
     out->kept_bytes = figures.kept_bytes;
     out->left_bytes = figures.left_bytes;
+    if (out->struct_bytes >= sizeof *out) out->idle_sleeps = figures.idle_sleeps;
     return UVMALLOC_OK;
   });
 }

@@ -19,13 +19,21 @@ std::shared_ptr<Groups> Groups::of(CachingManagedAllocator& allocator) {
       engine.groups.owner([&engine] { return std::make_shared<GroupRegistry>(engine); }));
 }
 
+GroupRegistry::GroupRegistry(Engine& engine, bool watches)
+    : machine_(engine.machine),
+      reclaimer_(engine.reclaimer),
+      blocks_(engine.groups),
+      watches_(watches),
+      configured_(
+          parse_groups(machine_.configuration.groups).value_or(std::vector<NamedGroupSettings>{})),
+      watch_([this] { return look_for_idle_groups(); }) {}
+
+GroupRegistry::~GroupRegistry() {
+  if (machine_.in_forked_child()) watch_.abandon();
+}
+
 GroupNumber GroupRegistry::open(std::string_view name) {
-  const auto is_allowed = [](char each) {
-    return (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
-           (each >= '0' && each <= '9') ||
-           std::string_view("_-./:").find(each) != std::string_view::npos;
-  };
-  if (name.empty() || name.size() > 64 || !std::ranges::all_of(name, is_allowed)) {
+  if (!is_group_name(name)) {
     throw std::invalid_argument(fmt::format(
         "group: the name is \"{}\"; accepted: 1 to 64 letters, digits and _ - . / :", name));
   }
@@ -37,7 +45,12 @@ GroupNumber GroupRegistry::open(std::string_view name) {
   group->name = name;
   group->figures.name = name;
   group->number = GroupNumber{static_cast<std::uint32_t>(groups_.size() + 1)};
+  const auto configured = std::ranges::find(configured_, name, &NamedGroupSettings::name);
+  if (configured != configured_.end()) group->figures.settings = configured->settings;
+  note_use(*group);
   groups_.push_back(std::move(group));
+  store_figures(*groups_.back());
+  watch_idle_groups();
   return groups_.back()->number;
 }
 
@@ -63,6 +76,7 @@ GroupRegistry::Group& GroupRegistry::at(GroupNumber number) {
 bool GroupRegistry::add(GroupNumber group, const void* address) {
   machine_.require_device();
   const std::lock_guard lock(mutex_);
+  note_use(at(group));
   return blocks_.put(address, at(group).number);
 }
 
@@ -79,9 +93,16 @@ void GroupRegistry::set(GroupNumber group, const GroupSettings& settings) {
     throw std::invalid_argument(fmt::format(
         "group: the limit is {} bytes; accepted: 2 MiB at least", settings.limit_bytes));
   }
+  if (settings.idle.count() < 0 ||
+      settings.idle > std::chrono::duration<double>(kMostIdleSeconds)) {
+    throw std::invalid_argument(fmt::format("group: the idle time is {} ns; accepted: 0 to {} s",
+                                            settings.idle.count(), kMostIdleSeconds));
+  }
   machine_.require_device();
   const std::lock_guard lock(mutex_);
   at(group).figures.settings = settings;
+  note_use(at(group));
+  watch_idle_groups();
 }
 
 GroupFigures GroupRegistry::figures(GroupNumber number) const {
@@ -118,9 +139,42 @@ std::vector<GroupFigures> GroupRegistry::all_figures() const {
   return all;
 }
 
+// For `uvmalloc top`, which reads them in the mapped file.
+void GroupRegistry::store_figures(const Group& group) {
+  const std::size_t index = static_cast<std::size_t>(group.number) - 1;
+  if (index >= kGroupLines) return;
+  GroupLine& line = machine_.figure_store.groups()[index];
+  std::size_t page_bytes = 0;
+  std::size_t device_bytes = 0;
+  for (const auto& [device, pages] : blocks_.memory_of(group.number).pages) {
+    page_bytes += bytes_of(pages);
+    device_bytes +=
+        bytes_on(device, pages, [this](const PageSpan& each) { return blocks_.places_of(each); });
+  }
+  line.page_bytes = page_bytes;
+  line.device_bytes = device_bytes;
+  line.state = static_cast<std::uint8_t>(group.figures.state);
+  line.sleeps = group.figures.sleeps;
+  line.wakes = group.figures.wakes;
+  if (line.is_used) return;
+  std::ranges::copy(group.name, line.name.begin());
+  line.is_used.store(true, std::memory_order_release);
+}
+
 void GroupRegistry::require_no_capture(const Group& group, const char* what,
                                        const DeviceStream& stream) const {
-  if (!HeapState::is_capturing() && machine_.events.may_wait(stream)) return;
+  bool is_captured = HeapState::is_capturing();
+  if (!is_captured) {
+    const RuntimeStatus status =
+        machine_.runtime.is_capturing(stream.device, stream.handle, &is_captured);
+    if (!status.ok() && status.error != RuntimeError::kCapture) {
+      throw std::invalid_argument(
+          fmt::format("group \"{}\": it cannot {} after work of a stream: {}", group.name, what,
+                      status.text()));
+    }
+    is_captured |= !status.ok();
+  }
+  if (!is_captured) return;
   throw std::logic_error(
       fmt::format("group \"{}\": it cannot {} while a stream is being captured", group.name, what));
 }
@@ -140,6 +194,7 @@ std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream,
   const std::lock_guard lock(mutex_);
   Group& group = at(number);
   require_no_capture(group, "sleep", stream);
+  note_use(group);
   return put_to_sleep(group, stream, discard);
 }
 
@@ -156,8 +211,21 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
     end_copies(group, pages);
     blocks_.discard(pages, stream.device);
   }
+  make_pages_leave(group, pages, stream);
+  group.learns = false;
+  want_uses();
+  group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
+  ++group.figures.sleeps;
+  machine_.trace.mark(fmt::format("group {}: {}", group.name, to_string(group.figures.state)));
+  store_figures(group);
+  return left;
+}
+
+void GroupRegistry::make_pages_leave(Group& group, const std::vector<PageSpan>& pages,
+                                     const DeviceStream& stream) {
+  const std::size_t left = most_bytes_on(pages, stream.device);
   std::size_t kept = 0;
-  if (!group.copied.empty() && group.copies_device == stream.device) {
+  if (!common_pages(group.copied, pages).empty() && group.copies_device == stream.device) {
     (void)machine_.runtime.synchronize_stream(stream.device, stream.handle);
     kept = std::min(drop_copies(group, pages), left);
   }
@@ -165,10 +233,6 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
   blocks_.leave(pages, stream);
   group.figures.kept_bytes += kept;
   group.figures.left_bytes += left - kept;
-  group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
-  ++group.figures.sleeps;
-  machine_.trace.mark(fmt::format("group {}: {}", group.name, to_string(group.figures.state)));
-  return left;
 }
 
 // Pages of the group that the program has written to are ordinary pages again. The host is the
@@ -181,9 +245,10 @@ std::size_t GroupRegistry::drop_copies(Group& group, const std::vector<PageSpan>
   const std::vector<PageSpan> written = written_pages(blocks_, copied, device);
   group.writes_much = bytes_of(written) > bytes_of(copied) / policy::kWrittenParts;
   blocks_.advise(written, {.preferred = Place::device(device)}, device);
-  group.copied = pages_without(copied, written);
-  blocks_.advise(group.copied, {.read_mostly = true}, device);
-  return bytes_of(group.copied);
+  const std::vector<PageSpan> kept = pages_without(copied, written);
+  blocks_.advise(kept, {.read_mostly = true}, device);
+  group.copied = pages_without(group.copied, written);
+  return bytes_of(kept);
 }
 
 // These pages of the group are ordinary ones again: a kernel's touch brings them.
@@ -235,11 +300,15 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   const GroupState before = group.figures.state;
   group.figures.state = GroupState::kAwake;
   group.woken_at = ++wakes_;
+  note_use(group);
   ++group.figures.wakes;
   machine_.trace.mark(fmt::format("group {}: awake", group.name));
+  store_figures(group);
   if (lazily) return 0;
-  const std::vector<PageSpan> pages = first_pages(blocks_.memory_of(number).pages[stream.device],
-                                                  group.figures.settings.limit_bytes / kPageBytes);
+  const std::vector<PageSpan> pages =
+      first_pages(in_order(group, blocks_.memory_of(number).pages[stream.device]),
+                  group.figures.settings.limit_bytes / kPageBytes);
+  want_uses();
   if (before == GroupState::kAwake) blocks_.find_evicted(pages, stream.device);
   const std::size_t missing =
       bytes_of(pages) - bytes_on(stream.device, pages,
@@ -254,30 +323,35 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   const bool keeps = before != GroupState::kDiscarded && keeps_copies(group, stream.device);
   if (!keeps || group.copies_device != stream.device) end_copies(group, std::vector(group.copied));
   // Part by part, so that the advice for one part is given while the part before is copied.
+  // If the order is known, kernels wait only for the pages that they use.
+  group.comes = !group.learns && !machine_.device(stream.device).capabilities.prefetch_blocks;
+  want_uses();
   std::size_t sent = 0;
   for (const std::vector<PageSpan>& part : parts_of(coming, policy::kAdvisedPages)) {
     if (keeps) {
       blocks_.advise(pages_without(part, group.copied),
                      {.preferred = Place::host(), .read_mostly = true}, stream.device);
     }
-    sent += blocks_.come(part, stream);
+    sent += blocks_.come(part, stream, !group.comes);
   }
   if (keeps) {
     group.copied = all_pages(group.copied, coming);
     group.copies_device = stream.device;
   }
+  store_figures(group);
   return sent;
 }
 
-// Cached memory goes first. Then groups that may leave do so, the least important one first, until
-// there is room.
+// Cached memory goes first. Then groups that may leave do so down to their floors, the least
+// important one first, until there is room. A sleeping group leaves too if kernels have brought its
+// pages back.
 void GroupRegistry::make_room(const Group& group, std::size_t bytes, const DeviceStream& stream) {
   if (blocks_.room_bytes(stream) >= bytes) return;
   reclaimer_.release_cached_of(Facade::kDevice);
   std::vector<Group*> others;
   for (const auto& each : groups_) {
     const GroupSettings& settings = each->figures.settings;
-    if (each.get() != &group && each->figures.state == GroupState::kAwake && !settings.pinned &&
+    if (each.get() != &group && !settings.pinned &&
         settings.priority <= group.figures.settings.priority)
       others.push_back(each.get());
   }
@@ -287,8 +361,135 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
   for (Group* other : others) {
     if (blocks_.room_bytes(stream) >= bytes) return;
     const std::vector<PageSpan> pages = blocks_.memory_of(other->number).pages[stream.device];
-    if (most_bytes_on(pages, stream.device) == 0) continue;
-    put_to_sleep(*other, stream, false);
+    const std::size_t staying = other->figures.settings.floor_bytes / kPageBytes;
+    const std::vector<PageSpan> leaving = pages_beyond(
+        staying, pages, Place::device(stream.device),
+        [&](const PageSpan& each) { return blocks_.real_places_of(each, stream.device); });
+    if (leaving.empty()) continue;
+    if (other->figures.state == GroupState::kAwake && staying == 0) {
+      put_to_sleep(*other, stream, false);
+    } else {
+      make_pages_leave(*other, leaving, stream);
+    }
+  }
+}
+
+// ---- idle groups
+
+void GroupRegistry::watch_idle_groups() {
+  if (!watches_) return;
+  watch_.set_wanted(std::ranges::any_of(
+      groups_, [](const auto& each) { return each->figures.settings.idle.count() != 0; }));
+}
+
+void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
+                               const DeviceStream& stream) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    Group& group = at(number);
+    note_use(group);
+    if (group.comes) group.comes = blocks_.wait_for(pages, stream);
+    if (group.learns) learn(group, pages);
+    want_uses();
+  } catch (const std::exception& error) {
+    log_once(LogLevel::kWarning, "uses of groups",
+             fmt::format("a use of a group is not noted: {}", error.what()));
+  }
+}
+
+// ---- the order of first use
+
+// Ends once kernels use known pages again and again: then most pages have been seen.
+void GroupRegistry::learn(Group& group, const PageSpan& pages) {
+  const std::vector<PageSpan> unknown = pages_without({pages}, group.order);
+  if (unknown.empty()) {
+    group.learns = ++group.repeats <= policy::kRepeatedUses * (group.order.size() + 1);
+    return;
+  }
+  for (const PageSpan& each : unknown) {
+    if (!group.order.empty() && group.order.back().end() == each.first) {
+      group.order.back().count += each.count;
+    } else {
+      group.order.push_back(each);
+    }
+  }
+}
+
+// The pages in the order in which kernels have used them after an earlier wake; the others last.
+// Learns the order again if many pages are unknown.
+std::vector<PageSpan> GroupRegistry::in_order(Group& group, const std::vector<PageSpan>& pages) {
+  std::vector<PageSpan> unknown = pages_without(pages, group.order);
+  group.learns = bytes_of(unknown) > bytes_of(pages) / policy::kUnknownParts;
+  if (group.learns) {
+    group.order.clear();
+    group.repeats = 0;
+    return pages;
+  }
+  std::vector<PageSpan> ordered;
+  for (const PageSpan& each : group.order) {
+    for (const PageSpan& known : common_pages({each}, pages)) ordered.push_back(known);
+  }
+  ordered.insert(ordered.end(), unknown.begin(), unknown.end());
+  return ordered;
+}
+
+void GroupRegistry::want_uses() {
+  blocks_.want_uses(idle_groups_want_uses_ || std::ranges::any_of(groups_, [](const auto& each) {
+                      return each->learns || each->comes;
+                    }));
+}
+
+// Kernels are reported only in the second half of the idle time of a group with pages on a device.
+// So a program whose groups are in use is seldom observed.
+std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
+  if (machine_.in_forked_child() || HeapState::is_capturing()) return policy::kIdleRetry;
+  std::chrono::nanoseconds next = policy::kLongestIdleLook;
+  bool wants_uses = false;
+  const std::lock_guard lock(mutex_);
+  const std::chrono::nanoseconds now = machine_.runtime.now();
+  for (const auto& group : groups_) {
+    const std::chrono::nanoseconds idle = group->figures.settings.idle;
+    if (idle.count() == 0) continue;
+    if (now - group->used_at >= idle / 2) {
+      try {
+        if (!may_be_idle(*group)) {
+          group->used_at = now;
+        } else if (now - group->used_at >= idle) {
+          put_idle_to_sleep(*group);
+          group->used_at = now;
+        } else {
+          wants_uses = true;
+          next = std::min(next, group->used_at + idle - now);
+          continue;
+        }
+      } catch (const std::exception& error) {
+        group->used_at = now;
+        log_once(LogLevel::kWarning, "idle groups",
+                 fmt::format("group \"{}\" does not sleep though it is idle: {}", group->name,
+                             error.what()));
+      }
+    }
+    next = std::min(next, group->used_at + idle / 2 - now);
+  }
+  idle_groups_want_uses_ = wants_uses;
+  want_uses();
+  return std::max(next, policy::kShortestIdleLook);
+}
+
+bool GroupRegistry::may_be_idle(const Group& group) const {
+  return std::ranges::any_of(blocks_.memory_of(group.number).pages, [this](const auto& each) {
+    return most_bytes_on(each.second, each.first) != 0;
+  });
+}
+
+// They leave after uvmalloc's own work: a stream of the program may be gone.
+void GroupRegistry::put_idle_to_sleep(Group& group) {
+  for (const auto& [device, pages] : blocks_.memory_of(group.number).pages) {
+    if (most_bytes_on(pages, device) == 0) continue;
+    const DeviceStream lane{device, machine_.sender.lane(device)};
+    if (lane.handle == nullptr) continue;
+    put_to_sleep(group, lane, false);
+    ++group.figures.idle_sleeps;
   }
 }
 

@@ -2,6 +2,7 @@
 // their pages (BlockGroups); names, settings and the order of sleeping and waking are here.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -11,13 +12,16 @@
 
 #include <uvmalloc/groups.hpp>
 #include "allocator/engine/engine.hpp"
+#include "allocator/group_settings.hpp"
+#include "groups/watch_thread.hpp"
 
 namespace uvm {
 
 class GroupRegistry final : public Groups, public BlockGroups::Owner {
  public:
-  explicit GroupRegistry(Engine& engine)
-      : machine_(engine.machine), reclaimer_(engine.reclaimer), blocks_(engine.groups) {}
+  // Without `watches`, there is no thread for idle groups.
+  explicit GroupRegistry(Engine& engine, bool watches = true);
+  ~GroupRegistry() override;
 
   GroupNumber open(std::string_view name) override;
   std::vector<std::string> names() const override;
@@ -28,10 +32,16 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::size_t sleep(GroupNumber group, const DeviceStream& stream, bool discard) override;
   std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily) override;
 
+  // Puts groups to sleep that nothing has used for their idle times. Returns the time until the
+  // next group may be idle. The thread of idle groups calls it.
+  std::chrono::nanoseconds look_for_idle_groups();
+
   // ---- BlockGroups::Owner
   void block_freed(GroupNumber group, const char* address,
                    std::size_t size_bytes) noexcept override;
   std::vector<GroupFigures> all_figures() const override;
+  void group_used(GroupNumber group, const PageSpan& pages,
+                  const DeviceStream& stream) noexcept override;
 
  private:
   struct Group {
@@ -43,8 +53,21 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
     std::vector<PageSpan> copied;
     int copies_device = 0;
     bool writes_much = false;  // seen when it slept last
+    std::chrono::nanoseconds used_at{0};
+    std::vector<PageSpan> order;  // pages as kernels have used them first
+    std::size_t repeats = 0;      // uses of pages that are in `order`, while it is learned
+    bool learns = false;
+    bool comes = false;  // streams do not wait yet for all pages that come
   };
 
+  void note_use(Group& group) { group.used_at = machine_.runtime.now(); }
+  void store_figures(const Group& group);
+  void learn(Group& group, const PageSpan& pages);
+  std::vector<PageSpan> in_order(Group& group, const std::vector<PageSpan>& pages);
+  void want_uses();
+  void watch_idle_groups();
+  bool may_be_idle(const Group& group) const;
+  void put_idle_to_sleep(Group& group);
   Group& at(GroupNumber number);
   const Group& at(GroupNumber number) const;
   void require_no_capture(const Group& group, const char* what, const DeviceStream& stream) const;
@@ -53,14 +76,20 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::size_t drop_copies(Group& group, const std::vector<PageSpan>& pages);
   void end_copies(Group& group, const std::vector<PageSpan>& pages);
   void make_room(const Group& group, std::size_t bytes, const DeviceStream& stream);
+  void make_pages_leave(Group& group, const std::vector<PageSpan>& pages,
+                        const DeviceStream& stream);
   bool keeps_copies(const Group& group, int device) const;
 
   Machine& machine_;
   Reclaimer& reclaimer_;
   BlockGroups& blocks_;
+  const bool watches_;
+  const std::vector<NamedGroupSettings> configured_;
   mutable std::mutex mutex_;  // guards the members below; held across driver calls
   std::vector<std::unique_ptr<Group>> groups_;  // by number - 1
+  bool idle_groups_want_uses_ = false;
   std::uint64_t wakes_ = 0;
+  WatchThread watch_;
 };
 
 }  // namespace uvm

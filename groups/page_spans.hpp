@@ -107,6 +107,27 @@ inline std::vector<PageSpan> first_missing(const BlockGroups& blocks,
   return first;
 }
 
+// All pages, if none is to stay. Otherwise the pages after the first `staying` ones that are on the
+// device. None, if no page of them is there. `places_of` returns the places of a span's pages.
+template <class PlacesOf>
+std::vector<PageSpan> pages_beyond(std::size_t staying, const std::vector<PageSpan>& pages,
+                                   Place device, PlacesOf places_of) {
+  std::vector<PageSpan> beyond;
+  bool any_there = false;
+  for (const PageSpan& each : pages) {
+    std::size_t skipped = 0;
+    for (const Place place : places_of(each)) {
+      const bool is_there = place == device;
+      any_there |= is_there && staying == 0;
+      if (staying != 0) ++skipped;
+      if (is_there && staying != 0) --staying;
+    }
+    if (skipped < each.count) beyond.push_back({each.first + skipped, each.count - skipped});
+  }
+  if (!any_there) beyond.clear();
+  return beyond;
+}
+
 inline std::vector<PageSpan> all_pages(std::vector<PageSpan> some,
                                        const std::vector<PageSpan>& others) {
   for (const PageSpan& each : pages_without(others, some)) some.push_back(each);

@@ -230,6 +230,12 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakTracker::Peaks* pe
   out.calls = CountingRuntime::named(fixed.calls);
   out.unmanaged_host_allocations = fixed.unmanaged_host.allocations.load();
   out.unmanaged_host_bytes = fixed.unmanaged_host.bytes.load();
+  for (const GroupLine& group : fixed.groups) {
+    if (!group.is_used.load(std::memory_order_acquire)) break;
+    out.groups.push_back({std::string(text_in(group.name)), group.state.load(),
+                          group.page_bytes.load(), group.device_bytes.load(), group.sleeps.load(),
+                          group.wakes.load()});
+  }
   out.threads_left_out = fixed.threads_left_out.load();
   return out;
 }

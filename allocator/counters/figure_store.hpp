@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <uvmalloc/statistics.hpp>
 #include "allocator/counters/peak_tracker.hpp"
@@ -36,8 +37,29 @@ struct UnmanagedHost {
   }
 };
 
+// A group of blocks, as it was when it last slept, woke or changed.
+struct GroupLine {
+  std::array<char, 65> name{};
+  std::atomic<std::uint8_t> state{0};  // a GroupState
+  std::atomic<bool> is_used{false};    // stored after the name, which does not change
+  std::atomic<std::uint64_t> page_bytes{0};
+  std::atomic<std::uint64_t> device_bytes{0};
+  std::atomic<std::uint64_t> sleeps{0};
+  std::atomic<std::uint64_t> wakes{0};
+};
+inline constexpr std::size_t kGroupLines = 32;  // later groups have no line
+using GroupLines = std::array<GroupLine, kGroupLines>;
+
 // The figures of a store at one moment.
 struct Figures {
+  struct OfGroup {
+    std::string name;
+    std::uint8_t state = 0;
+    std::uint64_t page_bytes = 0;
+    std::uint64_t device_bytes = 0;
+    std::uint64_t sleeps = 0;
+    std::uint64_t wakes = 0;
+  };
   struct OfFacade {
     std::uint64_t allocations = 0;
     std::uint64_t allocated_bytes = 0;
@@ -59,6 +81,7 @@ struct Figures {
   CountingRuntime::Calls calls;
   std::uint64_t unmanaged_host_allocations = 0;
   std::uint64_t unmanaged_host_bytes = 0;
+  std::vector<OfGroup> groups;         // the first kGroupLines ones
   std::uint64_t threads_left_out = 0;  // threads with counters outside the store, for lack of room
 };
 
@@ -84,6 +107,7 @@ class FigureStore {
   std::int64_t& peak_live_bytes() { return fixed_->peak_live_bytes; }
   HintCounters& hints() { return fixed_->hints; }
   CountingRuntime::Counters& calls() { return fixed_->calls; }
+  GroupLines& groups() { return fixed_->groups; }
   UnmanagedHost& unmanaged_host() { return fixed_->unmanaged_host; }
   std::span<PeakTracker::Peaks> peaks() { return {peaks_, counters_}; }
   // The sums over ended threads, by index of the counter.
@@ -137,6 +161,7 @@ class FigureStore {
     HintCounters hints;
     CountingRuntime::Counters calls;
     UnmanagedHost unmanaged_host;
+    GroupLines groups;
   };
   // Offsets of the parts that follow `Fixed`.
   struct Layout {

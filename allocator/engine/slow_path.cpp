@@ -189,6 +189,7 @@ void Engine::note_uses(int device, StreamHandle stream, std::span<const live::Us
           error.what());
     }
   }
+  groups.note_uses(DeviceStream::named(device, stream), ranges);
   live.note_uses(device, stream, ranges, launch);
 }
 

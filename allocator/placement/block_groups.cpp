@@ -191,7 +191,8 @@ void BlockGroups::leave(std::span<const PageSpan> pages, const DeviceStream& str
   }
 }
 
-std::size_t BlockGroups::come(std::span<const PageSpan> pages, const DeviceStream& stream) {
+std::size_t BlockGroups::come(std::span<const PageSpan> pages, const DeviceStream& stream,
+                              bool waits) {
   if (machine_.in_forked_child()) return 0;
   const Place device = Place::device(stream.device);
   const std::size_t brought = live_.move_pages(pages, device, stream) * kPageBytes;
@@ -200,7 +201,7 @@ std::size_t BlockGroups::come(std::span<const PageSpan> pages, const DeviceStrea
   for (const PageSpan& each : pages) {
     each_run(
         each, places_of(each), [device](Place place) { return place != device; },
-        [&](const PageSpan& run) { sent += move_run(run, device, stream); });
+        [&](const PageSpan& run) { sent += move_run(run, device, stream, waits); });
   }
   return sent;
 }
@@ -218,7 +219,7 @@ void BlockGroups::find_evicted(std::span<const PageSpan> pages, int device) {
 
 // Returns the bytes that the driver was asked to move.
 std::size_t BlockGroups::move_run(const PageSpan& run, Place destination,
-                                  const DeviceStream& stream) {
+                                  const DeviceStream& stream, bool waits) {
   const bool to_device = destination.is_device();
   HintPlan plan;
   std::size_t room_bytes = 0;
@@ -239,7 +240,7 @@ std::size_t BlockGroups::move_run(const PageSpan& run, Place destination,
     hints_.send(plan, stream.device, to_device ? DeviceStream{} : stream,
                 to_device ? stream : DeviceStream{});
   } else {
-    sent = to_device ? bulk_.come(run, room_bytes, stream) : bulk_.leave(run, stream);
+    sent = to_device ? bulk_.come(run, room_bytes, stream, waits) : bulk_.leave(run, stream);
   }
   if (sent) return run.count * kPageBytes;
   const HeapGuard heap(state_);
@@ -268,6 +269,23 @@ void BlockGroups::discard(std::span<const PageSpan> pages, int device) {
     if (!machine_.sender.discard(device, start_of_page(each.first), size_bytes).ok()) continue;
     const HeapGuard heap(state_);
     heap->ledger.discard(start_of_page(each.first), size_bytes);
+  }
+}
+
+void BlockGroups::want_uses(bool wanted) noexcept {
+  if (wants_uses_.exchange(wanted, std::memory_order_relaxed) != wanted)
+    live_.set_wanted_by_groups(wanted);
+}
+
+void BlockGroups::note_uses(const DeviceStream& stream,
+                            std::span<const live::UseRange> uses) noexcept {
+  if (!wants_uses_.load(std::memory_order_relaxed) || machine_.in_forked_child()) return;
+  for (const live::UseRange& use : uses) {
+    const GroupNumber group = group_of(reinterpret_cast<const void*>(use.address));
+    if (group == kNoGroup) continue;
+    const PageNumber first = page_of(use.address);
+    const PageNumber end = page_of(use.address + use.size_bytes + kPageBytes - 1);
+    if (const auto known = owner()) known->group_used(group, {first, end - first}, stream);
   }
 }
 

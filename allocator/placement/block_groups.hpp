@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,7 @@
 #include <uvmalloc/device_runtime.hpp>
 #include <uvmalloc/groups.hpp>
 #include <uvmalloc/place.hpp>
+#include <uvmalloc/use_range.hpp>
 #include "allocator/placement/bulk_moves.hpp"
 #include "allocator/placement/live_planner.hpp"
 #include "allocator/state/heap_state.hpp"
@@ -64,6 +66,9 @@ class BlockGroups {
     virtual void block_freed(GroupNumber group, const char* address,
                              std::size_t size_bytes) noexcept = 0;
     virtual std::vector<GroupFigures> all_figures() const = 0;
+    // A kernel or graph that uses these pages of the group will be launched.
+    virtual void group_used(GroupNumber group, const PageSpan& pages,
+                            const DeviceStream& stream) noexcept = 0;
   };
   // nullptr: the program has no groups.
   std::shared_ptr<Owner> owner() const;
@@ -94,8 +99,14 @@ class BlockGroups {
   void leave(std::span<const PageSpan> pages, const DeviceStream& stream);
   // Sends pages that are elsewhere to the device of `stream`, whose later work waits for them. If
   // moves of this device are planned, they come as far as the plan has room. Returns the bytes that
-  // come.
-  std::size_t come(std::span<const PageSpan> pages, const DeviceStream& stream);
+  // come. Without `waits`, the stream waits for pages only by wait_for(), unless moves are planned
+  // or a prefetch waits for its copy.
+  std::size_t come(std::span<const PageSpan> pages, const DeviceStream& stream, bool waits = true);
+  // Makes later work of the stream wait for those of the pages that still come. Returns whether
+  // pages of the device come for which nothing waits yet.
+  bool wait_for(const PageSpan& pages, const DeviceStream& stream) {
+    return bulk_.wait_for(pages, stream);
+  }
   // Corrects the record of pages that should be on the device and have been evicted since, if the
   // driver says so.
   void find_evicted(std::span<const PageSpan> pages, int device);
@@ -103,6 +114,10 @@ class BlockGroups {
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
   // Gives up the contents of the pages. Nothing may use them before. A device may refuse.
   void discard(std::span<const PageSpan> pages, int device);
+
+  // Whether the owner gets the uses of groups.
+  void want_uses(bool wanted) noexcept;
+  void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses) noexcept;
 
   // Bytes of pages that the device of `stream` has room for, as far as hints and moves show. While
   // moves are planned, pages of free memory leave first.
@@ -114,13 +129,15 @@ class BlockGroups {
 
  private:
   static GroupNumber group_of(const LockedHeap& heap, const Block& block);
-  std::size_t move_run(const PageSpan& run, Place destination, const DeviceStream& stream);
+  std::size_t move_run(const PageSpan& run, Place destination, const DeviceStream& stream,
+                       bool waits = true);
 
   Machine& machine_;
   HeapState& state_;
   HintDispatcher& hints_;
   LivePlanner& live_;
   BulkMoves bulk_;
+  std::atomic<bool> wants_uses_{false};
   std::shared_ptr<Owner> owner_ UVM_GUARDED_BY(state_);
 };
 

@@ -42,9 +42,16 @@ void LivePlanner::set_listener(Listener listener) {
   // A forked child plans nothing, and a thread that exists only in the parent may hold the lock.
   if (machine_.in_forked_child()) return;
   const RankedGuard lock(sending_);
-  if (listener_ && is_watching()) listener_(false);
+  if (listener_ && wants_uses()) listener_(false);
   listener_ = std::move(listener);
-  if (listener_ && is_watching()) listener_(true);
+  if (listener_ && wants_uses()) listener_(true);
+}
+
+void LivePlanner::set_wanted_by_groups(bool wanted) noexcept {
+  if (machine_.in_forked_child()) return;
+  const RankedGuard lock(sending_);
+  is_wanted_by_groups_ = wanted;
+  tell_listener();
 }
 
 void LivePlanner::begin(const std::vector<int>& devices) noexcept {
@@ -66,7 +73,7 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
       if (watches_.exchange(true, std::memory_order_relaxed)) continue;
       log(LogLevel::kInfo, "device {} has less memory than the program uses: moves are planned",
           device);
-      tell_listener(true);
+      tell_listener();
     }
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "moves are not planned: {}", error.what());
@@ -97,7 +104,7 @@ void LivePlanner::end_plan(std::unique_ptr<DevicePlan>& plan) noexcept {
   const auto is_there = [](const auto& other) { return other != nullptr; };
   if (std::ranges::any_of(plans_, is_there)) return;
   watches_.store(false, std::memory_order_relaxed);
-  tell_listener(false);
+  tell_listener();
 }
 
 void LivePlanner::end_all() noexcept {
@@ -106,9 +113,11 @@ void LivePlanner::end_all() noexcept {
   }
 }
 
-void LivePlanner::tell_listener(bool wants_uses) noexcept {
+void LivePlanner::tell_listener() noexcept {
+  const bool wants = is_watching() || is_wanted_by_groups_;
+  if (wants_uses_.exchange(wants, std::memory_order_relaxed) == wants) return;
   try {
-    if (listener_) listener_(wants_uses);
+    if (listener_) listener_(wants);
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "PyTorch's operators cannot be observed to plan moves: {}",
         error.what());

@@ -34,9 +34,9 @@ class LivePolicy;
 
 class LivePlanner {
  public:
-  // Called with true when the planner starts to need note_uses(), and with false when the planner
-  // stops needing it or another listener replaces this one. Called under the sending lock and no
-  // other lock. A listener must not call the allocator.
+  // Called with true when the planner or the groups start to need note_uses(), and with false when
+  // neither needs it any more or another listener replaces this one. Called under the sending lock
+  // and no other lock. A listener must not call the allocator.
   using Listener = std::function<void(bool wants_uses)>;
 
   LivePlanner(Machine& machine, HeapState& state, const sharing::DeviceSharing& device_sharing,
@@ -46,7 +46,10 @@ class LivePlanner {
   LivePlanner& operator=(const LivePlanner&) = delete;
 
   bool is_watching() const noexcept { return watches_.load(std::memory_order_relaxed); }
+  // Whether anybody needs note_uses().
+  bool wants_uses() const noexcept { return wants_uses_.load(std::memory_order_relaxed); }
   void set_listener(Listener listener);
+  void set_wanted_by_groups(bool wanted) noexcept;
 
   // Starts to plan for these devices, which are short of memory.
   void begin(const std::vector<int>& devices) noexcept;
@@ -91,7 +94,7 @@ class LivePlanner {
   void end_plan(std::unique_ptr<DevicePlan>& plan) noexcept UVM_NOT_ANALYSED;
   void end_all() noexcept UVM_NOT_ANALYSED;
   void look_at_peers() UVM_NOT_ANALYSED;
-  void tell_listener(bool wants_uses) noexcept UVM_NOT_ANALYSED;
+  void tell_listener() noexcept UVM_NOT_ANALYSED;
   void react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept;
   template <class Act>
   void act(Act act) noexcept;
@@ -102,11 +105,13 @@ class LivePlanner {
   SpillLimit& spill_limit_;
   const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans no moves
   std::atomic<bool> watches_{false};
+  std::atomic<bool> wants_uses_{false};   // as the listener knows
   std::atomic<bool> free_failed_{false};  // a free could not be noted: planning has to stop
   std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there throws
   Ranked<std::mutex, LockRank::kSending> sending_;
   mutable PlanLock plan_lock_;
   Listener listener_ UVM_GUARDED_BY(sending_);
+  bool is_wanted_by_groups_ UVM_GUARDED_BY(sending_) = false;
   // By device. Changed with both locks held.
   std::vector<std::unique_ptr<DevicePlan>> plans_;
   live::LiveFigures ended_ UVM_GUARDED_BY(plan_lock_);  // of ended plans

@@ -137,6 +137,9 @@ void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
       });
     }
   });
+}
+
+void add_live_groups(const CachingManagedAllocator& allocator, JsonText* out) {
   out->add_array("groups", [&] {
     const auto owner = allocator.engine().groups.owner();
     if (owner == nullptr || allocator.inspection().in_forked_child()) return;
@@ -153,6 +156,7 @@ void add_allocator(const CachingManagedAllocator& allocator, JsonText* out) {
         out->add("wakes", group.wakes);
         out->add("kept_bytes", group.kept_bytes);
         out->add("left_bytes", group.left_bytes);
+        out->add("idle_sleeps", group.idle_sleeps);
       });
     }
   });
@@ -221,6 +225,22 @@ void add_moves(const MoveStatistics& moves, JsonText* out) {
                         [&] { add_copies(copies, out); });
       }
     });
+  });
+}
+
+// What a file of figures has of groups.
+void add_groups(const Figures& figures, JsonText* out) {
+  out->add_array("groups", [&] {
+    for (const Figures::OfGroup& group : figures.groups) {
+      out->add_object_element([&] {
+        out->add("name", group.name);
+        out->add("state", to_string(GroupState{group.state}));
+        out->add("page_bytes", group.page_bytes);
+        out->add("device_bytes", group.device_bytes);
+        out->add("sleeps", group.sleeps);
+        out->add("wakes", group.wakes);
+      });
+    }
   });
 }
 
@@ -427,6 +447,7 @@ std::string report_json() {
     return std::move(out).finish();
   }
   add_allocator(*allocator, &out);
+  add_live_groups(*allocator, &out);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - kProcessStart;
   out.add("wall_seconds", wall.count());
   add_figures(allocator->inspection().figures(), &out);
@@ -445,6 +466,7 @@ std::string report_json_of(const std::string& figures_file, std::string* why_not
   }
   JsonText out(figures->about);
   add_figures(*figures, &out);
+  add_groups(*figures, &out);
   out.add("threads_left_out", figures->threads_left_out);
   out.add("native_allocations", nullptr);  // only the process itself could count them
   return std::move(out).finish();

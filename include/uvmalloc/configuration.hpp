@@ -71,8 +71,9 @@ struct Configuration {
   bool share = false;                                // UVMALLOC_SHARE
   // The folder of the files through which programs agree on turns; empty: turn_folder().
   std::string share_folder;
-  bool startup_line = true;                       // UVMALLOC_STARTUP_LINE
-  std::string exclude;                            // UVMALLOC_EXCLUDE
+  bool startup_line = true;  // UVMALLOC_STARTUP_LINE
+  std::string exclude;       // UVMALLOC_EXCLUDE
+  std::string groups;  // UVMALLOC_GROUPS: settings of groups by name (allocator/group_settings.hpp)
   CpuTensors cpu_tensors = CpuTensors::kAuto;     // UVMALLOC_CPU
   HostBacking host_backing = HostBacking::kAuto;  // UVMALLOC_HOST_MEMORY
   std::optional<std::size_t> fork_limit_bytes;    // UVMALLOC_FORK_LIMIT; unset: available memory

@@ -13,6 +13,7 @@
 // held.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,11 +46,18 @@ enum class GroupCopies : std::uint8_t {
   kNone,
 };
 
+inline constexpr double kMostIdleSeconds = 1e9;
+
 struct GroupSettings {
   // When another group needs room, groups with a lower priority sleep first, and of equal ones the
   // group that woke first. Groups with a higher priority than that group's stay awake.
   int priority = 0;
   bool pinned = false;  // no other group makes it sleep
+  // Other groups leave so many bytes of it on a device. The rest leaves if one needs room.
+  std::size_t floor_bytes = 0;
+  // The group sleeps once nothing has used it for so long; 0: never. Uses are calls for the group,
+  // and kernels and graphs that uvmalloc sees (kernel_uses.hpp). At most kMostIdleSeconds.
+  std::chrono::nanoseconds idle{0};
   // wake() brings at most so many bytes to the device. The rest comes when it is used.
   std::size_t limit_bytes = SIZE_MAX;
   GroupCopies copies = GroupCopies::kAuto;
@@ -71,7 +79,8 @@ struct GroupFigures {
   std::uint64_t wakes = 0;
   // In all sleeps: pages that left without a copy, because the host had their bytes.
   std::uint64_t kept_bytes = 0;
-  std::uint64_t left_bytes = 0;  // other pages that left
+  std::uint64_t left_bytes = 0;   // other pages that left
+  std::uint64_t idle_sleeps = 0;  // of the sleeps: because nothing used it
 };
 
 class Groups {
@@ -91,7 +100,8 @@ class Groups {
   // Takes the block out of its group. Returns false if `address` is in no live block.
   virtual bool remove(const void* address) = 0;
 
-  // Throws std::invalid_argument if the limit is below 2 MiB.
+  // Throws std::invalid_argument if the limit is below 2 MiB, or the idle time is not accepted.
+  // Until then the group has the settings of Configuration::groups.
   virtual void set(GroupNumber group, const GroupSettings& settings) = 0;
   virtual GroupFigures figures(GroupNumber group) const = 0;
 

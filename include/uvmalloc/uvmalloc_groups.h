@@ -44,6 +44,8 @@ typedef struct uvmalloc_group_options {
   int32_t pinned;       /* 1: no other group makes it sleep */
   int32_t copies;       /* a uvmalloc_group_copies: whether the host keeps the bytes while awake */
   uint64_t limit_bytes; /* that wake() brings at most, 2 MiB at least; 0: no limit */
+  uint64_t floor_bytes; /* that other groups leave on a device when they need room */
+  uint64_t idle_ms;     /* the group sleeps once nothing has used it for so long; 0: never */
 } uvmalloc_group_options;
 
 UVMALLOC_API uvmalloc_status
@@ -86,8 +88,9 @@ typedef struct uvmalloc_group_info {
   uint64_t host_bytes;
   uint64_t sleeps;
   uint64_t wakes;
-  uint64_t kept_bytes; /* in all sleeps: left without a copy, because the host had the bytes */
-  uint64_t left_bytes; /* in all sleeps: left otherwise */
+  uint64_t kept_bytes;  /* in all sleeps: left without a copy, because the host had the bytes */
+  uint64_t left_bytes;  /* in all sleeps: left otherwise */
+  uint64_t idle_sleeps; /* of the sleeps: because nothing used the group */
 } uvmalloc_group_info;
 
 UVMALLOC_API uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator,

@@ -1,6 +1,8 @@
 // Groups (uvmalloc/groups.hpp) for Python, as operators. Python's Group (uvmalloc/groups.py) checks
 // its arguments.
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,13 +45,20 @@ bool put_address(std::int64_t address, std::int64_t group) {
   return group == 0 ? groups().remove(block) : groups().add(number_of(group), block);
 }
 
-void configure(std::int64_t group, std::int64_t priority, bool pinned, std::int64_t limit_bytes,
-               std::int64_t copies) {
-  groups().set(number_of(group),
-               {.priority = static_cast<int>(priority),
-                .pinned = pinned,
-                .limit_bytes = limit_bytes == 0 ? SIZE_MAX : static_cast<std::size_t>(limit_bytes),
-                .copies = static_cast<GroupCopies>(copies)});
+// Settings that are not given stay as they are.
+void configure(std::int64_t group, std::optional<std::int64_t> priority, std::optional<bool> pinned,
+               std::optional<std::int64_t> limit_bytes, std::optional<std::int64_t> copies,
+               std::optional<std::int64_t> floor_bytes, std::optional<double> idle_seconds) {
+  GroupSettings settings = groups().figures(number_of(group)).settings;
+  if (priority) settings.priority = static_cast<int>(*priority);
+  if (pinned) settings.pinned = *pinned;
+  if (limit_bytes)
+    settings.limit_bytes = *limit_bytes == 0 ? SIZE_MAX : static_cast<std::size_t>(*limit_bytes);
+  if (copies) settings.copies = static_cast<GroupCopies>(*copies);
+  if (floor_bytes) settings.floor_bytes = static_cast<std::size_t>(*floor_bytes);
+  if (idle_seconds)
+    settings.idle = std::chrono::nanoseconds(static_cast<std::int64_t>(*idle_seconds * 1e9));
+  groups().set(number_of(group), settings);
 }
 
 std::int64_t sleep(std::int64_t group, std::int64_t device, bool discard) {
@@ -78,6 +87,7 @@ c10::Dict<std::string, std::int64_t> figures(std::int64_t group) {
   insert("wakes", figures.wakes);
   insert("kept_bytes", figures.kept_bytes);
   insert("left_bytes", figures.left_bytes);
+  insert("idle_sleeps", figures.idle_sleeps);
   return out;
 }
 

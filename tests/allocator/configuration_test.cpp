@@ -55,6 +55,22 @@ TEST(Configuration, ReportsTracesAndDecayUnderstandTheWordsForOff) {
   EXPECT_EQ(parse({{"UVMALLOC_LOG", "off"}}).configuration.log, LogLevel::kOff);
 }
 
+TEST(Configuration, SettingsOfGroupsAreChecked) {
+  const char* accepted =
+      "saver/a:b:priority=-2,floor=4GiB,idle=1.5;image:idle=5s,copies=kept,pinned=1";
+  EXPECT_EQ(parse({{"UVMALLOC_GROUPS", accepted}}).configuration.groups, accepted);
+  for (const char* refused :
+       {"llm", "llm:", "llm:priority", "llm:priority=", "llm:priority=two", "llm:color=red",
+        "llm:limit=1MiB", "llm:idle=-1", "llm:idle=5x", "llm:idle=1e300", "llm:floor=x",
+        "llm:pinned=yes", "llm:copies=all", "two words:idle=1", ":idle=1", "a:idle=1;a:idle=2",
+        "a:idle=1;", "a:idle=1,"}) {
+    const ParsedConfiguration parsed = parse({{"UVMALLOC_GROUPS", refused}});
+    EXPECT_EQ(parsed.configuration.groups, "") << refused;
+    ASSERT_EQ(parsed.errors.size(), 1u) << refused;
+    EXPECT_TRUE(parsed.errors[0].starts_with("UVMALLOC_GROUPS='")) << parsed.errors[0];
+  }
+}
+
 TEST(Configuration, AnEmptyValueIsTheDefault) {
   const ParsedConfiguration nothing = parse({});
   for (const SettingDescription& setting : known_settings()) {

@@ -29,7 +29,9 @@ TEST_F(GroupCallsTest, AGroupSleepsAndWakes) {
                                        .priority = 2,
                                        .pinned = 1,
                                        .copies = UVMALLOC_COPIES_NONE,
-                                       .limit_bytes = 0};
+                                       .limit_bytes = 0,
+                                       .floor_bytes = 2 * kMiB,
+                                       .idle_ms = 0};
   EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_OK);
   uint64_t bytes = 0;
   EXPECT_EQ(uvmalloc_group_sleep(handle(), group, 0, stream(1), 0, &bytes), UVMALLOC_OK);
@@ -46,6 +48,23 @@ TEST_F(GroupCallsTest, AGroupSleepsAndWakes) {
   EXPECT_EQ(bytes, 4 * kMiB);
   EXPECT_EQ(uvmalloc_group_remove(handle(), block), UVMALLOC_OK);
   allocator->free(block);
+}
+
+TEST_F(GroupCallsTest, OptionsOfTheFirstVersionHaveNoFloorAndNoIdleTime) {
+  const uvmalloc_group group = open("llm");
+  uvmalloc_group_options options{};
+  options.struct_bytes = sizeof options;
+  options.floor_bytes = 2 * kMiB;
+  options.idle_ms = 500;
+  const auto settings = [&] {
+    return Groups::of(*allocator)->figures(GroupNumber{group}).settings;
+  };
+  EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_OK);
+  EXPECT_EQ(settings().floor_bytes, 2 * kMiB);
+  EXPECT_EQ(settings().idle, std::chrono::milliseconds(500));
+  options.struct_bytes = offsetof(uvmalloc_group_options, floor_bytes);
+  EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_OK);
+  EXPECT_EQ(settings(), GroupSettings{});
 }
 
 TEST_F(GroupCallsTest, BadInputIsNamed) {
@@ -75,6 +94,9 @@ TEST_F(GroupCallsTest, BadInputIsNamed) {
   EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_ERROR_INVALID_ARGUMENT);
   options.copies = 0;
   options.limit_bytes = 1;
+  EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_ERROR_INVALID_ARGUMENT);
+  options.limit_bytes = 0;
+  options.idle_ms = UINT64_MAX;
   EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_ERROR_INVALID_ARGUMENT);
   uvmalloc_group_info info{};
   EXPECT_EQ(uvmalloc_group_describe(handle(), group, &info), UVMALLOC_ERROR_INVALID_ARGUMENT);

@@ -2,17 +2,29 @@
 #include <uvmalloc/groups.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
+#include <unistd.h>
 #include <uvmalloc/kernel_uses.hpp>
+#include <uvmalloc/tracing.hpp>
 
+#include "allocator/trace/trace_reader.hpp"
+
+#include "groups/group_registry.hpp"
+#include "groups/policy.hpp"
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/message_of.hpp"
 
 namespace uvm {
 namespace {
+
+using namespace std::chrono_literals;
 
 using testing::kMiB;
 using testing::message_of;
@@ -152,6 +164,29 @@ TEST_F(GroupsTest, NothingMovesDuringACapture) {
   EXPECT_EQ(groups()->sleep(group, kStream), 8 * kMiB);
 }
 
+TEST_F(GroupsTest, ATraceHasTheMovesOfAGroup) {
+  const GroupNumber group = make_group("llm");
+  const std::string file = fmt::format("{}groups-{}.trace", ::testing::TempDir(), getpid());
+  ASSERT_EQ(allocator->tracing().start(file), "");
+  groups()->sleep(group, kStream);
+  machine->failures["prefetch"] = 1;
+  groups()->wake(group, kStream);
+  allocator->tracing().stop();
+  std::size_t sent = 0;
+  std::size_t failed = 0;
+  const Trace trace = read_trace(file);
+  std::filesystem::remove(file);
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind == TraceKind::kPrefetch) {
+      EXPECT_EQ(event.place, kHostPlace);
+      sent += event.size_bytes;
+    }
+    if (event.kind == TraceKind::kFailure) failed += event.size_bytes;
+  }
+  EXPECT_EQ(sent, 8 * kMiB);
+  EXPECT_EQ(failed, 8 * kMiB) << "the first piece, in which all come";
+}
+
 TEST_F(GroupsTest, DiscardedContentsAreNeverCopied) {
   const GroupNumber group = make_group("cache");
   machine->hints.clear();
@@ -252,6 +287,14 @@ class ManyGroupsTest : public GroupsTest {
     allocator = std::make_unique<CachingManagedAllocator>(
         std::make_unique<testing::FakeRuntime>(machine), configuration);
   }
+  void start_again() {
+    const auto same = machine;
+    allocator.reset();
+    Configuration configuration = without_thread_caches();
+    configuration.span_bytes = 256 * kMiB;
+    allocator = std::make_unique<CachingManagedAllocator>(
+        std::make_unique<testing::FakeRuntime>(same), configuration);
+  }
   GroupNumber make_sleeping(const char* name) {
     const GroupNumber group = make_group(name, 10, 2 * kMiB);
     groups()->sleep(group, kStream);
@@ -288,6 +331,40 @@ TEST_F(ManyGroupsTest, TheLeastImportantGroupMakesRoomAndAPinnedOneDoesNot) {
   EXPECT_EQ(on_device(b), 20 * kMiB);
 }
 
+TEST_F(ManyGroupsTest, OthersLeaveTheFloorOfAGroupOnTheDevice) {
+  const GroupNumber a = make_sleeping("a");
+  const GroupNumber b = make_sleeping("b");
+  const GroupNumber c = make_sleeping("c");
+  const GroupNumber d = make_sleeping("d");
+  groups()->set(a, {.floor_bytes = 20 * kMiB});
+  groups()->set(b, {.floor_bytes = 12 * kMiB});
+  for (const GroupNumber each : {a, b, c}) groups()->wake(each, kStream);
+  groups()->wake(d, kStream);
+  EXPECT_EQ(on_device(a), 20 * kMiB) << "it has no more than its floor";
+  EXPECT_EQ(on_device(b), 12 * kMiB);
+  EXPECT_EQ(groups()->figures(b).state, GroupState::kAwake);
+  EXPECT_EQ(on_device(c), 0u) << "the rest of b was not enough";
+  EXPECT_EQ(groups()->sleep(b, kStream), 12 * kMiB) << "its own sleep takes all pages";
+}
+
+TEST_F(ManyGroupsTest, ASleepingGroupWhosePagesKernelsBroughtBackMakesRoom) {
+  machine->capabilities.finds_pages = true;
+  start_again();
+  const GroupNumber a = make_sleeping("a");
+  const GroupNumber b = make_sleeping("b");
+  const GroupNumber c = make_sleeping("c");
+  const GroupNumber d = make_sleeping("d");
+  const GroupNumber e = make_sleeping("e");
+  for (const GroupNumber each : {b, c, d}) {
+    groups()->wake(each, kStream);
+    groups()->set(each, {.pinned = true});
+  }
+  prefetched_to(Place::host());
+  groups()->wake(e, kStream);  // the fake driver says that all pages of a are on the device
+  EXPECT_EQ(prefetched_to(Place::host()), 20 * kMiB) << "a leaves again";
+  EXPECT_EQ(groups()->figures(a).sleeps, 1u);
+}
+
 TEST_F(ManyGroupsTest, WhileMovesArePlannedAGroupMovesByThePlan) {
   const GroupNumber a = make_group("a", 20, 2 * kMiB);
   std::vector<char*> others;
@@ -319,6 +396,169 @@ TEST_F(ManyGroupsTest, ThreadsMaySleepAndWakeAtOnce) {
   for (std::thread& each : threads) each.join();
   for (const GroupNumber each : all) groups()->sleep(each, kStream);
   for (const GroupNumber each : all) EXPECT_EQ(on_device(each), 0u);
+}
+
+// ---- the order of first use
+
+class GroupOrderTest : public GroupsTest {
+ protected:
+  void use(std::size_t member) {
+    allocator->kernel_uses().note(members[member], 4 * kMiB, stream(1), 1);
+  }
+  // The members in the order in which their pages were sent to the device since the last call.
+  std::vector<std::ptrdiff_t> sent_members() {
+    std::vector<std::ptrdiff_t> sent;
+    for (const Hint& hint : machine->hints) {
+      if (hint.kind != HintKind::kPrefetch || !hint.place.is_device()) continue;
+      for (std::size_t bytes = 0; bytes < hint.size_bytes; bytes += 4 * kMiB) {
+        const auto found = std::ranges::find(members, static_cast<char*>(hint.address) + bytes);
+        sent.push_back(found - members.begin());
+      }
+    }
+    machine->hints.clear();
+    return sent;
+  }
+  void sleep_and_wake(GroupNumber group) {
+    groups()->sleep(group, kStream);
+    machine->hints.clear();
+    machine->waits.clear();
+    groups()->wake(group, kStream);
+  }
+};
+
+TEST_F(GroupOrderTest, PagesWakeInTheOrderInWhichKernelsUsedThem) {
+  const GroupNumber group = make_group("llm", 4);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  sleep_and_wake(group);
+  EXPECT_EQ(sent_members(), (std::vector<std::ptrdiff_t>{0, 1, 2, 3}));
+  EXPECT_TRUE(allocator->kernel_uses().wanted());
+  for (const std::size_t each : {3, 1, 0, 2}) use(each);
+  for (int i = 0; i < 100; ++i) use(3);
+  EXPECT_FALSE(allocator->kernel_uses().wanted()) << "the order is known";
+  sleep_and_wake(group);
+  EXPECT_EQ(sent_members(), (std::vector<std::ptrdiff_t>{3, 1, 0, 2}));
+}
+
+TEST_F(GroupOrderTest, IfTheOrderIsKnownKernelsWaitOnlyForTheirOwnPages) {
+  const GroupNumber group = make_group("llm", 4);
+  sleep_and_wake(group);
+  for (const std::size_t each : {3, 1, 0, 2}) use(each);
+  machine->busy.insert(stream(1));  // the pages leave after its work, and come back after that
+  sleep_and_wake(group);
+  EXPECT_EQ(std::ranges::count(machine->waits, "stream 1 waits for stream lane"), 0);
+  use(3);
+  EXPECT_EQ(std::ranges::count(machine->waits, "stream 1 waits for stream lane"), 1);
+  machine->end_work({stream(1)});
+  use(1);
+  EXPECT_FALSE(allocator->kernel_uses().wanted()) << "all pages have come";
+}
+
+TEST_F(GroupOrderTest, AnOrderThatLacksManyPagesIsLearnedAgain) {
+  const GroupNumber group = make_group("llm", 2);
+  sleep_and_wake(group);
+  for (const std::size_t each : {1, 0}) use(each);
+  make_group("llm", 2);
+  sleep_and_wake(group);
+  EXPECT_TRUE(allocator->kernel_uses().wanted());
+  for (const std::size_t each : {2, 3, 0, 1}) use(each);
+  sleep_and_wake(group);
+  EXPECT_EQ(sent_members(), (std::vector<std::ptrdiff_t>{2, 3, 0, 1}));
+}
+
+// ---- idle groups, by a clock of the test
+
+class IdleGroupsTest : public GroupsTest {
+ protected:
+  void SetUp() override { begin(""); }
+  void begin(const char* configured) {
+    Configuration configuration = without_thread_caches();
+    configuration.groups = configured;
+    start(configuration);
+    machine->now = 100s;
+    Engine& engine = allocator->engine();
+    engine.groups.owner([&] { return std::make_shared<GroupRegistry>(engine, false); });
+  }
+  GroupRegistry& registry() { return static_cast<GroupRegistry&>(*groups()); }
+  std::chrono::nanoseconds look_after(std::chrono::nanoseconds time) {
+    *machine->now += time;
+    return registry().look_for_idle_groups();
+  }
+};
+
+TEST_F(IdleGroupsTest, AGroupThatNothingUsesSleepsAfterItsIdleTime) {
+  const GroupNumber group = make_group("llm");
+  groups()->set(group, {.idle = 30s});
+  EXPECT_EQ(look_after(10s), 5s);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(look_after(5s), 15s);
+  EXPECT_TRUE(allocator->kernel_uses().wanted()) << "in the second half of the idle time";
+  EXPECT_EQ(look_after(15s), 15s);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(on_device(group), 0u);
+  EXPECT_EQ(groups()->figures(group).idle_sleeps, 1u);
+  EXPECT_EQ(groups()->figures(group).state, GroupState::kAsleep);
+  look_after(1h);
+  EXPECT_EQ(groups()->figures(group).sleeps, 1u) << "it sleeps already";
+}
+
+TEST_F(IdleGroupsTest, KernelsAndCallsAreUses) {
+  const GroupNumber group = make_group("llm");
+  groups()->set(group, {.idle = 30s});
+  look_after(20s);
+  allocator->kernel_uses().note(members[1] + kMiB, kMiB, stream(1), 1);
+  EXPECT_EQ(look_after(15s), 15s);
+  EXPECT_EQ(on_device(group), 8 * kMiB);
+  groups()->wake(group, kStream);
+  look_after(20s);
+  EXPECT_EQ(on_device(group), 8 * kMiB);
+  look_after(10s);
+  EXPECT_EQ(on_device(group), 0u);
+}
+
+TEST_F(IdleGroupsTest, NothingSleepsDuringACapture) {
+  const GroupNumber group = make_group("llm");
+  groups()->set(group, {.idle = 30s});
+  CaptureGuard& captures = CaptureGuard::of_process();
+  CaptureGuard::Beginning(captures).begun();
+  EXPECT_EQ(look_after(1h), policy::kIdleRetry);
+  EXPECT_EQ(on_device(group), 8 * kMiB);
+  captures.end();
+  look_after(1h);
+  EXPECT_EQ(on_device(group), 0u);
+}
+
+TEST_F(IdleGroupsTest, GroupsHaveTheSettingsOfTheConfigurationUntilTheProgramSetsOthers) {
+  begin("llm:priority=2,floor=4MiB,idle=30s;image:idle=500ms,copies=none");
+  const GroupSettings llm{.priority = 2, .floor_bytes = 4 * kMiB, .idle = 30s};
+  EXPECT_EQ(groups()->figures(groups()->open("llm")).settings, llm);
+  EXPECT_EQ(groups()->figures(groups()->open("image")).settings,
+            (GroupSettings{.idle = 500ms, .copies = GroupCopies::kNone}));
+  EXPECT_EQ(groups()->figures(groups()->open("other")).settings, GroupSettings{});
+  groups()->set(groups()->open("llm"), {});
+  EXPECT_EQ(groups()->figures(groups()->open("llm")).settings, GroupSettings{});
+  EXPECT_THROW(groups()->set(groups()->open("llm"), {.idle = -1s}), std::invalid_argument);
+}
+
+using WatchedGroupsTest = GroupsTest;
+
+TEST_F(WatchedGroupsTest, TheThreadExistsOnlyWhileAGroupHasAnIdleTime) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto before = threads();
+  const GroupNumber group = groups()->open("llm");
+  EXPECT_EQ(threads(), before);
+  groups()->set(group, {.idle = 30s});
+  EXPECT_EQ(threads(), before + 1);
+  groups()->set(group, {});
+  while (threads() != before) std::this_thread::yield();
+}
+
+TEST_F(WatchedGroupsTest, TheThreadPutsIdleGroupsToSleep) {
+  const GroupNumber group = make_group("llm");
+  groups()->set(group, {.idle = 2ms});
+  while (groups()->figures(group).idle_sleeps == 0) std::this_thread::yield();
+  EXPECT_EQ(on_device(group), 0u);
 }
 
 }  // namespace

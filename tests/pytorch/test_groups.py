@@ -144,6 +144,73 @@ assert here(a) == here(b) == 96 and 0 < here(c) <= 32
     )
 
 
+def test_a_groups_floor_stays_when_others_need_room(checked: Checked) -> None:
+    checked(
+        """
+groups, made = {}, {}
+for name in 'abc':
+    with uvmalloc.group(name) as groups[name]:
+        made[name] = tensors(6)
+    groups[name].sleep()
+    torch.cuda.synchronize()
+a, b, c = groups.values()
+a.configure(floor='64MiB')
+for group in (a, b, c):
+    group.wake()
+assert here(a) == 64, uvmalloc.groups()
+assert a.figures().state == 'awake'
+a.sleep()
+assert here(a) == 0
+""",
+        capacity="256MiB",
+    )
+
+
+def test_settings_come_from_the_variable_and_an_idle_group_sleeps(checked: Checked) -> None:
+    checked(
+        """
+import os, time
+before = len(os.listdir('/proc/self/task'))
+held = tensors(), tensors()
+llm = uvmalloc.group_of(held[0], name='llm')
+other = uvmalloc.group_of(held[1], name='other')
+assert len(os.listdir('/proc/self/task')) == before + 1
+deadline = time.monotonic() + 60
+while llm.figures().state != 'asleep':
+    assert time.monotonic() < deadline, uvmalloc.groups()
+assert llm.figures().idle_sleeps == 1 and llm.figures().device_bytes == 0
+assert other.figures().state == 'awake'
+llm.configure(idle=0)
+llm.wake()
+pid = os.fork()
+if pid == 0:
+    os._exit(0)  # has no thread to wait for
+assert os.waitpid(pid, 0)[1] == 0
+llm.configure(idle='5ms')
+while llm.figures().state != 'asleep':
+    assert time.monotonic() < deadline, uvmalloc.groups()
+""",
+        environment={"UVMALLOC_GROUPS": "llm:idle=20ms,priority=1;image:idle=5s"},
+    )
+
+
+def test_kernels_that_use_a_waking_group_wait_for_their_own_pages(same_output: Checked) -> None:
+    same_output("""
+with uvmalloc.group('llm') as group:
+    held = tensors(6)
+side = torch.cuda.Stream()
+for step in range(5):
+    group.sleep()
+    group.wake()
+    for each in reversed(held):
+        each.add_(1)
+    with torch.cuda.stream(side):
+        side.wait_stream(torch.cuda.default_stream())
+        print(sum(each.sum().item() for each in held))
+    side.synchronize()
+""")
+
+
 def test_groups_of_a_second_device(checked: Checked) -> None:
     checked(
         """
@@ -259,6 +326,11 @@ refused(TypeError, 'accepted: an int', group.configure, priority=1.5)
 refused(TypeError, 'accepted: a bool', group.configure, pinned=1)
 refused(ValueError, 'at least 2 MiB', group.configure, limit='1MiB')
 refused(TypeError, 'at least 2 MiB', group.configure, limit=2.5)
+refused(ValueError, 'accepted: a size', group.configure, floor='much')
+refused(TypeError, 'accepted: a size', group.configure, floor=2.5)
+refused(ValueError, 'accepted: seconds', group.configure, idle=-1)
+refused(ValueError, 'accepted: seconds', group.configure, idle='soon')
+refused(TypeError, 'accepted: seconds', group.configure, idle=True)
 refused(TypeError, 'accepted: tensors, modules', group.add, 'text')
 refused(TypeError, 'accepted: tensors, modules', group.add, 5)
 refused(TypeError, 'accepted: a bool', group.sleep, discard='yes')

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.growing import Growing
@@ -29,6 +29,9 @@ _NAME = re.compile(r"[A-Za-z0-9_./:-]{1,64}")
 _STATES = ("awake", "asleep", "discarded")
 _COPIES = ("auto", "kept", "none")
 _LEAST_LIMIT = 2 << 20
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)(ms|s|m|h|)", re.ASCII)
+_SECONDS = {"": 1, "s": 1, "ms": 1e-3, "m": 60, "h": 3600}
+_MOST_IDLE = 1e9  # a billion seconds
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class GroupFigures:
     `bytes`: of its tensors' blocks. `page_bytes`: of the 2 MiB pages that move with the group; the
     others are shared with other memory. `device_bytes` and `host_bytes`: of these, where the last
     hint or move put them. `kept_bytes`, `left_bytes`: pages that left in all sleeps without a copy,
-    because the host had their bytes, and by a copy.
+    because the host had their bytes, and by a copy. `idle_sleeps`: of the sleeps, those because
+    nothing used the group.
     """
 
     state: str = "awake"
@@ -51,45 +55,64 @@ class GroupFigures:
     wakes: int = 0
     kept_bytes: int = 0
     left_bytes: int = 0
+    idle_sleeps: int = 0
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """Settings of a group, as Group.configure() describes them."""
+    """Settings that a program has given, as Group.configure() describes them; None: not given."""
 
-    priority: int = 0
-    pinned: bool = False
-    limit_bytes: int = 0
-    copies: str = "auto"
+    priority: int | None = None
+    pinned: bool | None = None
+    limit_bytes: int | None = None
+    copies: str | None = None
+    floor_bytes: int | None = None
+    idle_seconds: float | None = None
 
-    def changed(
-        self,
-        priority: int | None,
-        pinned: bool | None,
-        limit: int | str | None,
-        copies: str | None,
-    ) -> _Settings:
-        """Returns other settings; None changes nothing. Raises ValueError or TypeError."""
-        if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
-            raise TypeError(f"group: priority is a {type(priority).__name__}; accepted: an int")
-        if priority is not None and not -(2**31) <= priority < 2**31:
-            raise ValueError(f"group: priority is {priority}; accepted: 32 bits")
-        if pinned is not None and not isinstance(pinned, bool):
-            raise TypeError(f"group: pinned is a {type(pinned).__name__}; accepted: a bool")
-        if copies is not None and copies not in _COPIES:
-            accepted = ", ".join(_COPIES)
-            raise ValueError(f"group: copies is {copies!r}; accepted: {accepted}")
-        return _Settings(
-            self.priority if priority is None else priority,
-            self.pinned if pinned is None else pinned,
-            self.limit_bytes if limit is None else _limit_bytes(limit),
-            self.copies if copies is None else copies,
-        )
+    def changed(self, other: _Settings) -> _Settings:
+        given = {name: value for name, value in vars(other).items() if value is not None}
+        return replace(self, **given)
 
     def apply(self, number: int) -> None:
+        copies = None if self.copies is None else _COPIES.index(self.copies)
         plugin_operators().group_configure(
-            number, self.priority, self.pinned, self.limit_bytes, _COPIES.index(self.copies)
+            number,
+            self.priority,
+            self.pinned,
+            self.limit_bytes,
+            copies,
+            self.floor_bytes,
+            self.idle_seconds,
         )
+
+
+def _checked(
+    *,
+    priority: int | None,
+    pinned: bool | None,
+    limit: int | str | None,
+    copies: str | None,
+    floor: int | str | None,
+    idle: float | str | None,
+) -> _Settings:
+    """Returns the settings. Raises ValueError or TypeError for values that are not accepted."""
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise TypeError(f"group: priority is a {type(priority).__name__}; accepted: an int")
+    if priority is not None and not -(2**31) <= priority < 2**31:
+        raise ValueError(f"group: priority is {priority}; accepted: 32 bits")
+    if pinned is not None and not isinstance(pinned, bool):
+        raise TypeError(f"group: pinned is a {type(pinned).__name__}; accepted: a bool")
+    if copies is not None and copies not in _COPIES:
+        accepted = ", ".join(_COPIES)
+        raise ValueError(f"group: copies is {copies!r}; accepted: {accepted}")
+    return _Settings(
+        priority,
+        pinned,
+        None if limit is None else _size_bytes("limit", limit, _LEAST_LIMIT),
+        copies,
+        None if floor is None else _size_bytes("floor", floor, 0),
+        None if idle is None else _idle_seconds(idle),
+    )
 
 
 class Group:
@@ -191,8 +214,10 @@ class Group:
         pinned: bool | None = None,
         limit: int | str | None = None,
         copies: str | None = None,
+        floor: int | str | None = None,
+        idle: float | str | None = None,
     ) -> Group:
-        """Changes settings; None changes nothing.
+        """Changes settings; None changes nothing. UVMALLOC_GROUPS has a group's first settings.
 
         Args:
             priority: groups with a lower priority sleep first when a group needs room; 0 at first.
@@ -204,12 +229,19 @@ class Group:
                 that were only read leave without a copy. "kept": yes. "none": no; use it for what
                 is written to all the time. "auto": once, and again while few pages were written to,
                 if the driver says where pages are (CUDA 13.4 and later).
+            floor: bytes or a size: other groups that need room leave so much on a device.
+            idle: seconds, or a time such as "500ms" or "2m", after which the group sleeps if
+                nothing has used it; 0: never. Calls for the group, torch's operators and replayed
+                graphs are uses.
 
         Raises ValueError or TypeError for other values, and changes nothing then.
         """
-        self._settings = self._settings.changed(priority, pinned, limit, copies)
-        if self._find():
-            self._settings.apply(self._number)
+        given = _checked(
+            priority=priority, pinned=pinned, limit=limit, copies=copies, floor=floor, idle=idle
+        )
+        self._settings = self._settings.changed(given)
+        if given != _Settings() and self._find():
+            given.apply(self._number)
         return self
 
     def figures(self) -> GroupFigures:
@@ -228,7 +260,8 @@ class Group:
         """Returns the group's number, 0 without uvmalloc, which may be switched on later."""
         if not self._number and enabled():
             self._number = plugin_operators().group_open(self.name)
-            self._settings.apply(self._number)
+            if self._settings != _Settings():
+                self._settings.apply(self._number)
         return self._number
 
     def __enter__(self) -> Group:
@@ -258,6 +291,8 @@ def group(
     pinned: bool | None = None,
     limit: int | str | None = None,
     copies: str | None = None,
+    floor: int | str | None = None,
+    idle: float | str | None = None,
 ) -> Group:
     """Returns the group of that name, and makes it if it does not exist.
 
@@ -272,10 +307,12 @@ def group(
         raise ValueError(
             f"group: the name is {name!r}; accepted: 1 to 64 letters, digits and _ - . / :"
         )
-    _Settings().changed(priority, pinned, limit, copies)  # checks them before the group is made
+    settings = {"priority": priority, "pinned": pinned, "limit": limit, "copies": copies}
+    settings |= {"floor": floor, "idle": idle}
+    _checked(**settings)  # before the group is made
     with _lock:
         found = _groups.setdefault(name, Group(name))
-    return found.configure(priority=priority, pinned=pinned, limit=limit, copies=copies)
+    return found.configure(**settings)
 
 
 def group_of(*members: Member | Iterable[Member], name: str | None = None) -> Group:
@@ -352,14 +389,25 @@ def _addresses_of(members: Iterable[Any]) -> Iterable[int]:
                     yield block["address"]
 
 
-def _limit_bytes(limit: int | str) -> int:
-    accepted = f"accepted: 0, or a size of at least 2 MiB, {EXAMPLES}"
-    if isinstance(limit, bool) or not isinstance(limit, int | str):
-        raise TypeError(f"group: the limit is a {type(limit).__name__}; {accepted}")
+def _size_bytes(name: str, size: int | str, least: int) -> int:
+    accepted = f"0, or a size of at least 2 MiB, {EXAMPLES}" if least else f"a size, {EXAMPLES}"
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        raise TypeError(f"group: the {name} is a {type(size).__name__}; accepted: {accepted}")
     try:
-        size_bytes = parse_size(str(limit))
+        size_bytes = parse_size(str(size))
     except ValueError:
         size_bytes = -1
-    if size_bytes != 0 and size_bytes < _LEAST_LIMIT:
-        raise ValueError(f"group: the limit is {limit!r}; {accepted}")
+    if size_bytes < 0 or 0 < size_bytes < least:
+        raise ValueError(f"group: the {name} is {size!r}; accepted: {accepted}")
     return size_bytes
+
+
+def _idle_seconds(idle: float | str) -> float:
+    accepted = 'accepted: seconds, or a time such as "30s", "500ms", "2m" or "1h"; 0: never'
+    if isinstance(idle, bool) or not isinstance(idle, int | float | str):
+        raise TypeError(f"group: idle is a {type(idle).__name__}; {accepted}")
+    match = _TIME.fullmatch(str(idle))
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else -1
+    if not 0 <= seconds <= _MOST_IDLE:
+        raise ValueError(f"group: idle is {idle!r}; {accepted}")
+    return seconds

@@ -1,0 +1,33 @@
+// The thread that puts idle groups to sleep. It exists only while a group has an idle time, and
+// ends before the process's other handlers at exit run. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+namespace uvm {
+
+class WatchThread {
+ public:
+  // Called on the thread. Returns how long the thread waits before the next call. Must not throw.
+  using Look = std::function<std::chrono::nanoseconds()>;
+
+  explicit WatchThread(Look look);
+  ~WatchThread();
+  WatchThread(const WatchThread&) = delete;
+  WatchThread& operator=(const WatchThread&) = delete;
+
+  // Starts the thread if `wanted`, so that it looks at once; otherwise the thread ends by itself.
+  // Throws std::system_error if there can be no thread.
+  void set_wanted(bool wanted);
+  bool runs() const;
+  // Called in a forked child, which does not have the thread.
+  void abandon() noexcept;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace uvm
