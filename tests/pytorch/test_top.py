@@ -34,8 +34,10 @@ from uvmalloc.errors import CommandError
 from tests.pytorch.conftest import ROOT
 
 PROGRAM = """
-import os, sys, torch
+import os, sys, torch, uvmalloc
 kept = torch.ones(16 << 20, device='cuda')
+uvmalloc.group_of(kept, name='kept').sleep()
+uvmalloc.group('kept').wake()
 torch.cuda.synchronize()  # the kernel has written its pages
 print(os.getpid(), flush=True)  # now it may be looked at
 for line in sys.stdin:
@@ -75,6 +77,7 @@ def test_a_running_program_shows_its_memory_and_the_machines_counters(running, c
     device = next(row for row in rows if row[0] == "device")
     assert "64" in " ".join(device)  # MiB that the tensor takes
     assert any(row[0] == "kernels" for row in rows)
+    assert ["kept", "awake", "64", "MiB", "64", "MiB", "1", "1"] in rows
 
 
 @pytest.fixture

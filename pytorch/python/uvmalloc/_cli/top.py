@@ -186,6 +186,19 @@ def rate_table(now: Moment, before: Moment | None) -> Table:
     return table
 
 
+def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("group", "state", "pages", "on devices", "sleeps", "wakes"):
+        table.add_column(column, justify="left" if column in ("group", "state") else "right")
+    for each in groups:
+        table.add_row(
+            one_line(str(each.get("name", "")), 64), str(each.get("state", "")),
+            format_size(each.get("page_bytes", 0)), format_size(each.get("device_bytes", 0)),
+            f"{each.get('sleeps', 0):,}", f"{each.get('wakes', 0):,}",
+        )  # fmt: skip
+    return table
+
+
 def picture(now: Moments, before: Mapping[int, Moment]) -> RenderableType:
     parts: list[RenderableType] = []
     left_out = list(now.left_out)
@@ -203,6 +216,8 @@ def picture(now: Moments, before: Mapping[int, Moment]) -> RenderableType:
 def _process_picture(pid: int, now: Moment, before: Moment | None) -> list[RenderableType]:
     title = Text(f"{pid}  {one_line(str(now.report.get('program', '')), 120)}", style="bold")
     parts: list[RenderableType] = [title, memory_table(now), Text(""), rate_table(now, before)]
+    if groups := now.report.get("groups"):
+        parts += [Text(""), group_table(groups)]
     if compared := now.report.get("compared"):
         believed, real = (
             format_size(compared.get(key, 0)) for key in ("believed_bytes", "real_bytes")
