@@ -18,6 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _GROUP_MIB = 4096
 _MODEL_MIB, _SWAPS = 1024, 4
 _SWAP_CAPACITY_MIB = 1536  # holds one of the models
+_WEIGHTS, _ROUNDS = 32, 4
 _CLIENTS, _REQUESTS = 4, 2000
 _TOKENS = ("512", "32768")
 
@@ -41,6 +42,13 @@ def measure() -> dict[str, Any]:
     if [each["result"] for each in ours] != [each["result"] for each in stock]:
         raise RuntimeError("the models' kernels have read different bytes")
     ratios = [one["time_ns"] / other["time_ns"] for one, other in zip(ours, stock, strict=True)]
+    order = _run("order_here", str(_WEIGHTS))
+    offloaded = [
+        _run("offload_here", "hooks", str(_ROUNDS)),
+        _run("offload_here", "stock", str(_ROUNDS), policy=None),
+    ]
+    if [each["result"] for each in offloaded[0]] != [each["result"] for each in offloaded[1]]:
+        raise RuntimeError("the offloaded models have computed different values")
     grown = [
         _run("growth_here", "ours", *_TOKENS),
         _run("growth_here", "stock", *_TOKENS, policy=None),
@@ -55,6 +63,9 @@ def measure() -> dict[str, Any]:
         "swap_over_to_first": ratios[0],
         "swap_over_to": max(ratios[2:]),
         "swap_bytes_over_needed": max(each["link_bytes"] for each in ours[2:]) / (_MODEL_MIB << 20),
+        "ordered_wake_over": order["times_ns"][-1] / order["times_ns"][0],
+        "offload_bytes_over": _link_bytes(offloaded[0][-1]) / _link_bytes(offloaded[1][-1]),
+        "offload_time_over": offloaded[0][-1]["time_ns"] / offloaded[1][-1]["time_ns"],
         "growth_copies": grown[0]["copied_bytes"],
         "growth_peak": grown[0]["peak_bytes"] / grown[0]["cache_bytes"],
         "growth_stock_peak": grown[1]["peak_bytes"] / grown[1]["cache_bytes"],
@@ -66,12 +77,19 @@ def measure() -> dict[str, Any]:
     }
 
 
+def _link_bytes(done: dict[str, Any]) -> int:
+    """Returns the bytes of copies and of moved pages."""
+    return sum(value for name, value in done.items() if name.endswith(("bytes", "device", "host")))
+
+
 def targets(keys: dict[str, Any]) -> list[Target]:
     return [
         Target("wake_over_link", "4 GiB", keys["wake_over_link"], 0.92, at_most=False),
         Target("second_sleep_bytes", "only read", keys["second_sleep_bytes"], 0, at_most=True),
         Target("swap_over_to", "first swap", keys["swap_over_to_first"], 0.75, at_most=True),
         Target("swap_over_to", "later swaps", keys["swap_over_to"], 0.55, at_most=True),
+        Target("ordered_wake_over", "1 GiB", keys["ordered_wake_over"], 0.8, at_most=True),
+        Target("offload_bytes_over", "last round", keys["offload_bytes_over"], 0.5, at_most=True),
         Target("growth_copies", "", keys["growth_copies"], 0, at_most=True),
         Target("growth_peak", "", keys["growth_peak"], 1.02, at_most=True),
         Target("server_wrong", "2,000 requests", keys["server_wrong"], 0, at_most=True),

@@ -536,6 +536,25 @@ class Grouped(OfATensor):
         return inside
 
 
+@use("uvmalloc.offload_hooks")
+class Offloaded(OfATensor):
+    refuses: ClassVar = {"inside a capture": (RuntimeError, "while a stream is being captured")}
+
+    def touch(self, x: torch.Tensor) -> torch.Tensor:
+        from accelerate import cpu_offload_with_hook
+
+        uvmalloc.offload_hooks()
+        module = nn.Module()
+        module.register_buffer("held", x)
+        module.register_parameter("first", nn.Parameter(torch.ones(1, device=x.device)))
+        module.forward = lambda: module.held + 0
+        module, hook = cpu_offload_with_hook(module, x.device)
+        out: torch.Tensor = module()
+        hook.offload()
+        hook.remove()
+        return out
+
+
 @use(
     "uvmalloc.growing",
     "Growing.append",

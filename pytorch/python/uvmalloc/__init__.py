@@ -14,6 +14,7 @@ from uvmalloc.growing import Growing, growing
 from uvmalloc.loading import load_safetensors
 from uvmalloc.memory import advise, enabled, prefetch, region, residency, set_budget, stats
 from uvmalloc.native import mark
+from uvmalloc.offloading import offload_hooks
 from uvmalloc.pipelines.pipeline import Pipeline, pipeline
 from uvmalloc.pipelines.storage_plans import PlannedProgram, plan_storage
 from uvmalloc.pipelines.streaming import StreamedCheckpoint, stream_safetensors
@@ -41,6 +42,7 @@ __all__ = [
     "load_safetensors",
     "mark",
     "memory_summary",
+    "offload_hooks",
     "pipeline",
     "plan_storage",
     "prefetch",
