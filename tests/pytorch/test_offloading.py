@@ -58,6 +58,32 @@ assert (figures.state, figures.device_bytes) == ('asleep', 0)
 """)
 
 
+def test_pipelines_of_diffusers_keep_their_hooks_between_calls(checked: Checked) -> None:
+    checked("""
+import types
+from uvmalloc.offloading import _keep_hooks_of_pipelines
+
+class Pipeline:  # as the one of diffusers
+    def maybe_free_model_hooks(self):
+        if self._all_hooks:
+            self.enable_model_cpu_offload(device='cuda:0')
+    def enable_model_cpu_offload(self, device):
+        self.enabled = device
+
+_keep_hooks_of_pipelines(types.SimpleNamespace(DiffusionPipeline=Pipeline))
+pipeline = Pipeline()
+pipeline._all_hooks = [of_first, of_second]
+first(x)
+pipeline.maybe_free_model_hooks()
+assert uvmalloc.groups()['Sequential-1'].device_bytes == 0
+assert vars(pipeline) == {'_all_hooks': [of_first, of_second]}
+on_cpu, other = cpu_offload_with_hook(torch.nn.Linear(4, 4), 'cpu')
+pipeline._all_hooks.append(other)
+pipeline.maybe_free_model_hooks()
+assert pipeline.enabled == 'cuda:0'
+""")
+
+
 @pytest.mark.parametrize("device", ["'cpu'", "torch.device('cpu')"])
 def test_hooks_of_the_cpu_work_as_before(checked: Checked, device: str) -> None:
     checked(f"""

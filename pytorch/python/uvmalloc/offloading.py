@@ -6,10 +6,13 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from uvmalloc.after_import import after_import
 from uvmalloc.groups import Group, group_of
 from uvmalloc.memory import enabled, region
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import torch
 
 _groups: weakref.WeakKeyDictionary[torch.nn.Module, Group] = weakref.WeakKeyDictionary()
@@ -30,6 +33,7 @@ def offload_hooks() -> None:
 
     if getattr(CpuOffload.init_hook, "is_of_uvmalloc", False):
         return
+    after_import({"diffusers.pipelines.pipeline_utils": _keep_hooks_of_pipelines})
     CpuOffload.init_hook = _offload(CpuOffload.init_hook)
     CpuOffload.pre_forward = torch.compiler.disable(_bring(CpuOffload.pre_forward))
 
@@ -78,3 +82,24 @@ def _bring(stock: Any) -> Any:
         return send_to_device(args, device), send_to_device(kwargs, device)
 
     return pre_forward
+
+
+def _keep_hooks_of_pipelines(diffusers: ModuleType) -> None:
+    """At the end of a call, pipelines of diffusers move all modules to the CPU and make new hooks.
+
+    If the modules are groups, the old hooks offload them instead.
+    """
+    stock = diffusers.DiffusionPipeline.maybe_free_model_hooks
+
+    @functools.wraps(stock)
+    def maybe_free_model_hooks(pipeline: Any) -> None:
+        hooks = getattr(pipeline, "_all_hooks", [])
+        if not hooks or any(hook.model not in _groups for hook in hooks):
+            return stock(pipeline)
+        pipeline.enable_model_cpu_offload = lambda **_: [hook.offload() for hook in hooks]
+        try:
+            return stock(pipeline)
+        finally:
+            del pipeline.enable_model_cpu_offload
+
+    diffusers.DiffusionPipeline.maybe_free_model_hooks = maybe_free_model_hooks
