@@ -15,13 +15,16 @@ _SECONDS = 120
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
 
-def instructions_per_pair(program: Program, size: str) -> float:
-    """Returns the difference of two runs, so that the rest of the process cancels out."""
-    few, many = (_instructions(program, SIZES[size], pairs) for pairs in _PAIRS)
+def instructions_per_pair(program: Program, size: str, options: str = "") -> float:
+    """Returns the difference of two runs, so that the rest of the process cancels out.
+
+    `options`: more words of the request, such as "groups=1".
+    """
+    few, many = (_instructions(program, SIZES[size], pairs, options) for pairs in _PAIRS)
     return (many - few) / (_PAIRS[1] - _PAIRS[0])
 
 
-def _instructions(program: Program, size_bytes: int, pairs: int) -> int:
+def _instructions(program: Program, size_bytes: int, pairs: int, options: str) -> int:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise RequestError("valgrind is not installed")
@@ -29,7 +32,7 @@ def _instructions(program: Program, size_bytes: int, pairs: int) -> int:
     try:
         done = subprocess.run(
             [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", *program.command],
-            input=f"count size={size_bytes} pairs={pairs} runtime=reserving\n",
+            input=f"count size={size_bytes} pairs={pairs} runtime=reserving {options}\n",
             env=environment,
             capture_output=True,
             text=True,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import tomllib
 from rich.console import Console
 from rich.table import Table
+from uvmalloc.libraries import find_libraries
 
+from bench.allocators.engines import OURS, find_programs
+from bench.allocators.instructions import instructions_per_pair
+from bench.allocators.plan import SIZES
 from bench.groups import requests
 from bench.oversubscription.live import MACHINE, run_module
 from bench.verdict import Target, number, verdict_table
@@ -32,6 +37,18 @@ def _run(
 def _link_bytes_per_ns() -> float:
     profile = tomllib.loads((_ROOT / "sim" / "profiles" / f"{MACHINE}.toml").read_text())
     return float(profile["links"]["to_device_gb_per_s"])
+
+
+def _fit_overhead() -> float | None:
+    """Returns the instructions of a pair beside a sleeping group over those without groups."""
+    if shutil.which("valgrind") is None:
+        return None
+    program = find_programs(find_libraries())[0][OURS]
+    ratios = [
+        instructions_per_pair(program, size, "groups=1") / instructions_per_pair(program, size)
+        for size in SIZES
+    ]
+    return round(max(ratios), 3)
 
 
 def measure() -> dict[str, Any]:
@@ -66,6 +83,7 @@ def measure() -> dict[str, Any]:
         "ordered_wake_over": order["times_ns"][-1] / order["times_ns"][0],
         "offload_bytes_over": _link_bytes(offloaded[0][-1]) / _link_bytes(offloaded[1][-1]),
         "offload_time_over": offloaded[0][-1]["time_ns"] / offloaded[1][-1]["time_ns"],
+        "fit_overhead": _fit_overhead(),
         "growth_copies": grown[0]["copied_bytes"],
         "growth_peak": grown[0]["peak_bytes"] / grown[0]["cache_bytes"],
         "growth_stock_peak": grown[1]["peak_bytes"] / grown[1]["cache_bytes"],
@@ -90,6 +108,7 @@ def targets(keys: dict[str, Any]) -> list[Target]:
         Target("swap_over_to", "later swaps", keys["swap_over_to"], 0.55, at_most=True),
         Target("ordered_wake_over", "1 GiB", keys["ordered_wake_over"], 0.8, at_most=True),
         Target("offload_bytes_over", "last round", keys["offload_bytes_over"], 0.5, at_most=True),
+        Target("fit_overhead", "pairs beside a group", keys["fit_overhead"], 1.0, at_most=True),
         Target("growth_copies", "", keys["growth_copies"], 0, at_most=True),
         Target("growth_peak", "", keys["growth_peak"], 1.02, at_most=True),
         Target("server_wrong", "2,000 requests", keys["server_wrong"], 0, at_most=True),

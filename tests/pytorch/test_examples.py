@@ -59,3 +59,25 @@ def test_out_of_memory_is_caught_and_training_goes_on_with_a_smaller_batch(
     assert "going on with a batch size of" in run.stdout
     assert run.report["out_of_memory"] > 0
     assert run.report["peak_touched_bytes"] <= 128 << 20
+
+
+def test_a_training_that_lends_its_card_goes_on_bit_for_bit(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    file = tmp_path / "losses.json"
+
+    def losses(after: int, *, native: bool = False) -> list[str]:
+        arguments = "--after", str(after), "--losses", str(file)
+        run = simulate(EXAMPLES / "lend_the_card.py", *arguments, native=native).check()
+        if after and not native:
+            assert "0 MiB on the device" in run.stdout
+            assert "the other program computed 8589934592.0" in run.stdout
+            (group,) = run.report["groups"]
+            assert (group["name"], group["sleeps"], group["wakes"]) == ("training", 1, 1)
+            assert group["left_bytes"] > 40 << 20
+        computed: list[str] = json.loads(file.read_text())
+        return computed
+
+    lent = losses(3)
+    assert len(lent) == 6
+    assert lent == losses(0) == losses(3, native=True)

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include <uvmalloc/groups.hpp>
 #include <uvmalloc/registry.hpp>
 #include "allocator/interface.hpp"
 
@@ -26,9 +27,16 @@ class UvmallocAdapter {
   static std::string version() { return "this tree"; }
 
   // "runtime=reserving" selects a runtime that only hands out address space: measured memory and
-  // instructions are then only the allocator's. "budget" is the most bytes in use.
+  // instructions are then only the allocator's. "budget" is the most bytes in use. "groups=1": the
+  // program has a group, which sleeps.
   explicit UvmallocAdapter(const Request& request)
-      : allocator_(runtime(request), settings(request)) {}
+      : allocator_(runtime(request), settings(request)) {
+    if (request.number("groups", 0) == 0) return;
+    const auto groups = Groups::of(allocator_);
+    const GroupNumber group = groups->open("asleep");
+    groups->add(group, allocator_.allocate(Facade::kDevice, 0, kGroupBytes));
+    groups->sleep(group, {0, nullptr});
+  }
 
   void* allocate(std::size_t size_bytes, cudaStream_t stream) {
     return allocator_.allocate(Facade::kDevice, 0, size_bytes, stream);
@@ -54,6 +62,7 @@ class UvmallocAdapter {
     if (allocator_.move(block, wanted) == nullptr) throw std::runtime_error("a move was refused");
   }
 
+  static constexpr std::size_t kGroupBytes = std::size_t{64} << 20;
   // Enough for the largest workload. Any machine can provide it, since no workload writes to these
   // bytes.
   static constexpr std::size_t kBudgetBytes = std::size_t{240} << 30;
