@@ -110,7 +110,7 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Documents
 foreach(file allocator/README.md include/uvmalloc/uvmalloc.h bench/traces/README.md
         examples/custom_runtime/host_threads.c hipify/README.md allocator/exported_names.txt preload/exported_names.txt preload/calls.def
         include/uvmalloc/uvmalloc_runtime.h include/uvmalloc/groups.hpp include/uvmalloc/uvmalloc_groups.h
-        examples/first_run.py examples/model_server.py)
+        examples/first_run.py examples/model_server.py examples/lend_the_card.py)
   cmake_path(GET file PARENT_PATH folder)
   install(FILES ${file} DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}" COMPONENT Documents)
 endforeach()

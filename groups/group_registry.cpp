@@ -23,6 +23,7 @@ GroupRegistry::GroupRegistry(Engine& engine, bool watches)
     : machine_(engine.machine),
       reclaimer_(engine.reclaimer),
       blocks_(engine.groups),
+      sharing_(engine.device_sharing),
       watches_(watches),
       configured_(
           parse_groups(machine_.configuration.groups).value_or(std::vector<NamedGroupSettings>{})),
@@ -218,6 +219,7 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
   ++group.figures.sleeps;
   machine_.trace.mark(fmt::format("group {}: {}", group.name, to_string(group.figures.state)));
   store_figures(group);
+  sharing_.publish(stream.device);
   return left;
 }
 

@@ -83,6 +83,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   Machine& machine_;
   Reclaimer& reclaimer_;
   BlockGroups& blocks_;
+  const sharing::DeviceSharing& sharing_;
   const bool watches_;
   const std::vector<NamedGroupSettings> configured_;
   mutable std::mutex mutex_;  // guards the members below; held across driver calls

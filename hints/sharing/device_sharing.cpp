@@ -104,6 +104,10 @@ void DeviceSharing::look_at(int device, Shared& shared) {
   }
 }
 
+void DeviceSharing::publish(int device) const {
+  if (const Shared* shared = find(device)) publish(device, *shared->turns);
+}
+
 std::size_t DeviceSharing::publish(int device, SharedTurns& turns) const {
   const std::size_t bytes = actions_.held_bytes(device);
   turns.set_held_bytes(bytes);

@@ -44,6 +44,8 @@ class DeviceSharing {
   void stop() noexcept;
   // Does once what the thread does four times a second. Called without the thread only.
   void look();
+  // Tells the other programs at once how much memory this program holds, because much has left.
+  void publish(int device) const;
   // Called in a forked child: the thread and the turns belong to the parent.
   void abandon() noexcept;
 

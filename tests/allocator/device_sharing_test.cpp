@@ -7,6 +7,7 @@
 #include <csignal>
 #include <thread>
 
+#include <uvmalloc/groups.hpp>
 #include <uvmalloc/use_range.hpp>
 #include "allocator/engine/engine.hpp"
 #include "hints/sharing/shared_turns.hpp"
@@ -177,6 +178,18 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   EXPECT_GT(allocator->inspection().live_figures().evicted_pages, evicted);
   EXPECT_GT(figures().waited_ns, 0u);
   EXPECT_GT(figures().turns, 0u);
+}
+
+TEST_F(DeviceSharingTest, AProgramWhoseGroupsSleepHoldsNothingAtOnce) {
+  start();
+  char* block = device(40 * kMiB, stream(1));
+  look();
+  EXPECT_EQ(figures().held_bytes, 40 * kMiB);
+  const auto groups = Groups::of(*allocator);
+  const GroupNumber group = groups->open("llm");
+  groups->add(group, block);
+  groups->sleep(group, {0, stream(1)});
+  EXPECT_EQ(figures().held_bytes, 0u);
 }
 
 TEST_F(DeviceSharingTest, AProgramThatIsKilledInItsTurnDelaysNobody) {

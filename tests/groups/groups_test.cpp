@@ -561,5 +561,46 @@ TEST_F(WatchedGroupsTest, TheThreadPutsIdleGroupsToSleep) {
   EXPECT_EQ(on_device(group), 0u);
 }
 
+TEST_F(WatchedGroupsTest, TheThreadAndThreadsOfTheProgramMayMoveAGroupAtOnce) {
+  const GroupNumber group = make_group("llm");
+  groups()->set(group, {.idle = 1us});
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        groups()->wake(group, kStream);
+        allocator->kernel_uses().note(members[0], kMiB, stream(1), 1);
+        groups()->sleep(group, kStream);
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  groups()->set(group, {});
+  groups()->sleep(group, kStream);
+  EXPECT_EQ(on_device(group), 0u);
+  EXPECT_EQ(groups()->figures(group).blocks, 2u);
+}
+
+TEST_F(GroupsTest, BlocksMayBeFreedWhileTheirGroupSleepsOrComes) {
+  const GroupNumber group = make_group("llm", 3);
+  groups()->sleep(group, kStream);
+  allocator->free(members[0]);
+  EXPECT_EQ(groups()->wake(group, kStream), 8 * kMiB);
+  allocator->free(members[1]);
+  EXPECT_EQ(groups()->sleep(group, kStream), 4 * kMiB);
+  allocator->free(members[2]);
+  EXPECT_EQ(groups()->wake(group, kStream), 0u);
+  EXPECT_EQ(groups()->figures(group).page_bytes, 0u);
+}
+
+TEST_F(GroupsTest, AStreamThatDoesNotExistIsNamedAsTheReason) {
+  const GroupNumber group = make_group("llm");
+  machine->failures["stream_exists"] = 1;
+  EXPECT_EQ(
+      message_of([&] { groups()->sleep(group, kStream); }),
+      "group \"llm\": it cannot sleep after work of a stream: is_capturing: FAKE_INVALID (400)");
+  EXPECT_EQ(groups()->figures(group).sleeps, 0u);
+}
+
 }  // namespace
 }  // namespace uvm

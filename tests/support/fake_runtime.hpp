@@ -367,6 +367,8 @@ class FakeRuntime final : public DeviceRuntime {
     is_called_without_locks("is_capturing");
     std::lock_guard lock(machine_->mutex);
     if (fails("is_capturing")) return capture_refused("is_capturing");
+    if (fails("stream_exists"))
+      return {RuntimeError::kInvalidValue, 400, "FAKE_INVALID", "is_capturing"};
     *out = machine_->capturing.contains(handle);
     return {};
   }
