@@ -116,10 +116,12 @@ class Groups {
   // Throws std::logic_error while a stream is being captured.
   virtual std::size_t sleep(GroupNumber group, const DeviceStream& stream,
                             bool discard = false) = 0;
-  // Moves the group's pages of the device of `stream` back to it; later work of the stream waits
-  // for them. If there is no room, other groups sleep by their priorities; pages that still find
-  // none come when they are used. With `lazily`, all pages come when they are used. Returns the
-  // bytes that come now. Throws std::logic_error while a stream is being captured.
+  // Moves the group's pages of the device of `stream` back to it. Later work of the stream waits
+  // for them. If an earlier wake has shown in which order kernels use them, they come in that
+  // order, and kernels that KernelUses reports wait only for their own pages. If there is no room,
+  // other groups sleep by their priorities; pages that still find none come when they are used.
+  // With `lazily`, all pages come when they are used. Returns the bytes that come now. Throws
+  // std::logic_error while a stream is being captured.
   virtual std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily = false) = 0;
 };
 

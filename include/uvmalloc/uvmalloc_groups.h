@@ -64,9 +64,10 @@ UVMALLOC_API uvmalloc_status uvmalloc_group_sleep(uvmalloc_allocator* allocator,
                                                   uvmalloc_group group, int device,
                                                   uvmalloc_stream stream, int flags,
                                                   uint64_t* out_bytes) UVMALLOC_NOEXCEPT;
-/* Moves the group's pages of `device` back to it; later work of `stream` waits for them. If there
- * is no room, other groups sleep by their priorities. `out_bytes`, which may be NULL, gets the
- * bytes that come. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
+/* Moves the group's pages of `device` back to it. Later work of `stream` waits for them, or, once
+ * the order in which kernels use them is known, for the pages that it uses. If there is no room,
+ * other groups sleep by their priorities. `out_bytes`, which may be NULL, gets the bytes that
+ * come. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_wake(uvmalloc_allocator* allocator,
                                                  uvmalloc_group group, int device,
                                                  uvmalloc_stream stream, int flags,

@@ -427,16 +427,19 @@ class GroupOrderTest : public GroupsTest {
 };
 
 TEST_F(GroupOrderTest, PagesWakeInTheOrderInWhichKernelsUsedThem) {
+  std::vector<bool> wanted;
+  allocator->kernel_uses().set_listener([&](bool wants_uses) { wanted.push_back(wants_uses); });
   const GroupNumber group = make_group("llm", 4);
-  EXPECT_FALSE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(wanted, std::vector<bool>{});
   sleep_and_wake(group);
   EXPECT_EQ(sent_members(), (std::vector<std::ptrdiff_t>{0, 1, 2, 3}));
-  EXPECT_TRUE(allocator->kernel_uses().wanted());
+  EXPECT_EQ(wanted, std::vector<bool>{true});
   for (const std::size_t each : {3, 1, 0, 2}) use(each);
   for (int i = 0; i < 100; ++i) use(3);
-  EXPECT_FALSE(allocator->kernel_uses().wanted()) << "the order is known";
+  EXPECT_EQ(wanted, (std::vector<bool>{true, false})) << "the order is known";
   sleep_and_wake(group);
   EXPECT_EQ(sent_members(), (std::vector<std::ptrdiff_t>{3, 1, 0, 2}));
+  allocator->kernel_uses().set_listener({});
 }
 
 TEST_F(GroupOrderTest, IfTheOrderIsKnownKernelsWaitOnlyForTheirOwnPages) {

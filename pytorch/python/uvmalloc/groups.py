@@ -183,8 +183,9 @@ class Group:
     def wake(self, *, lazily: bool = False, device: torch.device | int | str | None = None) -> int:
         """Moves the group's pages back to their devices, and returns the bytes that come.
 
-        The call does not wait; later work of the current stream of each device does. If there is no
-        room, other groups sleep: those with a lower priority first, then those that woke first.
+        The call does not wait; later work of the current stream of each device does. After the
+        first wake, kernels wait only for the pages that they use, which come in the order of their
+        first use. If there is no room, other groups sleep: those with a lower priority first, then those that woke first.
         Pages that still find no room come when they are used.
 
         Args:
