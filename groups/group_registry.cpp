@@ -213,7 +213,7 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
     blocks_.discard(pages, stream.device);
   }
   make_pages_leave(group, pages, stream);
-  group.learns = false;
+  group.learns = group.comes = false;
   want_uses();
   group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
   ++group.figures.sleeps;
@@ -397,6 +397,12 @@ void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
     log_once(LogLevel::kWarning, "uses of groups",
              fmt::format("a use of a group is not noted: {}", error.what()));
   }
+}
+
+void GroupRegistry::groups_unused() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : groups_) each->learns = each->comes = false;
+  want_uses();
 }
 
 // ---- the order of first use

@@ -42,6 +42,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::vector<GroupFigures> all_figures() const override;
   void group_used(GroupNumber group, const PageSpan& pages,
                   const DeviceStream& stream) noexcept override;
+  void groups_unused() noexcept override;
 
  private:
   struct Group {

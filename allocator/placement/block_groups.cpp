@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/policy/allocation_policy.hpp"
+
 namespace uvm {
 namespace {
 
@@ -280,12 +282,23 @@ void BlockGroups::want_uses(bool wanted) noexcept {
 void BlockGroups::note_uses(const DeviceStream& stream,
                             std::span<const live::UseRange> uses) noexcept {
   if (!wants_uses_.load(std::memory_order_relaxed) || machine_.in_forked_child()) return;
+  const auto known = owner();
+  if (known == nullptr) return;
+  bool is_related = false;
   for (const live::UseRange& use : uses) {
     const GroupNumber group = group_of(reinterpret_cast<const void*>(use.address));
     if (group == kNoGroup) continue;
+    is_related = true;
     const PageNumber first = page_of(use.address);
     const PageNumber end = page_of(use.address + use.size_bytes + kPageBytes - 1);
-    if (const auto known = owner()) known->group_used(group, {first, end - first}, stream);
+    known->group_used(group, {first, end - first}, stream);
+  }
+  if (is_related) {
+    unrelated_kernels_.store(0, std::memory_order_relaxed);
+  } else if (unrelated_kernels_.fetch_add(1, std::memory_order_relaxed) + 1 ==
+             policy::kMostUnrelatedKernels) {
+    unrelated_kernels_.store(0, std::memory_order_relaxed);
+    known->groups_unused();
   }
 }
 

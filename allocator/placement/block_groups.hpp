@@ -69,6 +69,8 @@ class BlockGroups {
     // A kernel or graph that uses these pages of the group will be launched.
     virtual void group_used(GroupNumber group, const PageSpan& pages,
                             const DeviceStream& stream) noexcept = 0;
+    // Many kernels in a row have used no group.
+    virtual void groups_unused() noexcept = 0;
   };
   // nullptr: the program has no groups.
   std::shared_ptr<Owner> owner() const;
@@ -138,6 +140,7 @@ class BlockGroups {
   LivePlanner& live_;
   BulkMoves bulk_;
   std::atomic<bool> wants_uses_{false};
+  std::atomic<std::size_t> unrelated_kernels_{0};  // in a row, while uses are wanted
   std::shared_ptr<Owner> owner_ UVM_GUARDED_BY(state_);
 };
 

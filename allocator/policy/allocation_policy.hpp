@@ -173,4 +173,8 @@ inline constexpr std::size_t kReportedCopyBytes = 256 * kMiB;
 // A file of an earlier fork is reused if at least 1/kReusedFileParts of it still equals live bytes.
 inline constexpr std::size_t kReusedFileParts = 2;
 
+// After so many kernels that use no group, a group that has woken counts as unused: nobody learns
+// its order or waits for its pages any more. A report of a kernel takes about a microsecond.
+inline constexpr std::size_t kMostUnrelatedKernels = 10'000;
+
 }  // namespace uvm::policy

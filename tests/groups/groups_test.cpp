@@ -16,6 +16,7 @@
 
 #include "allocator/trace/trace_reader.hpp"
 
+#include "allocator/policy/allocation_policy.hpp"
 #include "groups/group_registry.hpp"
 #include "groups/policy.hpp"
 #include "tests/support/allocator_fixture.hpp"
@@ -454,6 +455,17 @@ TEST_F(GroupOrderTest, IfTheOrderIsKnownKernelsWaitOnlyForTheirOwnPages) {
   machine->end_work({stream(1)});
   use(1);
   EXPECT_FALSE(allocator->kernel_uses().wanted()) << "all pages have come";
+}
+
+TEST_F(GroupOrderTest, AGroupThatKernelsDoNotUseIsNotObservedForLong) {
+  const GroupNumber group = make_group("llm", 2);
+  char* other = device(4 * kMiB, stream(1));
+  sleep_and_wake(group);
+  for (std::size_t kernel = 1; kernel < policy::kMostUnrelatedKernels; ++kernel)
+    allocator->kernel_uses().note(other, 4 * kMiB, stream(1), 1);
+  EXPECT_TRUE(allocator->kernel_uses().wanted());
+  allocator->kernel_uses().note(other, 4 * kMiB, stream(1), 1);
+  EXPECT_FALSE(allocator->kernel_uses().wanted());
 }
 
 TEST_F(GroupOrderTest, AnOrderThatLacksManyPagesIsLearnedAgain) {
