@@ -327,7 +327,7 @@ const std::vector<Setting>& settings() {
        seconds(&Configuration::decay_seconds)},
       {{"UVMALLOC_GROUPS", "", kGroupsAccepted,
         "settings of groups: who makes room first, what stays, and when idle groups sleep "
-        "(docs/groups.md)"},
+        "(docs/reference/groups.md)"},
        groups(&Configuration::groups)},
       {{"UVMALLOC_LOG", "warning", names_of(kLogLevels), "which messages are written to stderr"},
        choice(&Configuration::log, kLogLevels)},

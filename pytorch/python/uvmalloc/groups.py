@@ -185,8 +185,8 @@ class Group:
 
         The call does not wait; later work of the current stream of each device does. After the
         first wake, kernels wait only for the pages that they use, which come in the order of their
-        first use. If there is no room, other groups sleep: those with a lower priority first, then those that woke first.
-        Pages that still find no room come when they are used.
+        first use. If there is no room, other groups sleep: those with a lower priority first, then
+        those that woke first. Pages that still find no room come when they are used.
 
         Args:
             lazily: whether all pages come only when they are used.
@@ -308,7 +308,12 @@ def group(
         raise ValueError(
             f"group: the name is {name!r}; accepted: 1 to 64 letters, digits and _ - . / :"
         )
-    settings = {"priority": priority, "pinned": pinned, "limit": limit, "copies": copies}
+    settings: dict[str, Any] = {
+        "priority": priority,
+        "pinned": pinned,
+        "limit": limit,
+        "copies": copies,
+    }
     settings |= {"floor": floor, "idle": idle}
     _checked(**settings)  # before the group is made
     with _lock:

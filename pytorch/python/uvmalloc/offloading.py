@@ -1,4 +1,4 @@
-"""Offload hooks of accelerate whose modules sleep and wake as groups (docs/groups.md)."""
+"""Offload hooks of accelerate whose modules sleep and wake as groups (docs/reference/groups.md)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _group_for(module: torch.nn.Module, hook: Any) -> Group:
 
 def _offload(stock: Any) -> Any:
     @functools.wraps(stock)
-    def init_hook(hook: Any, module: torch.nn.Module) -> torch.nn.Module:
+    def init_hook(hook: Any, module: torch.nn.Module) -> Any:
         if not _is_offloaded_by_group(hook):
             return stock(hook, module)
         _group_for(module, hook).sleep()
@@ -92,7 +92,7 @@ def _keep_hooks_of_pipelines(diffusers: ModuleType) -> None:
     stock = diffusers.DiffusionPipeline.maybe_free_model_hooks
 
     @functools.wraps(stock)
-    def maybe_free_model_hooks(pipeline: Any) -> None:
+    def maybe_free_model_hooks(pipeline: Any) -> Any:
         hooks = getattr(pipeline, "_all_hooks", [])
         if not hooks or any(hook.model not in _groups for hook in hooks):
             return stock(pipeline)
