@@ -49,7 +49,7 @@ foreach(torch_dir ${UVMALLOC_TORCH_DIRS})
       target_link_libraries(${headers} INTERFACE "${torch_dir}/lib/lib${library}.so")
     endif()
   endforeach()
-  target_link_options(${headers} INTERFACE -Wl,--allow-shlib-undefined)
+  target_link_options(${headers} INTERFACE -Wl,--allow-shlib-undefined $<$<BOOL:${CMAKE_CROSSCOMPILING}>:-Wl,--no-as-needed>)
   # The CUDA that this torch was built with; a toolkit's where torch came without one. Looked for each time: another
   # folder may hold this torch by then.
   unset(cuda_include_dir)
