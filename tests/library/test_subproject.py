@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,8 @@ def test_a_program_runs(tmp_path: Path, cuda: str) -> None:
         )
     else:
         build = project(tmp_path, "add_subdirectory")
-    run("cmake", "--build", build, "--target", "with_uvmalloc", "with_uvmalloc_static")
+    targets = ["with_uvmalloc", "with_uvmalloc_static"]
+    subprocess.run(["cmake", "--build", build, "--target", *targets], check=True)
     for name in ("with_uvmalloc", "with_uvmalloc_static"):
         version, reason = run(next(build.rglob(name))).splitlines()
         assert version == "0.2.0 0"

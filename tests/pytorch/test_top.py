@@ -125,7 +125,10 @@ def test_metrics_are_one_reading(clean_environment) -> None:
     finished = top(clean_environment, "--metrics", "--count", "3")
     assert finished.returncode == 2
     assert "--count is '3'; accepted: nothing with --metrics" in finished.stderr
-    finished = top(clean_environment, str(os.getpid()), "--metrics")
+    # Not this process: another test may have started programs from it.
+    with subprocess.Popen(["sleep", "60"], env=clean_environment) as other:
+        finished = top(clean_environment, str(other.pid), "--metrics")
+        other.kill()
     assert (finished.returncode, finished.stdout) == (1, "")
     assert "is not running under `uvmalloc run`" in finished.stderr
 
