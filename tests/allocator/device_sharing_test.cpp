@@ -173,9 +173,10 @@ TEST_F(DeviceSharingTest, KernelsWaitForTheirTurnAndPagesLeaveBeforeItPasses) {
   const std::uint64_t evicted = allocator->inspection().live_figures().evicted_pages;
   ASSERT_TRUE(soon([&] {
     kernel(block);
-    return *kernels_of_other > before + 10;
+    // The pages may have left for the other's turn before they were counted: then they leave again.
+    return *kernels_of_other > before + 10 &&
+           allocator->inspection().live_figures().evicted_pages > evicted;
   }));
-  EXPECT_GT(allocator->inspection().live_figures().evicted_pages, evicted);
   EXPECT_GT(figures().waited_ns, 0u);
   EXPECT_GT(figures().turns, 0u);
 }
