@@ -1,4 +1,6 @@
-"""Types of results and of words, for programs with annotations. docs/report.md explains the keys.
+"""Types of results and of words, for programs with annotations.
+
+docs/reference/report.md explains the keys.
 
 Importing this module imports neither torch nor a native library.
 """
