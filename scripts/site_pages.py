@@ -55,7 +55,8 @@ def described(command: Any, name: str, level: int) -> Iterator[str]:
     if shown:
         yield "| option | meaning |\n|---|---|\n"
         for option, meaning in shown:
-            yield f"| `{option}` | {meaning.replace('|', chr(92) + '|')} |\n"
+            # An argument's type is one of Python.
+            yield f"| `{re.sub(' <.*>', '', option)}` | {meaning.replace('|', chr(92) + '|')} |\n"
         yield "\n"
     for each, child in getattr(command, "commands", {}).items():
         if not child.hidden:
@@ -67,7 +68,12 @@ def command_line() -> str:
 
 
 def python_interface() -> str:
-    names = "".join(f"::: uvmalloc.{name}\n\n" for name in uvmalloc.__all__)
+    # By the module that defines it: some functions are named like a module of the package.
+    names = "".join(
+        f"::: {getattr(uvmalloc, name).__module__}.{name}\n"
+        f"    options: {{heading: uvmalloc.{name}, toc_label: {name}}}\n\n"
+        for name in uvmalloc.__all__
+    )
     return (
         "# Python\n\nThe names of the package `uvmalloc`. `import uvmalloc` costs nothing, and has "
         "no effect if uvmalloc is not active.\n[pytorch.md](pytorch.md#rfc-0023s-names) has the "
