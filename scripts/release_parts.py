@@ -99,7 +99,8 @@ def installed_parts(root: Path) -> list[Component]:
 def main() -> None:
     root = Path(sys.argv[1])
     version = version_of(root)
-    bom = Bom(components=[*compiled_parts(root), *installed_parts(root)])
+    parts = [*compiled_parts(root), *installed_parts(root)]
+    bom = Bom(components=parts)
     bom.metadata.component = Component(
         name="uvmalloc",
         version=version,
@@ -107,7 +108,10 @@ def main() -> None:
         licenses=[DisjunctiveLicense(id="Apache-2.0")],
         purl=PackageURL("pypi", name="uvmalloc", version=version),
     )
-    # The same commit gives the same file.
+    bom.register_dependency(bom.metadata.component, parts)
+    # The same commit gives the same file: references are names, not random numbers.
+    for part in [bom.metadata.component, *parts]:
+        part.bom_ref.value = part.name
     bom.metadata.timestamp = datetime.fromtimestamp(
         int(os.environ["SOURCE_DATE_EPOCH"]), timezone.utc
     )
