@@ -42,7 +42,8 @@ std::string load_plugin(const TorchInProcess& torch) {
   }
   // The plugin would call the allocator of that library.
   if (preload::is_linked_to_another()) {
-    return "this program is linked to libuvmalloc.so; preload libuvmalloc_preload.so to serve torch "
+    return "this program is linked to libuvmalloc.so; preload libuvmalloc_preload.so to serve "
+           "torch "
            "in it";
   }
   const std::string library = preload::own_path();
@@ -133,7 +134,8 @@ int uvmalloc_load_in_torch() noexcept {
 const char* uvmalloc_enable_in_torch() noexcept {
   try {
     if (auto answer = uvm::interpose::ask_earlier_copy<const char*>(
-            "uvmalloc_enable_in_torch", "another version of libuvmalloc_preload.so is in this process")) {
+            "uvmalloc_enable_in_torch",
+            "another version of libuvmalloc_preload.so is in this process")) {
       return *answer;
     }
     static std::mutex mutex;

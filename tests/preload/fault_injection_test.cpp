@@ -1,7 +1,7 @@
 // The intercepted calls of CUDA while the host has no memory for uvmalloc's own records: each
-// allocation that libuvmalloc_preload.so makes during a call fails once, in turn. uvmalloc then serves the
-// call without that memory, or CUDA serves the call. Nothing is broken, lost or leaked, and later
-// calls are served.
+// allocation that libuvmalloc_preload.so makes during a call fails once, in turn. uvmalloc then
+// serves the call without that memory, or CUDA serves the call. Nothing is broken, lost or leaked,
+// and later calls are served.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -40,8 +40,8 @@ std::string_view file_of(const void* code) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// Returns whether libuvmalloc_preload.so requests the memory, itself or through the C++ library. The
-// simulated driver stands for a machine, so its memory does not run out here.
+// Returns whether libuvmalloc_preload.so requests the memory, itself or through the C++ library.
+// The simulated driver stands for a machine, so its memory does not run out here.
 bool is_ours() {
   static const std::string_view kProgram = file_of(reinterpret_cast<const void*>(&is_ours));
   std::array<void*, 24> frames{};

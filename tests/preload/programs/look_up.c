@@ -1,5 +1,5 @@
-/* Looks functions up in every way, under a preloaded libuvmalloc_preload.so. The first argument is a
- * library of two functions that stands for CUDA's driver. The second argument is "ours" or
+/* Looks functions up in every way, under a preloaded libuvmalloc_preload.so. The first argument is
+ * a library of two functions that stands for CUDA's driver. The second argument is "ours" or
  * "theirs": look-ups of CUDA's names must find the functions of uvmalloc or of that library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-/* Stands for CUDA's driver: one call that libuvmalloc_preload.so serves, and one that it does not. */
+/* Stands for CUDA's driver: one call that libuvmalloc_preload.so serves, and one that it does not.
+ */
 #include <stddef.h>
 
 int cuMemAlloc_v2(void** out, size_t size_bytes) {
