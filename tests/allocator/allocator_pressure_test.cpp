@@ -51,6 +51,16 @@ TEST_F(PressureTest, ARaisedBudgetServesMoreAtOnce) {
   EXPECT_THROW(device(2 * kMiB), OutOfMemoryError);
 }
 
+TEST_F(PressureTest, ALoweredBudgetLeavesAPageOfEachKindForSmallObjects) {
+  device(40 * kMiB);
+  allocator->limits().set_budget(16 * kMiB);
+  EXPECT_NE(device(512), nullptr) << "a program can still read a value";
+  EXPECT_NE(host(512), nullptr);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 44 * kMiB);
+  EXPECT_THROW(for (int count = 0; count < 5000; ++count) device(512), OutOfMemoryError);
+  EXPECT_EQ(allocator->statistics().touched_bytes.current, 44 * kMiB);
+}
+
 TEST_F(PressureTest, ABudgetBelowWhatIsInUseFreesNothingAndServesCachedMemoryOnly) {
   char* held = device(40 * kMiB);
   held[0] = 7;

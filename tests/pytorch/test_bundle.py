@@ -178,6 +178,16 @@ FILTER = Filter(
         ("key ghp_" + "a" * 36, f"key {REMOVED}"),
         ("eyJhbGciOiJI.eyJzdWIiOiIx.abc-def", REMOVED),
         ("sk-" + "a" * 32, REMOVED),
+        ("--header=Authorization: Bearer a.b-c", f"--header=Authorization: {REMOVED} {REMOVED}"),
+        ("-H 'X: Basic dTpw'", f"-H 'X: Basic {REMOVED}'"),
+        (
+            "--pwd x --db-pass y --auth z --key=k",
+            " ".join(f"{name}{REMOVED}" for name in ("--pwd ", "--db-pass ", "--auth ", "--key=")),
+        ),
+        ("PYTORCH_AUTH=x https://s/f?sig=y", f"PYTORCH_AUTH={REMOVED} https://s/f?sig={REMOVED}"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nMII\nx", f"a {REMOVED}"),
+        ("mail jane.doe@example.org", "mail <address>"),
+        ("author: x, keys: 3, passes: 2, signal: 9", "author: x, keys: 3, passes: 2, signal: 9"),
         (
             "UVMALLOC_BUDGET 8 GiB, 640 tokenised words",
             "UVMALLOC_BUDGET 8 GiB, 640 tokenised words",
@@ -193,5 +203,5 @@ def test_values_keep_their_form() -> None:
     value = {"api_key": "abc", "n": [1, None, 2.5, True], "jdoe": {"token": 7, "x": ("--key", "y")}}
     assert FILTER.value(value) == {
         "api_key": REMOVED, "n": [1, None, 2.5, True],
-        "<user>": {"token": 7, "x": ["--key", "y"]},
+        "<user>": {"token": 7, "x": ["--key", REMOVED]},
     }  # fmt: skip

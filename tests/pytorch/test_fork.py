@@ -63,6 +63,32 @@ assert torch.ones(1 << 20).to('cuda').sum().item() == 1 << 20
 """).check()
 
 
+@pytest.mark.parametrize("owner", ["torch.cuda.CUDAGraph()", "torch.cuda.MemPool()"])
+def test_a_graph_or_pool_of_the_parent_ends_in_the_child(simulate: Simulate, owner: str) -> None:
+    """Its destructor runs there, where no program can catch an error."""
+    run = simulate(f"""
+import os, sys, torch
+x = torch.zeros(1 << 20, device='cuda')
+owner = {owner}
+if hasattr(owner, 'replay'):
+    with torch.cuda.graph(owner):
+        y = x + 1
+else:
+    with torch.cuda.use_mem_pool(owner):
+        y = x + 1
+for ends_early in (True, False):
+    child = os.fork()
+    if child == 0:
+        if ends_early:
+            del owner, y
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, ends_early
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+    print(torch.ones(1 << 20, device='cuda').sum().item())
+""").check()
+    assert run.stdout.splitlines()[-1] == "1048576.0"
+
+
 @pytest.mark.parametrize("native", [True, False], ids=["native", "uvmalloc"])
 def test_a_childs_device_computes_after_its_parent_used_openmp(
     simulate: Simulate, native: bool

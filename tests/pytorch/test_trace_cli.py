@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -53,6 +54,13 @@ def refusal(finished: subprocess.CompletedProcess[str]) -> str:
     line = finished.stderr.removesuffix("\n")
     assert "\n" not in line
     return line.removeprefix("uvmalloc: error: ")
+
+
+def failure(finished: subprocess.CompletedProcess[str]) -> str:
+    """Returns the one line of a command that cannot do its work."""
+    assert finished.returncode == 1, finished
+    assert finished.stderr.count("\n") == 1
+    return finished.stderr.removeprefix("uvmalloc: error: ").removesuffix("\n")
 
 
 # ---- csv ----------------------------------------------------------------------------------------
@@ -312,6 +320,51 @@ def test_missing_files_and_folders_are_named(trace_command, trace_file, tmp_path
 
 
 # ---- the format, from its description -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["csv", "perfetto", "png"])
+def test_a_trace_is_not_replaced_by_what_is_made_of_it(
+    trace_command, trace_file, tmp_path, command
+):
+    trace, link = tmp_path / "run.trace", tmp_path / "link.trace"
+    trace.write_bytes(trace_file.read_bytes())
+    link.hardlink_to(trace)
+    for out in (trace, link):
+        said = failure(trace_command(command, trace, "--out", out))
+        assert said == f"{out} and {trace} are the same file: name another one to write"
+    assert trace.read_bytes() == trace_file.read_bytes()
+
+
+@pytest.mark.parametrize("command", ["trace show", "report"])
+@pytest.mark.parametrize("kind", ["endless", "pipe"])
+def test_what_may_never_end_is_refused(clean_environment, tmp_path, command, kind):
+    file = Path("/dev/zero")
+    if kind == "pipe":
+        file = tmp_path / "pipe"
+        os.mkfifo(file)
+    finished = subprocess.run(
+        [sys.executable, "-m", "uvmalloc", *command.split(), file],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert failure(finished) == f"cannot read {file}: it is not a regular file"
+
+
+def test_a_report_is_not_written_to_a_pipe(clean_environment, tmp_path):
+    """Before the program runs, not when it has ended and waits for a reader."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    finished = subprocess.run(
+        [sys.executable, "-m", "uvmalloc", "sim", "--report", pipe, "--", "echo", "ran"],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    accepted = "accepted: a file: the reader of a pipe may never come"
+    assert refusal(finished) == f"--report is '{pipe}'; {accepted}"
 
 
 def test_a_trace_made_from_the_description_is_read(tmp_path):

@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from uvmalloc.errors import CommandError
+
 MOST_BYTES = 64 << 20  # the largest file that is read if others may have written it
 
 
@@ -31,6 +33,26 @@ def open_found(file: Path) -> BinaryIO:
         raise
 
 
+def read_regular(file: Path) -> bytes:
+    """Reads a whole file. Raises OSError for what is no file: a device or a pipe may never end."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(file))
+        return stream.read()
+
+
+def refuse_same(written: Path, *read: Path) -> None:
+    """Raises CommandError if writing to the one file would destroy the other."""
+    for file in read:
+        try:
+            is_same = written.samefile(file)
+        except OSError:  # one of them does not exist
+            is_same = False
+        if is_same:
+            raise CommandError(f"{written} and {file} are the same file: name another one to write")
+
+
 def open_own(file: Path) -> int:
     """Opens `file` to write a report to it, empties it, and returns the descriptor.
 
@@ -42,6 +64,8 @@ def open_own(file: Path) -> int:
         return os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         pass
+    if stat.S_ISFIFO(file.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe, and its reader may never come", str(file))
     if not file.parent.stat().st_mode & stat.S_IWOTH:
         return os.open(file, flags | os.O_CREAT | os.O_TRUNC, 0o600)
     descriptor = os.open(file, flags | os.O_NOFOLLOW)

@@ -29,7 +29,7 @@ from uvmalloc._cli.environment import (
     with_uvmalloc,
     without_uvmalloc,
 )
-from uvmalloc._cli.files import open_own, write_own
+from uvmalloc._cli.files import open_own, refuse_same, write_own
 from uvmalloc._cli.options import (
     AllocatorOptions,
     MachineOptions,
@@ -253,6 +253,7 @@ def _write_bundle(file: Path, reports: Sequence[Path], yes: bool) -> None:
     from uvmalloc._cli.private import Filter
 
     check_file("FILE", file)
+    refuse_same(file, *reports)
     found = bundle.contents(reports, os.environ, Filter.of_this_machine())
     for name, text in found.items():
         typer.echo(f"==== {name} ({len(text):,} characters)")
@@ -286,7 +287,7 @@ def trace_csv(
 ) -> None:
     """Write a trace as CSV, one line for each event."""
     trace, export = _read_trace(file, unfinished)
-    with _output(out) as stream:
+    with _output(out, file) as stream:
         export.write_csv(trace, stream)
 
 
@@ -301,7 +302,7 @@ def perfetto(
 ) -> None:
     """Write a trace as JSON for the Perfetto UI: live bytes, failures, marks, hints."""
     trace, export = _read_trace(file, unfinished)
-    with _output(out) as stream:
+    with _output(out, file) as stream:
         export.write_perfetto(trace, stream, blocks)
 
 
@@ -523,6 +524,8 @@ def _read_trace(file: Path, unfinished: bool) -> tuple[Trace, ModuleType]:
 
 
 def _is_trace(file: Path) -> bool:
+    if not file.is_file():  # a pipe would wait for its writer
+        return False
     try:
         with file.open("rb") as stream:
             return stream.read(len(_trace.MAGIC)) == _trace.MAGIC
@@ -536,6 +539,9 @@ def _check_drawings(page: Path | None, picture: Path | None) -> None:
 
 
 def _draw_trace(file: Path, replay: ReplayOptions, page: Path | None, picture: Path | None) -> None:
+    for written in (page, picture):
+        if written is not None:
+            refuse_same(written, file)
     libraries = find_libraries()
     machine = replay.read(libraries)
     trace, _ = _read_trace(file, False)
@@ -560,7 +566,7 @@ def _draw_trace(file: Path, replay: ReplayOptions, page: Path | None, picture: P
 
 
 @contextmanager
-def _output(file: Path | None) -> Iterator[TextIO]:
+def _output(file: Path | None, source: Path) -> Iterator[TextIO]:
     if file is None:
         if sys.stdout is None:
             raise CommandError("cannot write the output: it is closed")
@@ -570,6 +576,7 @@ def _output(file: Path | None) -> Iterator[TextIO]:
         except BrokenPipeError:  # the reader has closed the pipe; typer would report a failure
             _drop_output()
         return
+    refuse_same(file, source)
     try:
         with os.fdopen(open_own(file), "w", encoding="utf-8", newline="") as stream:
             yield stream

@@ -146,6 +146,8 @@ def check_file(option: str, file: Path) -> Path:
     folder = file.absolute().parent
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise OptionError(option, str(file), "a file in a folder that exists and can be written")
+    if file.is_fifo():
+        raise OptionError(option, str(file), "a file: the reader of a pipe may never come")
     return file.absolute()
 
 

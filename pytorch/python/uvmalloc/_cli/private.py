@@ -18,7 +18,8 @@ from typing import Any
 REMOVED = "<removed>"
 # Names of options, variables and keys whose values are secrets.
 _SECRET_NAME = (
-    r"[\w.-]*(?:token|secret|passw|passphrase|credential|api[_-]?key|access[_-]?key)[\w.-]*"
+    r"(?:[\w.-]*(?:token|secret|passw|passphrase|credential|api[_-]?key|access[_-]?key)[\w.-]*"
+    r"|(?:[\w.-]*[_.-])?(?:auth|authorization|cookie|key|pass|pin|pwd|sig|signature)(?![\w-]))"
 )
 _NAMED_SECRET = re.compile(
     rf"(?i)({_SECRET_NAME}[\"']?\s*[=:]\s*[\"']?|--{_SECRET_NAME}\s+)([^\s\"',;]+)"
@@ -28,7 +29,10 @@ _FORMS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|gh[a-z]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
     r"|sk-[\w-]{16,}|AKIA[A-Z0-9]{12,}|xox[a-z]-[\w-]{8,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
+_SCHEME = re.compile(r"(?i)\b(bearer|basic|digest)\s+[\w.~+/=:-]{4,}")
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@\"']+@")
 _HOME_OF_OTHERS = re.compile(r"(/(?:home|Users)/)[^/\s:\"',;]+")
 # Names that say nothing about anybody, and are words of other texts.
@@ -66,8 +70,10 @@ class Filter:
             text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)
         text = _HOME_OF_OTHERS.sub(r"\1<user>", text)
         text = _IN_URL.sub(rf"\1{REMOVED}@", text)
-        text = _NAMED_SECRET.sub(rf"\1{REMOVED}", text)
+        text = _SCHEME.sub(rf"\1 {REMOVED}", text)
         text = _FORMS.sub(REMOVED, text)
+        text = _NAMED_SECRET.sub(rf"\1{REMOVED}", text)
+        text = _ADDRESS.sub("<address>", text)
         for name, mark in self._names:
             text = name.sub(mark, text)
         return text

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from uvmalloc._cli import library_calls
-from uvmalloc._cli.files import MOST_BYTES, open_found
+from uvmalloc._cli.files import MOST_BYTES, open_found, read_regular
 from uvmalloc._cli.tables import one_line, print_table
 from uvmalloc.errors import CommandError
 from uvmalloc.sizes import format_size
@@ -45,7 +45,7 @@ _FIGURES_FORMAT = b"uvmalloc-fig-"
 def read_report(file: Path) -> Report:
     """Reads a report in JSON, or the figures that a process has left (report.<pid>.figures)."""
     try:
-        content = file.read_bytes()
+        content = read_regular(file)
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from None
     return _parsed(content, file, file)

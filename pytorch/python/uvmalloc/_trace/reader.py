@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from uvmalloc._cli.files import read_regular
 from uvmalloc._trace import MAGIC
 from uvmalloc.errors import CommandError
 
@@ -142,7 +143,7 @@ def read_trace(file: Path, unfinished: bool = False) -> Trace:
     whole chunk.
     """
     try:
-        content = file.read_bytes()
+        content = read_regular(file)
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from None
     return _Parser(file, content, unfinished).parse()
