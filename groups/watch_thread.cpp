@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include "hints/background_thread.hpp"
@@ -70,6 +71,7 @@ class AllWatches {
 }  // namespace
 
 void WatchThread::Shared::run() {
+  pthread_setname_np(pthread_self(), "uvmalloc-groups");
   std::unique_lock lock(mutex);
   while (is_wanted && !is_over) {
     was_changed = false;
