@@ -130,7 +130,7 @@ def test_metrics_are_one_reading(clean_environment) -> None:
         finished = top(clean_environment, str(other.pid), "--metrics")
         other.kill()
     assert (finished.returncode, finished.stdout) == (1, "")
-    assert "is not running under `uvmalloc run`" in finished.stderr
+    assert "does not run under `uvmalloc run`" in finished.stderr
 
 
 def test_a_launcher_stands_for_its_program_and_readings_follow_each_other(
@@ -266,7 +266,7 @@ def test_a_process_that_is_none_is_refused_in_one_line(clean_environment):
         finished = top(clean_environment, str(process.pid))
         process.kill()
     assert finished.returncode == 1
-    said = f"process {process.pid} is not running under `uvmalloc run` or `uvmalloc sim`"
+    said = f"process {process.pid} does not run under `uvmalloc run` or `uvmalloc sim`"
     assert said in finished.stderr
     assert finished.stderr.count("\n") == 1
 

@@ -352,19 +352,23 @@ def test_what_may_never_end_is_refused(clean_environment, tmp_path, command, kin
     assert failure(finished) == f"cannot read {file}: it is not a regular file"
 
 
-def test_a_report_is_not_written_to_a_pipe(clean_environment, tmp_path):
-    """Before the program runs, not when it has ended and waits for a reader."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
+@pytest.mark.parametrize("kind", ["pipe", "trace"])
+def test_a_report_is_not_written_to_a_pipe_or_the_trace(clean_environment, tmp_path, kind):
+    """That is said before the program runs, not when it has ended."""
+    file, more = tmp_path / "file", []
+    accepted = "a file: the reader of a pipe may never come"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        accepted, more = "another file than that of --trace", ["--trace", file]
     finished = subprocess.run(
-        [sys.executable, "-m", "uvmalloc", "sim", "--report", pipe, "--", "echo", "ran"],
+        [sys.executable, "-m", "uvmalloc", "sim", "--report", file, *more, "--", "echo", "ran"],
         env=clean_environment,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    accepted = "accepted: a file: the reader of a pipe may never come"
-    assert refusal(finished) == f"--report is '{pipe}'; {accepted}"
+    assert refusal(finished) == f"--report is '{file}'; accepted: {accepted}"
 
 
 def test_a_trace_made_from_the_description_is_read(tmp_path):

@@ -150,7 +150,7 @@ def run(command: CommandArgument, allocator: AllocatorOptions, reporting: Report
     def environment(folder: Path | None) -> Environment:
         return with_uvmalloc(os.environ, libraries, settings, folder)
 
-    raise typer.Exit(run_program(command, environment, reporting.read()))
+    raise typer.Exit(run_program(command, environment, reporting.read(allocator.trace)))
 
 
 @app.command(context_settings=_PROGRAM)
@@ -168,7 +168,7 @@ def sim(
     if native:
         allocator.refuse("nothing with --native, without uvmalloc")
     settings = allocator.variables()
-    wanted = reporting.read()
+    wanted = reporting.read(allocator.trace)
     if not machine.hip:
         refuse_static_runtime(command)
 

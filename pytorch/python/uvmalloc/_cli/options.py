@@ -239,9 +239,11 @@ class ReportOptions:
         False
     )
 
-    def read(self) -> Reporting:
+    def read(self, trace: Path | None) -> Reporting:
         if self.report is not None:
-            check_file("--report", self.report)
+            file = check_file("--report", self.report)
+            if trace is not None and file == trace.absolute():
+                raise OptionError("--report", str(self.report), "another file than that of --trace")
         return Reporting(self.report, shown=not self.no_report)
 
 

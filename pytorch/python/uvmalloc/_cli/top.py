@@ -234,11 +234,10 @@ def moments_or_refuse(pid: int | None) -> Moments:
     """Same as moments(), but raises CommandError if there is nothing to show."""
     now = moments(pid)
     if not now.processes and not now.are_some_early:
-        which = f"process {pid}" if pid is not None else "a process"
+        which = f"process {pid} does not run" if pid is not None else "no process runs"
         why = "".join(f"; left out: {_line(line)}" for line in now.left_out)
         raise CommandError(
-            f"{which} is not running under `uvmalloc run` or `uvmalloc sim`, or was started with "
-            f"--no-report{why}"
+            f"{which} under `uvmalloc run` or `uvmalloc sim` without --no-report{why}"
         )
     return now
 
