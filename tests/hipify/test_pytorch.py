@@ -71,6 +71,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.all
 def test_the_plugin_is_valid_code_for_pytorch_on_rocm(tmp_path: Path) -> None:
     translate(tmp_path)
     left = [

@@ -43,6 +43,7 @@ def test_plans_do_what_modules_do(clean_environment: dict[str, str], programs: i
 
 
 @pytest.mark.slow
+@pytest.mark.all
 def test_plans_do_what_modules_do_on_a_device(simulate: Simulate) -> None:
     done = simulate(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
@@ -54,6 +55,7 @@ def test_plans_do_what_modules_do_on_a_device(simulate: Simulate) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.all
 def test_faults_of_plans_are_found(clean_environment: dict[str, str]) -> None:
     done = run(clean_environment, "--faults")
     assert done.returncode == 0, done.stdout + done.stderr

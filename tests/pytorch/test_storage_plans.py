@@ -475,9 +475,8 @@ assert torch.cuda.memory_allocated() == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.all) for name in ("resnet18", "llama"))]
-)
+@pytest.mark.all
+@pytest.mark.parametrize("name", ["gpt2", "resnet18", "llama"])
 def test_a_real_model_gives_the_bits_of_eager(checked: Checked, name: str) -> None:
     checked(
         f"""

@@ -76,6 +76,7 @@ class GroupEntry(TypedDict):
     wakes: int
     kept_bytes: int
     left_bytes: int
+    idle_sleeps: int
 
 
 class Allocations(TypedDict):
