@@ -6,7 +6,7 @@ include(FetchContent)
 # `file`. In the repository, that is `folder`.
 function(uvmalloc_find_headers name file repository commit folder)
   string(TOUPPER "UVMALLOC_${name}_INCLUDE_DIR" variable)
-  find_path(${variable} "${file}" HINTS "${PROJECT_SOURCE_DIR}/third_party/${name}" NO_CMAKE_FIND_ROOT_PATH)
+  find_path(${variable} "${file}" HINTS "${PROJECT_SOURCE_DIR}/third_party/include" NO_CMAKE_FIND_ROOT_PATH)
   if(NOT ${variable})
     message(STATUS "uvmalloc: ${file} not found (${variable}): fetching ${repository}")
     FetchContent_Declare(uvmalloc_${name} GIT_REPOSITORY "${repository}" GIT_TAG "${commit}"

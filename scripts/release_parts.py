@@ -1,7 +1,7 @@
 """Prints the parts of a release as CycloneDX JSON: what is compiled into the libraries, and what
 pip installs beside them.
 
-    python scripts/release_parts.py ROOT
+    PYTHONPATH=tools python scripts/release_parts.py ROOT
 """
 
 from __future__ import annotations
@@ -22,16 +22,9 @@ from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from header_libraries import LIBRARIES
 from packageurl import PackageURL
 from packaging.requirements import Requirement
-
-# Headers from Debian's packages, by their folder in the source archive.
-HEADERS = {
-    "fmt": ("libfmt-dev", "MIT"),
-    "nlohmann-json": ("nlohmann-json3-dev", "MIT"),
-    "tomlplusplus": ("libtomlplusplus-dev", "MIT"),
-    "cli11": ("libcli11-dev", "BSD-3-Clause"),
-}
 
 
 def version_of(root: Path) -> str:
@@ -56,16 +49,16 @@ def compiled_parts(root: Path) -> list[Component]:
             purl=PackageURL("github", "jemalloc", "jemalloc", version),
         )
     ]
-    for name, (package, licence) in HEADERS.items():
-        command = ["dpkg-query", "-W", "-f=${Version}", package]
+    for library in LIBRARIES:
+        command = ["dpkg-query", "-W", "-f=${Version}", library.package]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         parts.append(
             Component(
-                name=name,
+                name=library.name,
                 version=re.split(r"[+-]", found)[0],
                 type=ComponentType.LIBRARY,
-                licenses=[DisjunctiveLicense(id=licence)],
-                purl=PackageURL("deb", "debian", package, found),
+                licenses=[DisjunctiveLicense(id=library.licence)],
+                purl=PackageURL("deb", "debian", library.package, found),
             )
         )
     compiler = subprocess.run(

@@ -248,19 +248,31 @@ def test_what_is_carried_to_a_machine_without_network_is_found_and_needed(
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(carried LANGUAGES CXX)\n"
-        "find_package(fmt REQUIRED)\n"
-        "find_package(nlohmann_json REQUIRED)\n"
+        "set(UVMALLOC_BUILD_TOOLS ON)\n"
+        f"include({ROOT}/cmake/uvmalloc_headers.cmake)\n"
         "find_package(GTest REQUIRED)\n"
         "add_executable(program program.cpp)\n"
-        "target_link_libraries(program fmt::fmt-header-only nlohmann_json::nlohmann_json)\n"
+        "target_compile_definitions(program PRIVATE FMT_HEADER_ONLY)\n"
+        "foreach(name fmt json cli11)\n"
+        "  target_link_libraries(program PRIVATE uvmalloc_${name}_headers)\n"
+        "endforeach()\n"
     )
     (tmp_path / "program.cpp").write_text(
-        "#include <fmt/format.h>\n#include <nlohmann/json.hpp>\n"
+        "#include <CLI/CLI.hpp>\n#include <fmt/format.h>\n#include <nlohmann/json.hpp>\n"
         'int main() { fmt::print("{}\\n", nlohmann::json{1, 2}.dump()); }\n'
     )
     build = tmp_path / "build"
     for command in (
-        ["cmake", "-S", tmp_path, "-B", build, "-GNinja", f"-DCMAKE_PREFIX_PATH={deps}"],
+        [
+            "cmake",
+            "-S",
+            tmp_path,
+            "-B",
+            build,
+            "-GNinja",
+            f"-DCMAKE_PREFIX_PATH={deps}",
+            "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+        ],
         ["cmake", "--build", build, "--target", "program"],
         [build / "program"],
     ):
@@ -270,13 +282,13 @@ def test_what_is_carried_to_a_machine_without_network_is_found_and_needed(
     assert str(deps) in (build / "build.ninja").read_text()
     includes = {
         line.split("<")[1].split("/")[0]
-        for room in ("allocator", "hints", "pytorch", "preload", "runtime", "storage")
+        for room in ("allocator", "hints", "pytorch", "preload", "runtime", "storage", "tools")
         for file in (ROOT / room).rglob("*.[ch]pp")
         for line in file.read_text().splitlines()
         if line.startswith("#include <") and "/" in line
     }
     carried = {folder.name for folder in (deps / "include").iterdir()}
-    assert carried == includes & {"fmt", "nlohmann", "boost", "absl"}
+    assert carried == includes & {"CLI", "fmt", "nlohmann", "boost", "absl"}
 
 
 def test_the_conformance_tests_refuse_a_device_that_was_not_named() -> None:

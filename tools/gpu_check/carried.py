@@ -1,8 +1,8 @@
 """Gathers, in one folder, things that a GPU machine without network may lack.
 
-The folder holds header-only libraries and the sources of GoogleTest. Each has a CMake package
-description made here, so that find_package finds it with CMAKE_PREFIX_PATH. The folder also holds
-the Python packages of the command line, this checkout's built jemalloc, and all licences.
+The folder holds header-only libraries, and the sources of GoogleTest with a CMake package
+description made here; the build finds both with CMAKE_PREFIX_PATH. The folder also holds the Python
+packages of the command line, this checkout's built jemalloc, and all licences.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from header_libraries import LIBRARIES, MissingSourceError, copy_headers, copy_licence
 
 MOST_BYTES = 40 << 20
 
@@ -27,10 +29,6 @@ if(NOT TARGET GTest::gtest_main)
   add_library(GTest::gtest_main ALIAS carried_gtest)
 endif()
 """
-
-
-class MissingSourceError(Exception):
-    """A source is not on this machine. The message is one line."""
 
 
 def prepare(root: Path, deps: Path) -> None:
@@ -52,31 +50,14 @@ def prepare(root: Path, deps: Path) -> None:
 
 def gather_system_sources(building: Path) -> None:
     """Copies files of this machine's Debian packages into a folder, which must not exist yet."""
-    include = building / "include"
-    include.mkdir(parents=True)
-    for package, folder in (("libfmt-dev", "fmt"), ("nlohmann-json3-dev", "nlohmann")):
-        _copy(_system_include(f"{folder}", package), include / folder)
-        _copy_licence(package, building)
+    building.mkdir(parents=True)
+    copy_headers(building, [each for each in LIBRARIES if not each.only_for_simulator])
     _copy_googletest(building)
-    _copy_licence("googletest", building)
+    copy_licence("googletest", building)
 
 
 def _copy(source: Path, destination: Path) -> None:
     shutil.copytree(source, destination, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def _system_include(folder: str, package: str) -> Path:
-    found = Path("/usr/include") / folder
-    if not found.is_dir():
-        raise MissingSourceError(f"{found} is not there: install {package} (scripts/setup does)")
-    return found
-
-
-def _copy_licence(package: str, building: Path) -> None:
-    file = Path("/usr/share/doc") / package / "copyright"
-    if file.is_file():
-        (building / "licences").mkdir(exist_ok=True)
-        shutil.copyfile(file, building / "licences" / package)
 
 
 def _copy_googletest(building: Path) -> None:

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from header_libraries import LIBRARIES
+
 from gpu_check.place import CLI_MODULES, DEPS, ROOT, Place
 from gpu_check.subprograms import CheckError, Clock, run
 
@@ -59,12 +61,9 @@ def missing() -> list[str]:
         if shutil.which(tool) is None
     ]
     if shutil.which("c++") is not None:
-        for name, include in (
-            ("{fmt}", "fmt/format.h"),
-            ("nlohmann/json", "nlohmann/json.hpp"),
-        ):
-            if not compiles(include):
-                lines.append(f"{name}: <{include}> is not found; {carry}")
+        for library in LIBRARIES:
+            if not library.only_for_simulator and not compiles(library.header):
+                lines.append(f"{library.name}: <{library.header}> is not found; {carry}")
         if not (DEPS / "googletest").is_dir() and not compiles("gtest/gtest.h"):
             lines.append(f"GoogleTest: <gtest/gtest.h> is not found; {carry}")
     lines += [
@@ -107,7 +106,7 @@ def build(place: Place, clock: Clock) -> None:
         definitions["UVMALLOC_JEMALLOC_DIR"] = str(jemalloc)
     options = [f"-D{name}={value}" for name, value in definitions.items()]
     configure = ["cmake", "-S", str(ROOT), "-B", str(place.build), "-G", "Ninja", *options]
-    targets = ["uvmalloc_shared", plugin_target(), "uvmalloc_bench_torch"]
+    targets = ["uvmalloc_preload", plugin_target(), "uvmalloc_bench_torch"]
     targets += ["driver_probe", "conformance_test"]
     run(configure, os.environ, clock.left(60), "configuring")
     command = ["cmake", "--build", str(place.build), "--target", *targets]
