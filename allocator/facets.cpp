@@ -154,6 +154,7 @@ void Limits::set_budget(std::size_t most_bytes) {
   const HeapGuard heap(engine_->state);
   heap->follows_machine = false;
   heap->set_budget(most_bytes);
+  heap->lowered_below_bytes = heap->exceeding_bytes();
 }
 
 std::size_t Limits::free_bytes(int device, const MemoryFigures& driver) const {

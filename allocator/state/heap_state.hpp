@@ -4,6 +4,7 @@
 // driver or the system takes none, because the lock is never held during such a call.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,11 @@ class UVM_CAPABILITY("state lock") HeapState {
   struct Guarded {
     explicit Guarded(Machine& machine);
 
-    std::size_t budget_bytes;                // of the process; requests beyond it fail
-    bool follows_machine;                    // whether converted memory changes the budget
+    std::size_t budget_bytes;  // of the process; requests beyond it fail
+    bool follows_machine;      // whether converted memory changes the budget
+    // Bytes in use above a budget that the program has lowered. The reserve for small objects begins
+    // above them.
+    std::size_t lowered_below_bytes = 0;
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
     std::vector<std::size_t> spill_limits;   // limits of SpillLimit, by device
     // By device: bytes that ReservedAddresses has promised for blocks that are not placed yet.
@@ -56,6 +60,10 @@ class UVM_CAPABILITY("state lock") HeapState {
     // Returns the bytes that count against the budget.
     std::size_t used_bytes() const {
       return std::reduce(promised_bytes.begin(), promised_bytes.end(), spans.touched_bytes());
+    }
+    std::size_t exceeding_bytes() const {
+      const std::size_t used = used_bytes();
+      return used - std::min(used, budget_bytes);
     }
     // Returns the bytes that count against the limit of that memory kind and device.
     std::size_t held_bytes(Facade facade, int device) const {

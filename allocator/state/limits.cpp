@@ -47,10 +47,8 @@ std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
   const bool may_exceed =
       most == SmallArenas::Growth::kBeyondBudget && heap->reserve.has_page(key.facade, key.device);
   if (!may_exceed) return 0;
-  // A lowered budget may be exceeded already: then the reserve begins at what is in use.
-  const std::size_t used = heap->used_bytes();
-  const std::size_t exceeded = used > heap->budget_bytes ? used - heap->budget_bytes : 0;
-  return std::max(heap->reserve.size_bytes(), exceeded + kPageBytes);
+  heap->lowered_below_bytes = std::min(heap->lowered_below_bytes, heap->exceeding_bytes());
+  return heap->lowered_below_bytes + heap->reserve.size_bytes();
 }
 
 bool exceeds(const LockedHeap& heap, const Request& request) {
