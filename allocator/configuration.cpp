@@ -10,13 +10,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
+#include "allocator/base/number_text.hpp"
 #include "allocator/group_settings.hpp"
 #include "runtime/log.hpp"
 
@@ -49,13 +49,9 @@ bool is_of_uvmalloc(std::string_view name) {
          name != "UVMALLOC_JEMALLOC_DIR";
 }
 
-// Parses a finite number; the locale does not matter.
-std::optional<double> parse_number(std::string_view text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, number);
-  if (result.ec != std::errc() || result.ptr != end || !std::isfinite(number)) return std::nullopt;
-  return number;
+std::optional<double> parse_finite(std::string_view text) {
+  const auto number = read_number<double>(text);
+  return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
 // The variable of one setting, while it is being read.
@@ -188,7 +184,7 @@ Reader seconds(double Configuration::*member) {
   return [member](Variable* variable, Configuration* out) {
     double& value = out->*member;
     if (const char* text = variable->text()) {
-      const auto read = is_off(text) ? 0 : parse_number(text);
+      const auto read = is_off(text) ? 0 : parse_finite(text);
       if (read && *read >= 0) {
         value = *read;
       } else {
@@ -208,7 +204,7 @@ Reader slowdown(std::optional<double> Configuration::*member) {
     } else if (text != nullptr && lower(text) != "auto") {
       std::string_view number(text);
       if (number.ends_with('x') || number.ends_with('X')) number.remove_suffix(1);
-      const auto read = parse_number(number);
+      const auto read = parse_finite(number);
       if (read && *read >= 1) {
         value = *read;
       } else {
@@ -365,11 +361,9 @@ void read_settings(const VariableLookup& lookup, ParsedConfiguration* out) {
 void read_local_ranks(const VariableLookup& lookup, ParsedConfiguration* out) {
   const char* text = lookup("LOCAL_WORLD_SIZE");
   if (text == nullptr || *text == '\0') return;
-  unsigned ranks = 0;
-  const char* end = text + std::strlen(text);
-  const auto result = std::from_chars(text, end, ranks);
-  if (result.ec == std::errc() && result.ptr == end && ranks > 0 && ranks <= kMostLocalRanks) {
-    out->configuration.local_ranks = ranks;
+  const auto ranks = read_number<unsigned>(text);
+  if (ranks && *ranks > 0 && *ranks <= kMostLocalRanks) {
+    out->configuration.local_ranks = *ranks;
     return;
   }
   out->errors.push_back(fmt::format(

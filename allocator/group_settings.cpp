@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include <uvmalloc/configuration.hpp>
+#include "allocator/base/number_text.hpp"
 #include "storage/pages.hpp"
 
 namespace uvm {
@@ -22,12 +22,6 @@ bool each_part(std::string_view text, char separator, Visit visit) {
     if (end == text.size()) return true;
     text.remove_prefix(end + 1);
   }
-}
-
-template <class Number>
-bool read_number(std::string_view text, Number* out) {
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size();
 }
 
 template <class Value>
@@ -46,7 +40,7 @@ bool read_word(std::string_view text, const std::pair<std::string_view, Value> (
 }
 
 bool read_setting(std::string_view key, std::string_view value, GroupSettings* out) {
-  if (key == "priority") return read_number(value, &out->priority);
+  if (key == "priority") return store(read_number<int>(value), &out->priority);
   if (key == "floor") return store(parse_size(value), &out->floor_bytes);
   if (key == "idle") return store(parse_time(value), &out->idle);
   if (key == "limit")
@@ -102,9 +96,9 @@ std::optional<std::chrono::nanoseconds> parse_time(std::string_view text) {
     scale = seconds;
     break;
   }
-  double number = 0;
-  if (!read_number(text, &number) || !std::isfinite(number) || number < 0) return std::nullopt;
-  const double seconds = number * scale;
+  const auto number = read_number<double>(text);
+  if (!number || !std::isfinite(*number) || *number < 0) return std::nullopt;
+  const double seconds = *number * scale;
   if (seconds > kMostIdleSeconds) return std::nullopt;
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }

@@ -212,7 +212,7 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
     end_copies(group, pages);
     blocks_.discard(pages, stream.device);
   }
-  make_pages_leave(group, pages, stream);
+  make_pages_leave(group, pages, left, stream);
   group.learns = group.comes = false;
   want_uses();
   group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
@@ -223,9 +223,9 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
   return left;
 }
 
+// `left` are the bytes of the pages that are on the device.
 void GroupRegistry::make_pages_leave(Group& group, const std::vector<PageSpan>& pages,
-                                     const DeviceStream& stream) {
-  const std::size_t left = most_bytes_on(pages, stream.device);
+                                     std::size_t left, const DeviceStream& stream) {
   std::size_t kept = 0;
   if (!common_pages(group.copied, pages).empty() && group.copies_device == stream.device) {
     (void)machine_.runtime.synchronize_stream(stream.device, stream.handle);
@@ -371,7 +371,7 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
     if (other->figures.state == GroupState::kAwake && staying == 0) {
       put_to_sleep(*other, stream, false);
     } else {
-      make_pages_leave(*other, leaving, stream);
+      make_pages_leave(*other, leaving, most_bytes_on(leaving, stream.device), stream);
     }
   }
 }

@@ -77,7 +77,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::size_t drop_copies(Group& group, const std::vector<PageSpan>& pages);
   void end_copies(Group& group, const std::vector<PageSpan>& pages);
   void make_room(const Group& group, std::size_t bytes, const DeviceStream& stream);
-  void make_pages_leave(Group& group, const std::vector<PageSpan>& pages,
+  void make_pages_leave(Group& group, const std::vector<PageSpan>& pages, std::size_t left,
                         const DeviceStream& stream);
   bool keeps_copies(const Group& group, int device) const;
 

@@ -23,8 +23,8 @@ class Limits {
   // Returns the budget at the start: Configuration::budget_bytes, or else that of the machine.
   std::size_t first_budget_bytes() const;
   // Changes the budget. From then on it no longer follows the machine. Lowering it frees no memory:
-  // until less than the budget is in use, requests that need new pages fail. Throws
-  // std::invalid_argument below 2 MiB.
+  // until less than the budget is in use, requests that need new pages fail, except for one page of
+  // small objects of each memory kind and device. Throws std::invalid_argument below 2 MiB.
   void set_budget(std::size_t most_bytes);
   // Returns the bytes of the device's memory that this process can still get under the budgets.
   // `driver` has the driver's figures. A limit set by set_device_limit() is ignored, because

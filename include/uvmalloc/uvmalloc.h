@@ -103,7 +103,7 @@ typedef enum uvmalloc_policy {
 UVMALLOC_API const char* uvmalloc_version(void) UVMALLOC_NOEXCEPT;
 UVMALLOC_API int uvmalloc_version_number(void) UVMALLOC_NOEXCEPT;
 
-/* Returns version, commit and compiler of the loaded library in one line: "0.1.0, commit ..., GCC
+/* Returns version, commit and compiler of the loaded library in one line: "0.2.0, commit ..., GCC
  * 12.2.0". The commit is "unknown" if the sources came without it. Static storage. */
 UVMALLOC_API const char* uvmalloc_build_info(void) UVMALLOC_NOEXCEPT;
 
@@ -175,7 +175,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out
 /* Changes the budget of a running allocator: the most bytes in use at a time, of all memory kinds.
  * From then on the budget no longer follows the machine. Lowering it frees no memory and does not
  * invalidate blocks: until less than the budget is in use, requests that need new pages return
- * UVMALLOC_ERROR_OUT_OF_MEMORY, and requests that cached memory can serve succeed.
+ * UVMALLOC_ERROR_OUT_OF_MEMORY, except for one page of small objects of each memory kind and device.
+ * Requests that cached memory can serve succeed.
  * uvmalloc_release_cached() gives cached memory back.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: the budget is below 2 MiB. */
 UVMALLOC_API uvmalloc_status uvmalloc_set_budget(uvmalloc_allocator* allocator,

@@ -43,8 +43,7 @@ std::string load_plugin(const TorchInProcess& torch) {
   // The plugin would call the allocator of that library.
   if (preload::is_linked_to_another()) {
     return "this program is linked to libuvmalloc.so; preload libuvmalloc_preload.so to serve "
-           "torch "
-           "in it";
+           "torch in it";
   }
   const std::string library = preload::own_path();
   const std::string path =

@@ -16,6 +16,15 @@ def here(group):
 torch.manual_seed(0)
 """
 )
+# Three groups of 96 MiB that sleep.
+ASLEEP = """
+groups, made = {}, {}
+for name in 'abc':
+    with uvmalloc.group(name) as groups[name]:
+        made[name] = tensors(6)
+    groups[name].sleep()
+    torch.cuda.synchronize()
+"""
 _OLD_DRIVER = "12.9"
 
 
@@ -122,13 +131,8 @@ print(held[0].sum().item())
 
 def test_a_group_that_needs_room_makes_others_sleep(checked: Checked) -> None:
     checked(
-        """
-groups, made = {}, {}
-for name in 'abc':
-    with uvmalloc.group(name) as groups[name]:
-        made[name] = tensors(6)
-    groups[name].sleep()
-    torch.cuda.synchronize()
+        ASLEEP
+        + """
 for group in groups.values():
     group.wake()
 a, b, c = groups.values()
@@ -146,13 +150,8 @@ assert here(a) == here(b) == 96 and 0 < here(c) <= 32
 
 def test_a_groups_floor_stays_when_others_need_room(checked: Checked) -> None:
     checked(
-        """
-groups, made = {}, {}
-for name in 'abc':
-    with uvmalloc.group(name) as groups[name]:
-        made[name] = tensors(6)
-    groups[name].sleep()
-    torch.cuda.synchronize()
+        ASLEEP
+        + """
 a, b, c = groups.values()
 a.configure(floor='64MiB')
 for group in (a, b, c):

@@ -313,8 +313,9 @@ def group(
         "pinned": pinned,
         "limit": limit,
         "copies": copies,
+        "floor": floor,
+        "idle": idle,
     }
-    settings |= {"floor": floor, "idle": idle}
     _checked(**settings)  # before the group is made
     with _lock:
         found = _groups.setdefault(name, Group(name))

@@ -25,10 +25,10 @@ def MemPool(
     """Returns a pool of managed memory, for torch.cuda.use_mem_pool().
 
     Tensors that a thread creates inside `with torch.cuda.use_mem_pool(pool)` may together need more
-    memory than the device has. The rest of the program keeps torch's own
-    allocators. There, moves copy such tensors, as those of torch; residency(), prefetch() and
-    advise() do not know them; and the pool must not be used while a graph is captured. In a program
-    that runs under uvmalloc, the pool is a private pool of uvmalloc, without these limits.
+    memory than the device has. The rest of the program keeps torch's own allocators. There, moves
+    copy such tensors, as those of torch; residency(), prefetch() and advise() do not know them; and
+    the pool must not be used while a graph is captured. In a program that runs under uvmalloc, the
+    pool is a private pool of uvmalloc, without these limits.
 
     Threads and streams are as with every torch.cuda.MemPool: the pool serves the thread that enters
     the context, on all streams of the device. Pools keep freed memory until they are deleted.

@@ -310,18 +310,21 @@ def perfetto(
 @takes_options()
 def trace_html(file: TraceArgument, replay: ReplayOptions, out: DrawingOption = None) -> None:
     """Draw a trace as one page: memory, traffic, faults, steps, allocations."""
-    page = out or file.with_name(file.name + ".html")
-    check_drawing("--out", page, "plotly", "uvmalloc trace html")
-    _draw_trace(file, replay, page, None)
+    _draw_trace(file, replay, _drawing(file, out, "html", "plotly"), None)
 
 
 @trace_app.command("png")
 @takes_options()
 def trace_png(file: TraceArgument, replay: ReplayOptions, out: DrawingOption = None) -> None:
     """Draw the charts of a trace as a picture."""
-    picture = out or file.with_name(file.name + ".png")
-    check_drawing("--out", picture, "matplotlib", "uvmalloc trace png")
-    _draw_trace(file, replay, None, picture)
+    _draw_trace(file, replay, None, _drawing(file, out, "png", "matplotlib"))
+
+
+def _drawing(trace: Path, out: Path | None, kind: str, package: str) -> Path:
+    """Returns the file for the drawing of a trace, by default beside the trace."""
+    drawing = out or trace.with_name(f"{trace.name}.{kind}")
+    check_drawing("--out", drawing, package, f"uvmalloc trace {kind}")
+    return drawing
 
 
 @app.command()
