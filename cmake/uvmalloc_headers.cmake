@@ -26,7 +26,7 @@ if(UVMALLOC_BUILD_SIM)
   uvmalloc_find_headers(toml toml++/toml.h https://github.com/marzer/tomlplusplus.git
                         c635f218c0aefc801d9748841930365e54fe3089 include) # 3.3.0
 endif()
-if(UVMALLOC_BUILD_TOOLS OR UVMALLOC_BUILD_TESTS OR UVMALLOC_BUILD_BENCH)
+if(UVMALLOC_BUILD_TOOLS)
   uvmalloc_find_headers(cli11 CLI/CLI.hpp https://github.com/CLIUtils/CLI11.git
                         70f8072f9dd2292fd0b9f9e5f58e279f60483ed3 include) # 2.1.2
 endif()

@@ -33,8 +33,8 @@ class UVM_CAPABILITY("state lock") HeapState {
 
     std::size_t budget_bytes;  // of the process; requests beyond it fail
     bool follows_machine;      // whether converted memory changes the budget
-    // Bytes in use above a budget that the program has lowered. The reserve for small objects begins
-    // above them.
+    // Bytes in use above a budget that the program has lowered. The reserve for small objects
+    // begins above them.
     std::size_t lowered_below_bytes = 0;
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
     std::vector<std::size_t> spill_limits;   // limits of SpillLimit, by device

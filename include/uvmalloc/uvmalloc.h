@@ -175,10 +175,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out
 /* Changes the budget of a running allocator: the most bytes in use at a time, of all memory kinds.
  * From then on the budget no longer follows the machine. Lowering it frees no memory and does not
  * invalidate blocks: until less than the budget is in use, requests that need new pages return
- * UVMALLOC_ERROR_OUT_OF_MEMORY, except for one page of small objects of each memory kind and device.
- * Requests that cached memory can serve succeed.
- * uvmalloc_release_cached() gives cached memory back.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: the budget is below 2 MiB. */
+ * UVMALLOC_ERROR_OUT_OF_MEMORY, except for one page of small objects of each memory kind and
+ * device. Requests that cached memory can serve succeed. uvmalloc_release_cached() gives cached
+ * memory back. UVMALLOC_ERROR_INVALID_ARGUMENT: the budget is below 2 MiB. */
 UVMALLOC_API uvmalloc_status uvmalloc_set_budget(uvmalloc_allocator* allocator,
                                                  uint64_t most_bytes) UVMALLOC_NOEXCEPT;
 

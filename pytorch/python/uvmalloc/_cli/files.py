@@ -64,7 +64,7 @@ def open_own(file: Path) -> int:
         return os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         pass
-    if stat.S_ISFIFO(file.stat().st_mode):
+    if file.is_fifo():
         raise OSError(errno.EINVAL, "it is a pipe, and its reader may never come", str(file))
     if not file.parent.stat().st_mode & stat.S_IWOTH:
         return os.open(file, flags | os.O_CREAT | os.O_TRUNC, 0o600)
