@@ -152,7 +152,7 @@ std::size_t Limits::first_budget_bytes() const {
 void Limits::set_budget(std::size_t most_bytes) {
   require_budget("set_budget: the budget", most_bytes);
   const HeapGuard heap(engine_->state);
-  heap->follows_machine = false;
+  heap->budget_source = BudgetSource::kProgram;
   heap->set_budget(most_bytes);
   heap->lowered_below_bytes = heap->exceeding_bytes();
 }

@@ -74,10 +74,14 @@ std::optional<std::vector<NamedGroupSettings>> parse_groups(std::string_view tex
     if (!is_group_name(group.name) ||
         std::ranges::count(groups, group.name, &NamedGroupSettings::name) != 0)
       return false;
+    std::vector<std::string_view> keys;
     const bool are_settings = each_part(entry.substr(colon + 1), ',', [&](std::string_view part) {
       const std::size_t equals = part.find('=');
-      return equals != std::string_view::npos &&
-             read_setting(part.substr(0, equals), part.substr(equals + 1), &group.settings);
+      if (equals == std::string_view::npos) return false;
+      const std::string_view key = part.substr(0, equals);
+      if (std::ranges::count(keys, key) != 0) return false;
+      keys.push_back(key);
+      return read_setting(key, part.substr(equals + 1), &group.settings);
     });
     if (are_settings) groups.push_back(std::move(group));
     return are_settings;

@@ -52,6 +52,9 @@ empty_debian() {
   cp /etc/resolv.conf /etc/hosts "$folder/etc/"
 }
 
+# in_debian FOLDER COMMAND...: runs a command there, without the variables of this system.
+in_debian() { chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "${@:2}"; }
+
 requirements="$root/scripts/requirements.txt"
 
 # pip_setting PYTHON NAME: prints a setting of pip, or nothing.

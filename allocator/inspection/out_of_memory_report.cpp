@@ -50,15 +50,18 @@ std::string OutOfMemoryReport::advice(const Request& request, const Refusal& ref
   std::string more;
   bool exceeds_limits = false;
   std::size_t device_limit_bytes = 0;
+  bool is_programs_budget = false;
   {
     const HeapGuard heap(state_);
     exceeds_limits = limits::exceeds(heap, request);
     device_limit_bytes = heap->device_limits[static_cast<std::size_t>(request.device)];
+    is_programs_budget = heap->budget_source == BudgetSource::kProgram;
   }
   switch (refusal.by) {
     case RefusedBy::kBudget:
       more = fmt::format("To allow more, raise {}. ",
-                         settings.name_of("UVMALLOC_BUDGET", "budget_bytes"));
+                         is_programs_budget ? "the budget that the program has set"
+                                            : settings.name_of("UVMALLOC_BUDGET", "budget_bytes"));
       break;
     case RefusedBy::kDeviceLimit:
       who = fmt::format("The limit of device {} is {}. ", request.device,

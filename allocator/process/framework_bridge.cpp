@@ -18,7 +18,7 @@ namespace {
 void change_budget(Engine& engine, std::size_t size_bytes, bool grows) {
   const std::size_t pages_bytes = round_up(size_bytes, kPageBytes);
   const HeapGuard heap(engine.state);
-  if (!heap->follows_machine) return;
+  if (heap->budget_source != BudgetSource::kMachine) return;
   heap->set_budget(grows ? heap->budget_bytes + pages_bytes : heap->budget_bytes - pages_bytes);
 }
 

@@ -26,13 +26,19 @@
 
 namespace uvm {
 
+enum class BudgetSource {
+  kMachine,  // converted memory changes the budget
+  kSetting,
+  kProgram,  // set_budget()
+};
+
 class UVM_CAPABILITY("state lock") HeapState {
  public:
   struct Guarded {
     explicit Guarded(Machine& machine);
 
     std::size_t budget_bytes;  // of the process; requests beyond it fail
-    bool follows_machine;      // whether converted memory changes the budget
+    BudgetSource budget_source;
     // Bytes in use above a budget that the program has lowered. The reserve for small objects
     // begins above them.
     std::size_t lowered_below_bytes = 0;

@@ -6,7 +6,8 @@ namespace uvm {
 
 HeapState::Guarded::Guarded(Machine& machine)
     : budget_bytes(machine.budget.hard_bytes),
-      follows_machine(!machine.configuration.budget_bytes),
+      budget_source(machine.configuration.budget_bytes ? BudgetSource::kSetting
+                                                       : BudgetSource::kMachine),
       device_limits(machine.devices.size(),
                     machine.configuration.device_budget_bytes.value_or(SIZE_MAX)),
       spill_limits(machine.devices.size(), SIZE_MAX),

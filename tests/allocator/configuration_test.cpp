@@ -62,8 +62,8 @@ TEST(Configuration, SettingsOfGroupsAreChecked) {
   for (const char* refused :
        {"llm", "llm:", "llm:priority", "llm:priority=", "llm:priority=two", "llm:color=red",
         "llm:limit=1MiB", "llm:idle=-1", "llm:idle=5x", "llm:idle=1e300", "llm:floor=x",
-        "llm:pinned=yes", "llm:copies=all", "two words:idle=1", ":idle=1", "a:idle=1;a:idle=2",
-        "a:idle=1;", "a:idle=1,"}) {
+        "llm:floor=1,floor=2", "llm:pinned=yes", "llm:copies=all", "two words:idle=1", ":idle=1",
+        "a:idle=1;a:idle=2", "a:idle=1;", "a:idle=1,"}) {
     const ParsedConfiguration parsed = parse({{"UVMALLOC_GROUPS", refused}});
     EXPECT_EQ(parsed.configuration.groups, "") << refused;
     ASSERT_EQ(parsed.errors.size(), 1u) << refused;

@@ -58,6 +58,7 @@ try:
     torch.empty(4 * MIB, dtype=torch.uint8, device='cuda')
 except torch.OutOfMemoryError as error:
     assert 'budget of 16 MiB' in str(error), error
+    assert 'raise the budget that the program has set' in str(error), error
 kept.clear()
 del again
 torch.cuda.empty_cache()

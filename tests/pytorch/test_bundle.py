@@ -158,7 +158,7 @@ def test_wrong_uses_are_one_line(
 # ---- the filter
 
 FILTER = Filter(
-    ["jdoe", "al", "root"], ["node-3.cluster", "node-3"], ["/data/people/jdoe", "/root"]
+    ["jdoe", "al", "root"], ["node-3.cluster", "node-3", "torch"], ["/data/people/jdoe", "/root"]
 )
 
 
@@ -192,7 +192,7 @@ FILTER = Filter(
             "UVMALLOC_BUDGET 8 GiB, 640 tokenised words",
             "UVMALLOC_BUDGET 8 GiB, 640 tokenised words",
         ),
-        ("root is common", "root is common"),
+        ("root and torch are common", "root and torch are common"),
     ],
 )
 def test_private_words_are_replaced(text: str, filtered: str) -> None:

@@ -335,6 +335,7 @@ refused(TypeError, 'accepted: tensors, modules', group.add, 5)
 refused(TypeError, 'accepted: a bool', group.sleep, discard='yes')
 refused(TypeError, 'accepted: a bool', group.wake, lazily=1)
 refused(TypeError, 'accepted: an int', uvmalloc.group, 'new', priority='x')
+refused(RuntimeError, 'without __enter__', group.__exit__)
 assert 'new' not in uvmalloc.groups()
 strange = [torch.empty(4, device='meta'), torch.eye(3).to_sparse(),
            torch.nn.Linear(2, 2, device='meta'),

@@ -275,7 +275,10 @@ class Group:
         return self
 
     def __exit__(self, *_: object) -> None:
-        region = self._open.regions.pop()
+        regions = getattr(self._open, "regions", None)
+        if not regions:
+            raise RuntimeError(f"{self.name}: __exit__ without __enter__ in this thread")
+        region = regions.pop()
         if region is not None:
             region.close()
 

@@ -36,7 +36,11 @@ _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@\"']+@")
 _HOME_OF_OTHERS = re.compile(r"(/(?:home|Users)/)[^/\s:\"',;]+")
 # Names that say nothing about anybody, and are words of other texts.
-_COMMON = {"", "root", "user", "localhost"}
+_COMMON = {
+    *("", "root", "user", "admin", "localhost", "host", "server", "node", "worker", "machine"),
+    *("linux", "debian", "ubuntu", "python", "torch", "pytorch", "cuda", "nvidia", "gpu", "cpu"),
+    *("lib", "proc", "sys", "home", "tmp"),
+}
 
 
 class Filter:
