@@ -1,7 +1,7 @@
 // The numbers by which hints are sent and programs take turns on a device, each with its unit, its
 // reason and the benchmark key that judges it (docs/internals/benchmarks.md). The numbers of the
-// live planner are in hints/live/policy.hpp. Numbers that follow from types or layouts are defined
-// beside those.
+// live planner are in hints/oversubscription/policy.hpp. Numbers that follow from types or layouts
+// are defined beside those.
 #pragma once
 
 #include <chrono>

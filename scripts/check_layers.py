@@ -23,7 +23,7 @@ FOLDERS = (
     "policy", "base", "counters", "spans", "heap", "cache", "statistics", "small", "trace", "state",
     "streams", "placement", "inspection", "fork", "reclaim", "engine", "process",
 )  # fmt: skip
-BELOW_ALLOCATOR = "hints hints/sharing hints/live storage runtime"
+BELOW_ALLOCATOR = "hints hints/sharing hints/oversubscription storage runtime"
 ALLOCATOR = "allocator " + " ".join(f"allocator/{folder}" for folder in FOLDERS)
 
 
@@ -46,7 +46,7 @@ LAYERS = {
     "storage": "runtime",
     "hints": "storage runtime",
     "hints/sharing": "hints runtime",
-    "hints/live": "hints storage runtime",
+    "hints/oversubscription": "hints storage runtime",
     "allocator": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
     **allocator_layers(),
     "groups": f"{ALLOCATOR} {BELOW_ALLOCATOR}",
@@ -74,7 +74,7 @@ PUBLIC = {
     "runtime": "device_runtime.hpp log_level.hpp place.hpp registry.hpp uvmalloc_runtime.h",
     "storage": "facade.hpp place_set.hpp",
     "hints": "policy.hpp",
-    "hints/live": "use_range.hpp",
+    "hints/oversubscription": "use_range.hpp",
     "allocator": (
         "allocator.hpp configuration.hpp cuda_memory_resource.hpp errors.hpp groups.hpp "
         "inspection.hpp kernel_uses.hpp limits.hpp memory_resource.hpp private_pools.hpp "

@@ -15,11 +15,11 @@
 #include "allocator/placement/peer_room.hpp"
 #include "allocator/placement/residency_check.hpp"
 #include "allocator/state/heap_state.hpp"
-#include "hints/live/device_clock.hpp"
-#include "hints/live/live_plan.hpp"
-#include "hints/live/move_lanes.hpp"
-#include "hints/live/move_list.hpp"
-#include "hints/live/thrash_detector.hpp"
+#include "hints/oversubscription/device_clock.hpp"
+#include "hints/oversubscription/live_plan.hpp"
+#include "hints/oversubscription/move_lanes.hpp"
+#include "hints/oversubscription/move_list.hpp"
+#include "hints/oversubscription/thrash_detector.hpp"
 
 namespace uvm {
 

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/errors.hpp>
-#include "hints/live/policy.hpp"
+#include "hints/oversubscription/policy.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {

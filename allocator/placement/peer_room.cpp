@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hints/live/policy.hpp"
+#include "hints/oversubscription/policy.hpp"
 
 namespace uvm {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "hints/live/policy.hpp"
+#include "hints/oversubscription/policy.hpp"
 
 namespace uvm {
 

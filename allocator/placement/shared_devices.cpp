@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "hints/live/live_policy.hpp"
+#include "hints/oversubscription/live_policy.hpp"
 #include "runtime/log.hpp"
 
 namespace uvm {

@@ -18,7 +18,7 @@
 #include <uvmalloc/use_range.hpp>
 #include "allocator/process/c_interface.hpp"
 #include "allocator/process/process_allocator.hpp"
-#include "hints/live/graph_uses.hpp"
+#include "hints/oversubscription/graph_uses.hpp"
 #include "runtime/external/external_runtime.hpp"
 
 namespace {

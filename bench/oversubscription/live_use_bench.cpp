@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "hints/live/live_plan.hpp"
+#include "hints/oversubscription/live_plan.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "hints/live/graph_uses.hpp"
+#include "hints/oversubscription/graph_uses.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/operator_uses.hpp"
 

@@ -1,4 +1,4 @@
-#include "hints/live/device_pages.hpp"
+#include "hints/oversubscription/device_pages.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "hints/live/graph_uses.hpp"
+#include "hints/oversubscription/graph_uses.hpp"
 
 #include <gtest/gtest.h>
 
-#include "hints/live/use_log.hpp"
+#include "hints/oversubscription/use_log.hpp"
 
 namespace uvm::live {
 namespace {

@@ -1,8 +1,8 @@
-#include "hints/live/kernel_events.hpp"
+#include "hints/oversubscription/kernel_events.hpp"
 
 #include <gtest/gtest.h>
 
-#include "hints/live/policy.hpp"
+#include "hints/oversubscription/policy.hpp"
 
 namespace uvm::live {
 namespace {
@@ -24,8 +24,8 @@ TEST(KernelEventsTest, AfterAKernelIsTheEventBeforeTheNextOneOnItsStream) {
   EXPECT_EQ(events.after(1), event(3)) << "event 2 is of another stream";
   EXPECT_EQ(events.after(2), nullptr);
   EXPECT_EQ(events.after(3), event(4));
-  EXPECT_EQ(events.after(1, kSecond), event(2));
-  EXPECT_EQ(events.after(2, kSecond), nullptr);
+  EXPECT_EQ(events.first_after(1, kSecond)->event, event(2));
+  EXPECT_EQ(events.first_after(2, kSecond), nullptr);
 }
 
 TEST(KernelEventsTest, OfAForgottenKernelTheOldestEventIsTaken) {

@@ -1,4 +1,4 @@
-#include "hints/live/live_plan.hpp"
+#include "hints/oversubscription/live_plan.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "hints/live/move_lanes.hpp"
+#include "hints/oversubscription/move_lanes.hpp"
 
 #include <set>
 #include <utility>

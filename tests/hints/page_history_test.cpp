@@ -1,4 +1,4 @@
-#include "hints/live/page_history.hpp"
+#include "hints/oversubscription/page_history.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "hints/live/peer_pages.hpp"
+#include "hints/oversubscription/peer_pages.hpp"
 
 #include <gtest/gtest.h>
 

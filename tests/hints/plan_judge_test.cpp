@@ -1,8 +1,8 @@
-#include "hints/live/plan_judge.hpp"
+#include "hints/oversubscription/plan_judge.hpp"
 
 #include <gtest/gtest.h>
 
-#include "hints/live/policy.hpp"
+#include "hints/oversubscription/policy.hpp"
 
 namespace uvm {
 namespace {

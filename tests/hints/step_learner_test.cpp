@@ -1,4 +1,4 @@
-#include "hints/live/step_learner.hpp"
+#include "hints/oversubscription/step_learner.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "hints/live/thrash_detector.hpp"
+#include "hints/oversubscription/thrash_detector.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
-#include "hints/live/policy.hpp"
+#include "hints/oversubscription/policy.hpp"
 
 namespace uvm::live {
 namespace {

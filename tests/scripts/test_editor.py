@@ -43,7 +43,11 @@ def test_every_included_header_of_ours_lies_in_the_clone() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "file",
-    ["allocator/engine/engine.cpp", "hints/live/live_plan.cpp", "pipelines/plans/plan_calls.cpp"],
+    [
+        "allocator/engine/engine.cpp",
+        "hints/oversubscription/live_plan.cpp",
+        "pipelines/plans/plan_calls.cpp",
+    ],
 )
 def test_a_compiler_reads_a_file_with_the_flags_of_the_clone(file: str) -> None:
     compiler = shutil.which("clang++") or "c++"

@@ -10,6 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "tools/oversubscription/costly_choices.hpp"
+
 namespace uvm::plan {
 namespace {
 

@@ -11,6 +11,8 @@
 #include <set>
 #include <vector>
 
+#include "tools/oversubscription/costly_choices.hpp"
+
 namespace uvm::plan {
 namespace {
 

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include <uvmalloc/use_range.hpp>
-#include "hints/live/step_learner.hpp"
-#include "hints/live/use_log.hpp"
+#include "hints/oversubscription/step_learner.hpp"
+#include "hints/oversubscription/use_log.hpp"
 
 #include "tools/oversubscription/recorded_order.hpp"
 

@@ -1,5 +1,5 @@
 // Finds the step that a program repeats, in a recording without marks. The plan of a running
-// program finds its step in the same way (hints/live/step_learner.hpp).
+// program finds its step in the same way (hints/oversubscription/step_learner.hpp).
 #pragma once
 
 #include "sim/replay/recording.hpp"

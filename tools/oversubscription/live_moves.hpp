@@ -1,6 +1,7 @@
-// Runs the plan of a running program (hints/live) in a replay: the policy `auto` on a machine of
-// any size. The plan receives allocations, frees and kernels one by one, without knowledge of later
-// ones. A recording does not say which kernels touch each byte once, so no memory is used in place.
+// Runs the plan of a running program (hints/oversubscription) in a replay: the policy `auto` on a
+// machine of any size. The plan receives allocations, frees and kernels one by one, without
+// knowledge of later ones. A recording does not say which kernels touch each byte once, so no
+// memory is used in place.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 #include "hints/event_pool.hpp"
 #include "hints/hint_counters.hpp"
-#include "hints/live/live_plan.hpp"
-#include "hints/live/move_lanes.hpp"
+#include "hints/oversubscription/live_plan.hpp"
+#include "hints/oversubscription/move_lanes.hpp"
 #include "sim/replay/hint_policy.hpp"
 
 #include "tools/oversubscription/replay_runtime.hpp"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "hints/live/victim_choice.hpp"
+#include "hints/oversubscription/victim_choice.hpp"
 
 #include "tools/oversubscription/use_order.hpp"
 

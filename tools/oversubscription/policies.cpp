@@ -4,6 +4,7 @@
 
 #include "sim/engine/units.hpp"
 
+#include "tools/oversubscription/costly_choices.hpp"
 #include "tools/oversubscription/live_moves.hpp"
 
 namespace uvm::oversubscription {

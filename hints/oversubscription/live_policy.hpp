@@ -1,0 +1,70 @@
+// What a policy does while a device has less memory than a program uses. One class for each policy
+// that moves memory itself; under `off` and `driver` there is no plan.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include <uvmalloc/policy.hpp>
+#include "hints/oversubscription/policy.hpp"
+#include "hints/oversubscription/victim_choice.hpp"
+
+namespace uvm::live {
+
+class LivePolicy {
+ public:
+  virtual ~LivePolicy() = default;
+
+  // How many kernels ahead of their use pages come, once the step is known; 0: not ahead.
+  virtual std::size_t kernels_ahead() const = 0;
+  // Whether `lru` is followed while PlanJudge finds it better.
+  virtual bool is_judged() const = 0;
+  virtual const plan::VictimChoice& choice() const = 0;
+};
+
+// The page that was used longest ago leaves, when a kernel needs its chunk.
+class LruLivePolicy final : public LivePolicy {
+ public:
+  std::size_t kernels_ahead() const override { return 0; }
+  bool is_judged() const override { return false; }
+  const plan::VictimChoice& choice() const override { return choice_; }
+
+ private:
+  plan::LeastRecentUse choice_;
+};
+
+// The learned step says which pages come, and which page is needed last. Until a step is known this
+// is `lru`.
+class PlannedLivePolicy : public LivePolicy {
+ public:
+  std::size_t kernels_ahead() const override { return policy::kKernelsAhead; }
+  bool is_judged() const override { return false; }
+  const plan::VictimChoice& choice() const override { return choice_; }
+
+ private:
+  plan::FurthestUse choice_;
+};
+
+// As `planned`, but never much worse than `lru`.
+class AutoLivePolicy final : public PlannedLivePolicy {
+ public:
+  bool is_judged() const override { return true; }
+};
+
+// Null for a policy that moves nothing itself.
+inline std::unique_ptr<LivePolicy> make_live_policy(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return std::make_unique<AutoLivePolicy>();
+    case Policy::kPlanned:
+      return std::make_unique<PlannedLivePolicy>();
+    case Policy::kLru:
+      return std::make_unique<LruLivePolicy>();
+    case Policy::kDriver:
+    case Policy::kOff:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace uvm::live

@@ -1,0 +1,147 @@
+#include "hints/oversubscription/use_log.hpp"
+
+#include <algorithm>
+
+#include "hints/oversubscription/policy.hpp"
+
+namespace uvm::live {
+RecordId UseLog::allocated(std::uintptr_t address, std::size_t size_bytes) {
+  if (size_bytes < policy::kLeastLoggedBytes) return kNoRecord;
+  // A record there is of a block whose free came before the log.
+  if (const RecordId stale = find(address); stale != kNoRecord) end(stale);
+  return add_record({address, size_bytes}, newest());
+}
+
+BlockExtent UseLog::freed(std::uintptr_t address) {
+  const RecordId id = find(address);
+  if (id == kNoRecord || records_[id].extent.address != address) return {};
+  const BlockExtent extent = records_[id].extent;
+  end(id);
+  return extent;
+}
+
+RecordId UseLog::find(std::uintptr_t address) const {
+  for (const RecordId id : blocks_in_page(page_of(address))) {
+    const BlockExtent& extent = records_[id].extent;
+    if (address - extent.address < extent.size_bytes) return id;
+  }
+  return kNoRecord;
+}
+
+std::span<const RecordId> UseLog::blocks_in_page(PageNumber page) const {
+  const auto found = pages_.find(page);
+  if (found == pages_.end()) return {};
+  return found->second;
+}
+
+RecordId UseLog::add_record(const BlockExtent& extent, KernelNumber born) {
+  RecordId id = kNoRecord;
+  if (unused_.empty()) {
+    id = static_cast<RecordId>(records_.size());
+    records_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
+  }
+  records_[id] = {.extent = extent, .born = born, .is_live = true};
+  each_page(extent, [&](PageNumber page) { pages_[page].push_back(id); });
+  return id;
+}
+
+void UseLog::end(RecordId id) {
+  BlockRecord& record = records_[id];
+  record.is_live = false;
+  each_page(record.extent, [&](PageNumber page) {
+    const auto found = pages_.find(page);
+    std::erase(found->second, id);
+    if (found->second.empty()) pages_.erase(found);
+  });
+  if (record.logged_uses == 0) unused_.push_back(id);
+}
+
+KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch) {
+  const UseNumber first = first_use_ + uses_.size();
+  small_pages_.clear();
+  for (const UseRange& range : ranges) {
+    RecordId id = find(range.address);
+    if (id == kNoRecord) {
+      BlockExtent extent = block_of_(range.address);
+      if (extent.size_bytes == 0 && launch == Launch::kGraph)
+        extent = {range.address, range.size_bytes};
+      if (extent.size_bytes < policy::kLeastLoggedBytes) {
+        if (extent.size_bytes != 0)
+          each_page(extent, [this](PageNumber page) { small_pages_.push_back(page); });
+        continue;
+      }
+      id = add_record(extent, kBeforeLog);
+    }
+    add_use(id, range);
+  }
+  LoggedKernel kernel{.first_use = first};
+  kernel.use_count = static_cast<std::uint32_t>(first_use_ + uses_.size() - first);
+  if (kernel.use_count == 0) return kBeforeLog;
+  kernels_.push_back(kernel);
+  while (kernels_.size() > policy::kMostLoggedKernels ||
+         (uses_.size() > policy::kMostLoggedUses && kernels_.size() > 1))
+    forget_oldest_kernel();
+  return newest();
+}
+
+namespace {
+
+Part part_of(const BlockExtent& extent, const UseRange& range) {
+  const std::size_t left_bytes = extent.size_bytes - (range.address - extent.address);
+  const PageNumber begin = page_of(extent.address);
+  Part part{.first = static_cast<std::uint32_t>(page_of(range.address) - begin)};
+  if (range.size_bytes == 0 || range.size_bytes >= left_bytes) return part;
+  const std::uintptr_t last = range.address + range.size_bytes - 1;
+  part.end = static_cast<std::uint32_t>(page_of(last) - begin) + 1;
+  return part;
+}
+
+Part joined(const Part& one, const Part& other) {
+  return {std::min(one.first, other.first), std::max(one.end, other.end)};
+}
+
+}  // namespace
+
+void UseLog::add_use(RecordId id, const UseRange& range) {
+  BlockRecord& record = records_[id];
+  const Part part = part_of(record.extent, range);
+  const KernelNumber kernel = newest() + 1;
+  if (record.last_use != kNoUse && use(record.last_use).kernel == kernel) {
+    LoggedUse& known = uses_[record.last_use - first_use_];
+    known.access = joined_access(known.access, range.access);
+    known.part = joined(known.part, part);
+    return;
+  }
+  const UseNumber number = first_use_ + uses_.size();
+  if (record.last_use != kNoUse) uses_[record.last_use - first_use_].next = number;
+  const UseNumber previous = record.last_use;
+  record.last_use = number;
+  ++record.logged_uses;
+  uses_.push_back(
+      {.record = id, .part = part, .kernel = kernel, .previous = previous, .access = range.access});
+}
+
+void UseLog::forget_oldest_kernel() {
+  const LoggedKernel& oldest = kernels_.front();
+  for (std::uint32_t i = 0; i < oldest.use_count; ++i) {
+    BlockRecord& record = records_[uses_.front().record];
+    if (record.last_use == first_use_) record.last_use = kNoUse;
+    if (--record.logged_uses == 0 && !record.is_live) unused_.push_back(uses_.front().record);
+    uses_.pop_front();
+    ++first_use_;
+  }
+  kernels_.pop_front();
+  ++first_kernel_;
+}
+
+void UseLog::set_twin(UseNumber later, UseNumber earlier) {
+  LoggedUse& use = uses_[later - first_use_];
+  use.twin = earlier;
+  const RecordId before = this->use(earlier).record;
+  if (before != use.record) records_[before].successor = use.record;
+}
+
+}  // namespace uvm::live
