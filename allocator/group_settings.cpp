@@ -12,8 +12,8 @@
 namespace uvm {
 namespace {
 
-// Calls `visit` for each part of the text until it returns false. Returns whether all returned
-// true.
+// Calls `visit` for each part of the string until `visit` returns false. Returns whether all calls
+// returned true.
 template <class Visit>
 bool each_part(std::string_view text, char separator, Visit visit) {
   while (true) {

@@ -1,4 +1,4 @@
-// Reads numbers in texts; the locale does not matter.
+// Parses numbers in strings, independently of the locale.
 #pragma once
 
 #include <charconv>
@@ -8,7 +8,7 @@
 
 namespace uvm {
 
-// Returns the number if the text is a number and nothing else.
+// Returns the number if the whole string is a number.
 template <class Number>
 std::optional<Number> read_number(std::string_view text) {
   Number number{};

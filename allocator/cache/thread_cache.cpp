@@ -27,7 +27,8 @@ void ThreadCache::open(const StreamKey& key, StreamIndex stream, std::size_t cou
   } else if (streams_[index]->key != key) {
     rename(stream, key);
   }
-  // recent_, searched by handle, has no per-thread streams: those of all threads share one handle.
+  // recent_ is searched by handle, so it cannot contain per-thread default streams: all threads'
+  // streams share one handle.
   if (key.private_pool != 0 || !key.device_stream().can_be_named()) return;
   recent_[slot_of(key.facade, key.device, key.stream)] = streams_[index].get();
 }

@@ -1,11 +1,11 @@
 // Caches the blocks that one thread has freed and will likely request again. A request gets the
 // last block cached for its stream and rounded size. A hit takes no lock that another thread takes
-// in normal operation (AsymmetricLock), calls nothing and touches only the cache line of the
+// in normal operation (AsymmetricLock), makes no call and touches only the cache line of the
 // block's record. Only blocks without side state are cached (invariant 11). Flushed blocks go to
 // the pools.
 //
 // A cache belongs to its thread; other threads may flush the cache and read its counters while they
-// hold its lock. The cache shares no pair of cache lines with data of other threads.
+// hold its lock. Data of other threads is never in the cache's pairs of cache lines.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class alignas(kCacheLinePair) ThreadCache {
  public:
   // `most_bytes` limits the cached bytes of one stream. `requests_per_look` is 0 or a power of two.
   // Every `requests_per_look`th allocation of a stream returns kDoneAtLimit if it is a hit, so that
-  // the caller reads the clock; with 0, none does.
+  // the caller reads the clock. If 0, no allocation does.
   ThreadCache(FigureStore::ThreadCounts thread_counts, std::size_t most_bytes,
               std::uint64_t requests_per_look)
       : most_bytes_(most_bytes),
@@ -47,7 +47,7 @@ class alignas(kCacheLinePair) ThreadCache {
   enum class Outcome : std::uint8_t {
     kMiss,  // no block was taken
     kDone,
-    kDoneAtLimit,  // done; a peak may have been passed, or the clock is due
+    kDoneAtLimit,  // done; a peak may have been passed, or it is time to read the clock
   };
 
   // ---- called by the owner, with the lock
@@ -56,7 +56,7 @@ class alignas(kCacheLinePair) ThreadCache {
   static constexpr StreamIndex kUnknownStream{~std::uint32_t{0}};
 
   // Returns the block that this thread last allocated at `address`, or nullptr if known_ no longer
-  // has it. May be called without the lock.
+  // contains that block. May be called without the lock.
   Block* known_at(const void* address) const {
     Block* block = known_[known_slot(address)];
     return block != nullptr && block->starts_at(address) ? block : nullptr;
@@ -75,18 +75,18 @@ class alignas(kCacheLinePair) ThreadCache {
   // Returns the block's stream, or nullptr if the stream is not open.
   const StreamKey* pass_on(const Block& block);
 
-  // Starts to cache the blocks of a stream's pools. `counter` is the index of the counters for its
-  // memory kind and device.
+  // Starts to cache the blocks of a stream's pools. `counter` is the index of the counters for the
+  // stream's memory kind and device.
   void open(const StreamKey& key, StreamIndex stream, std::size_t counter);
   bool is_open(StreamIndex stream) const { return find_stream(stream) != nullptr; }
   // Sets whether large blocks of these pools are cached from now on.
   void set_may_cache_large(StreamIndex stream, bool keep);
   // Called when a large request misses. Moves the stream's cached large blocks to `*out`, because
-  // these blocks may serve the request once they are in their pool. Returns false if large requests
-  // miss so often that the stream should cache no large blocks.
+  // these blocks may serve the request after they have returned to their pool. Returns false if
+  // large requests miss so often that the stream should cache no large blocks.
   bool flush_large(StreamIndex stream, BlockChain* out) noexcept;
   // Moves the stream's large blocks to `*out`, because cached blocks cannot be joined with free
-  // neighbours. Also moves the medium blocks if they have more than `most_medium_bytes`.
+  // neighbours. Also moves the medium blocks if their sum exceeds `most_medium_bytes`.
   void trim(StreamIndex stream, std::size_t most_medium_bytes, BlockChain* out) noexcept;
   // Moves the cached blocks of these pools to `*out`, and stops caching blocks of these pools.
   void close(StreamIndex stream, BlockChain* out) noexcept;
@@ -166,8 +166,8 @@ class alignas(kCacheLinePair) ThreadCache {
     ThreadCounters* thread_counts = nullptr;
     // Value of `*missed` after a miss: `stream`, or kUnknownStream while large blocks are cached.
     StreamIndex on_miss{};
-    std::size_t medium_bytes = 0;  // of cached medium blocks
-    std::size_t other_bytes = 0;   // of all other cached blocks
+    std::size_t medium_bytes = 0;  // sum of the cached medium blocks
+    std::size_t other_bytes = 0;   // sum of all other cached blocks
     // Largest cached size; 0: no block is cached. Cached large blocks cannot be joined with their
     // free neighbours, so other requests get less suitable blocks, which costs new pages in the
     // end. Large blocks are therefore cached only if hardly any large request misses.
@@ -259,12 +259,12 @@ class alignas(kCacheLinePair) ThreadCache {
   const std::size_t most_bytes_;
   const std::uint64_t look_mask_;
   std::array<Stream*, policy::kRecentStreams> recent_{};  // by slot_of(key)
-  // The records of the blocks that the thread allocated last. An entry is valid only if the record
-  // still has the address that is freed.
+  // The records of the blocks that the thread allocated last. An entry is valid for a free only if
+  // the record still contains the freed address.
   std::array<Block*, std::size_t{1} << policy::kKnownBlockBits> known_{};
   std::vector<std::unique_ptr<Stream>> streams_;  // by position(StreamIndex)
   FigureStore::ThreadCounts thread_counts_;       // by facade and device
-  std::int64_t live_bytes_ = 0;                   // of all counters
+  std::int64_t live_bytes_ = 0;                   // sum of all counters
   std::int64_t most_live_bytes_ = 0;
   std::int64_t allocated_before_ = 0;  // blocks allocated until the last take_has_allocated()
 };
@@ -291,7 +291,7 @@ class CacheOwnerGuard {
     return nullptr;
   }
   Block* block = nullptr;
-  const std::size_t index = (size_bytes - 1) / kGranule;  // huge for 0 bytes
+  const std::size_t index = (size_bytes - 1) / kGranule;  // wraps to a huge index for 0 bytes
   if (index < kSmallBins) {
     if (Bin& bin = of->direct[index]; bin.count != 0) {
       block = pop(&bin);
