@@ -10,7 +10,7 @@ namespace uvm {
 // Throws std::system_error if no thread can be created.
 template <class Body>
 std::thread start_background_thread(Body body) {
-  // A thread inherits the signal mask of its creator.
+  // Blocks all signals, because a thread inherits the signal mask of its creator.
   class BlockedSignals {
    public:
     BlockedSignals() {

@@ -30,12 +30,12 @@ class EventPool {
   // if the runtime refuses or host memory runs out. stream.can_be_named() must be true.
   EventHandle record(const DeviceStream& stream, RuntimeStatus* status) noexcept;
 
-  // Takes back an event that nothing waits for any more.
+  // Takes back an event that no stream and no thread waits for any more.
   void release(int device, EventHandle event) noexcept;
 
   // Returns whether the calling thread may record an event on the stream, or make the stream wait.
   bool may_wait(const DeviceStream& stream) const;
-  // Makes later work of `waiting` start after the present work of `before`. may_wait() must be true
+  // Makes later work of `waiting` start after the current work of `before`. may_wait() must be true
   // for both streams. Returns false if the runtime refuses.
   bool order(const DeviceStream& waiting, const DeviceStream& before);
 

@@ -21,7 +21,7 @@ struct Hint {
   Place place;  // the location that is advised, or the destination of the prefetch
   void* address = nullptr;
   std::size_t size_bytes = 0;
-  bool is_copied = false;  // for kPrefetch: the pages have contents to copy
+  bool is_copied = false;  // for kPrefetch: the contents of the pages are copied
 
   friend bool operator==(const Hint&, const Hint&) = default;
 };
@@ -37,7 +37,7 @@ class HintPlan {
     for (const Hint& hint : hints) push_back(hint);
   }
 
-  // The plan must hold fewer than kMostHints hints.
+  // The plan must contain fewer than kMostHints hints.
   void push_back(const Hint& hint) { hints_[size_++] = hint; }
 
   std::size_t size() const { return size_; }

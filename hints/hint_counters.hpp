@@ -11,10 +11,10 @@
 namespace uvm {
 
 enum class SkipReason : std::uint8_t {
-  kAlreadyThere,  // the ledger has the pages there, or the advice is already in force
-  kNoCredit,      // the device has no room under its soft budget
-  kPolicy,        // the policy in force sends no hints
-  kCoherent,      // the device shares the host's memory or page tables: nothing would move
+  kAlreadyThere,  // by the ledger the pages are there, or the advice is already set
+  kNoCredit,      // the device's soft budget has no room
+  kPolicy,        // the current policy sends no hints
+  kCoherent,      // the device shares the host's memory or page tables, so no page would move
   kSharedPages,   // not a whole page or segment: the hint would affect other blocks
   kPingPong,      // the segment moves back and forth, and its advice serves both places
 };

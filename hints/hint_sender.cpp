@@ -39,7 +39,7 @@ HintSender::~HintSender() {
 void HintSender::abandon() noexcept {
   lanes_.clear();
   deferred_.abandon();
-  (void)prefetch_thread_.release();  // leaked: the child lacks its thread, which may hold its lock
+  (void)prefetch_thread_.release();  // leaked: its thread, not in the child, may hold its lock
 }
 
 StreamHandle HintSender::lane_of(int device, StreamHandle Lanes::*which) {
@@ -56,7 +56,7 @@ StreamHandle HintSender::lane_of(int device, StreamHandle Lanes::*which) {
     if (lanes_[index].*which == nullptr) lanes_[index].*which = made;
     first = lanes_[index].*which;
   }
-  if (first != made) runtime_.destroy_stream(device, made);  // another thread was first
+  if (first != made) runtime_.destroy_stream(device, made);  // another thread was faster
   return first;
 }
 
@@ -70,7 +70,7 @@ bool HintSender::note(const Hint& hint, const RuntimeStatus& status) noexcept {
                  "may be slower, but it stays correct)",
                  hint.size_bytes >> 20, to_string(hint.place), status.text()));
   } catch (const std::bad_alloc&) {
-    // The next hint that fails is logged.
+    // There is no memory for the line. The next hint that fails is logged.
   }
   return false;
 }

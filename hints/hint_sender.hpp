@@ -33,7 +33,7 @@ using HintStatuses = std::array<RuntimeStatus, HintPlan::kMostHints>;
 class HintSender {
  public:
   // `prefetch_blocks` (DeviceCapabilities): prefetches return only after the copy, so the sender
-  // calls them on a thread of its own.
+  // calls them on a separate thread.
   HintSender(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters,
              bool prefetch_blocks = false);
   ~HintSender();
@@ -46,19 +46,19 @@ class HintSender {
   // Forgets the lanes of a device whose context was destroyed, which destroyed the lanes too.
   void forget_device(int device) noexcept;
 
-  // Sends `plan` in order in the context of `device`. Prefetches start after the producer's work so
-  // far; the consumer's later work starts after the prefetches. A stream that is being captured is
-  // left out of this order, because an event from outside would invalidate the capture. The calling
-  // thread does not wait. If prefetches block, the consumer does not wait either: a page that has
-  // not arrived migrates when a kernel uses it.
+  // Sends `plan` in order in the context of `device`. Prefetches start after the current work of
+  // the producer; later work of the consumer starts after the prefetches. A stream that is being
+  // captured is left out of this order, because an event from outside would invalidate the capture.
+  // The calling thread does not wait. If prefetches block, the consumer does not wait either: a
+  // page that has not arrived migrates when a kernel uses it.
   //
   // If the runtime refuses advice during a capture, the advice's status is success, and the first
   // send() after the capture sends it. Allocates nothing, so a lack of memory loses no plan.
   HintStatuses send(const HintPlan& plan, int device, DeviceStream producer = {},
                     DeviceStream consumer = {});
 
-  // Discards the contents of a range that nothing uses, and waits for the discard. After a failure
-  // the contents may still be there.
+  // Discards the contents of a range that no work uses, and waits for the discard. After a failure
+  // the contents may be unchanged.
   RuntimeStatus discard(int device, void* address, std::size_t size_bytes);
 
   // Waits until the sender's own thread has no prefetches left. Call this before giving memory back
@@ -71,7 +71,7 @@ class HintSender {
  private:
   struct Lanes {
     StreamHandle first = nullptr;
-    StreamHandle second = nullptr;  // for pieces
+    StreamHandle second = nullptr;  // the second lane for pieces
   };
 
   StreamHandle lane_of(int device, StreamHandle Lanes::*which);
@@ -88,7 +88,7 @@ class HintSender {
   Ranked<std::mutex, LockRank::kLanes> mutex_;
   std::vector<Lanes> lanes_ UVM_GUARDED_BY(mutex_);  // by device
   AdviceQueue deferred_;
-  std::unique_ptr<PrefetchThread> prefetch_thread_;  // null: prefetches do not block
+  std::unique_ptr<PrefetchThread> prefetch_thread_;  // nullptr: prefetches do not block
 };
 
 }  // namespace uvm

@@ -111,8 +111,8 @@ bool PlacementPlanner::is_suppressed(HintKind kind, Place place) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
-  // A hint to the host concerns all devices. Device 0 stands for all of them: either all devices of
-  // a machine are coherent, or none is.
+  // A hint to the host concerns all devices. Device 0 represents all devices, because either all
+  // devices of a machine are coherent, or none is.
   if (at(place.is_device() ? place.index : 0).placement.coherent) {
     counters_.skip(kind, SkipReason::kCoherent);
     return true;
@@ -129,7 +129,7 @@ void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_by
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
                                 Place destination, bool is_copied) {
   if (is_suppressed(HintKind::kPrefetch, destination)) return;
-  // Whole pages only: other blocks share the pages at the ends.
+  // Only whole pages, because other blocks share the pages at the ends.
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
   std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
   if (begin >= end) {
@@ -182,8 +182,8 @@ HintPlan PlacementPlanner::plan_use(void* address, std::size_t size_bytes, Place
 HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
                                      SegmentPlacement* placement, Place destination) {
   HintPlan plan;
-  // The prefetch comes first: the driver copies while the host sends advice, which takes time for
-  // each 2 MiB.
+  // The prefetch comes first, so that the driver copies while the host sends advice, which takes
+  // time for each 2 MiB.
   prefetch(&plan, address, size_bytes, destination, true);
   if (placement == nullptr) {
     counters_.skip(HintKind::kAdvise, SkipReason::kSharedPages);

@@ -1,6 +1,6 @@
 // Decides where memory should be, and which hints move it there. The input is the place that a
-// memory kind wants, the advice so far, and the places of the pages in the residency ledger. The
-// output is a plan of hints, often an empty one. The planner calls no driver.
+// memory kind wants, the current advice, and the places of the pages in the residency ledger. The
+// output is a plan of hints, which is often empty. The planner calls no driver.
 //
 // Rules (numbers from RFC-0023 and the drivers' behaviour):
 //  * A span is advised once, when it is made. Device memory: preferred location is the device. Host
@@ -10,7 +10,7 @@
 //    a segment splits the driver's range permanently.
 //  * A segment moves back and forth if its preferred location would change for the third time. Such
 //    a segment is advised preferred=host and accessed-by=device once, then only prefetched.
-//  * A prefetch covers whole 2 MiB pages only. A prefetch to a device needs credit: the device's
+//  * A prefetch covers only whole 2 MiB pages. A prefetch to a device needs credit: the device's
 //    soft budget minus the bytes that, by the ledger, are resident there.
 //  * No hint is sent for devices that share the host's memory or page tables. The policies kDriver
 //    and kOff send no hints.
@@ -32,12 +32,12 @@
 
 namespace uvm {
 
-// The advice in force for a segment.
+// The current advice for a segment.
 struct SegmentPlacement {
   Place preferred;
   Place accessed_by;
   std::uint8_t changes = 0;  // changes of `preferred` since the segment's span was made
-  bool read_mostly = false;  // each place that reads keeps a copy until a write
+  bool read_mostly = false;  // each place that reads the pages keeps a copy until a write
 
   friend bool operator==(const SegmentPlacement&, const SegmentPlacement&) = default;
 };
@@ -50,7 +50,7 @@ struct WantedPlacement {
 };
 
 struct DevicePlacement {
-  // Bytes of the device's memory that managed pages may fill before prefetches stop.
+  // The bytes of the device's memory that managed pages may use before prefetches stop.
   std::size_t soft_budget_bytes = 0;
   bool coherent = false;  // hints would change nothing
 };
@@ -72,7 +72,7 @@ class PlacementPlanner {
                      SegmentPlacement* placement);
 
   // Plans a prefetch of whole pages that a block is about to use at `place`. The pages were never
-  // used before, or were last used elsewhere.
+  // used before, or were last used at another place.
   HintPlan plan_use(void* address, std::size_t size_bytes, Place place);
 
   // Plans the move of a range to `destination`. `placement` is the segment's placement if the range
@@ -86,10 +86,10 @@ class PlacementPlanner {
                        const WantedPlacement& wanted);
 
   struct PlacementEvents {
-    std::vector<int> short_devices;       // a prefetch found no credit there
-    std::vector<int> devices_to_measure;  // another quarter of the soft budget is resident there
+    std::vector<int> short_devices;       // devices for which a prefetch found no credit
+    std::vector<int> devices_to_measure;  // another quarter of the soft budget is resident
   };
-  // Returns whether take_events() would return anything.
+  // Returns whether take_events() would return events.
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
   PlacementEvents take_events();
 
@@ -98,7 +98,7 @@ class PlacementPlanner {
   // from which nothing has been evicted.
   void set_free_bytes(int device, std::size_t free_bytes);
   std::size_t soft_budget_bytes(int device) const;
-  // Bytes that may still be prefetched to the device.
+  // Returns the bytes that may still be prefetched to the device.
   std::size_t credit_bytes(int device) const;
 
  private:

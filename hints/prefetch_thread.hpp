@@ -1,4 +1,4 @@
-// Calls prefetches on a thread of its own, for runtimes in which a prefetch returns only after the
+// Calls prefetches on a separate thread, for runtimes in which a prefetch returns only after the
 // copy. The thread starts with the first request. The destructor waits until all requests have run.
 //
 // Thread-safe. The lock guards the queue and is never held across a driver call.

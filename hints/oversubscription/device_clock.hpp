@@ -1,5 +1,5 @@
-// The time that a device takes between marks on the streams of a program, by events. If the runtime
-// has no events with timing, the host's clock at the marks stands for it.
+// Measures, by events, the time that a device takes between marks on the streams of a program. If
+// the runtime has no events with timing, uses the host's clock at the marks instead.
 //
 // Not thread-safe: LivePlanner's sending lock guards it, and is held across these calls.
 #pragma once
@@ -16,10 +16,10 @@ class DeviceClock final : public StepClock {
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  // In a forked child: the events are the parent's.
+  // Called in a forked child: drops the events, which belong to the parent.
   void abandon() noexcept { before_.event = last_.event = nullptr; }
 
-  // The stream whose work so far the next mark follows.
+  // Sets the stream: the next mark follows all its current work.
   void begin(const DeviceStream& stream) { stream_ = stream; }
 
   void mark() override;
@@ -28,7 +28,7 @@ class DeviceClock final : public StepClock {
  private:
   struct Mark {
     EventHandle event = nullptr;
-    bool is_recorded = false;  // the event is this mark's
+    bool is_recorded = false;  // the event was recorded for this mark
     Time host_time{};
   };
 

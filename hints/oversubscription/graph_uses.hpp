@@ -1,4 +1,4 @@
-// The uses of a captured graph, as its launches note them.
+// The uses of a captured graph, in the form that its launches report.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,10 @@
 
 namespace uvm::live {
 
-// `uses` are those of all kernels, in the order of the capture. Ranges that overlap are joined: a
-// capture gives memory that it has freed to later kernels. Two kernels may touch the same bytes, so
-// a joined range is none that is touched once. The result is in the order of the first uses.
+// `uses` contains the uses of all kernels, in the order of the capture. Joins ranges that overlap,
+// because memory that is freed during a capture serves later kernels. Two kernels may touch the
+// same bytes, so a joined range never counts as touched only once. The result is in the order of
+// the first uses.
 inline std::vector<UseRange> joined_uses(const std::vector<UseRange>& uses) {
   std::vector<std::size_t> by_address(uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i) by_address[i] = i;

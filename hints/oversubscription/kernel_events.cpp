@@ -20,7 +20,7 @@ EventHandle KernelEvents::take() {
 const KernelEvents::Recorded* KernelEvents::first_after(KernelNumber kernel) const {
   const auto own = std::ranges::lower_bound(events_, kernel, {}, &Recorded::before);
   if (own == events_.end()) return nullptr;
-  // Of a forgotten kernel the stream is not known.
+  // The stream of a forgotten kernel is not known.
   if (own == events_.begin() && own->before > kernel) return &*own;
   return first_after(kernel, own->stream);
 }

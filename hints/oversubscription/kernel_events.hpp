@@ -1,7 +1,8 @@
-// Events on the streams of a program, so that a page can leave right after the kernel that used it
-// last. An event that was recorded before a kernel stands for the kernels before it on its stream.
+// Events on the streams of a program, so that a page can be evicted right after the kernel that
+// used it last. An event that was recorded before a kernel shows that all earlier kernels of the
+// event's stream have finished.
 //
-// Not thread-safe, as MoveLanes. Knows no driver.
+// Not thread-safe, like MoveLanes. Calls no driver.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +21,17 @@ class KernelEvents {
     EventHandle event = nullptr;
   };
 
-  // Recorded on the stream before that kernel, which is not below that of the event before. Returns
-  // an event that is not needed any more, or null.
+  // Adds an event that was recorded on the stream before `kernel`. `kernel` must not be below that
+  // of the previous event. Returns an event that is no longer needed, or null.
   EventHandle add(KernelNumber kernel, const DeviceStream& stream, EventHandle event);
-  // The earliest event after the kernel on its stream; null: there is none yet, or the streams are
-  // many.
+  // Returns the earliest event after the kernel on the kernel's stream; null if there is no such
+  // event yet, or if the program uses several streams and the kernel's stream is unknown.
   const Recorded* first_after(KernelNumber kernel) const;
   EventHandle after(KernelNumber kernel) const {
     const Recorded* found = first_after(kernel);
     return found == nullptr ? nullptr : found->event;
   }
-  // The earliest event after the kernel on that stream; null: there is none yet.
+  // Returns the earliest event after the kernel on that stream; null if there is no such event yet.
   const Recorded* first_after(KernelNumber kernel, const DeviceStream& stream) const;
 
   bool empty() const { return events_.empty(); }

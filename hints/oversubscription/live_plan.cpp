@@ -25,7 +25,7 @@ void LivePlan::set_chunks(std::size_t chunks) {
   is_synchronized_ = false;
 }
 
-// At most so many stay.
+// Evicts pages until at most this many are on the device.
 void LivePlan::evict_until(std::size_t pages) {
   while (here_.size() > pages) {
     Page* victim = victims_.choose(here_.set(), now_);
@@ -124,7 +124,7 @@ void LivePlan::note_use(const LoggedUse& use) {
   });
 }
 
-// Nothing is known of how the kernel uses the small blocks.
+// It is not known how the kernel uses the small blocks.
 void LivePlan::note_small_use(Page& page, KernelNumber kernel) {
   page.last_use = kernel;
   page.small_use = kernel;
@@ -133,8 +133,8 @@ void LivePlan::note_small_use(Page& page, KernelNumber kernel) {
   in_place_.end(page);
 }
 
-// Each page once, without those that stay on the host. Pages that the kernel reads come first: the
-// others need no copy.
+// Collects each page of the newest kernel once, except pages that stay on the host. Pages that the
+// kernel reads come first, because only these pages need a copy.
 void LivePlan::find_used_pages() {
   used_.clear();
   const auto add = [this](Page& page) {
@@ -143,7 +143,7 @@ void LivePlan::find_used_pages() {
     lru_.use(page, now_);
     if (stays) ++uses_in_place_;
     if (!stays) in_place_.end(page);
-    // A new block's pages have this kernel as their last use already.
+    // The last use of a new block's pages is already this kernel.
     if (!stays && std::exchange(page.counted, now_) != now_) used_.push_back(&page);
   };
   const LoggedKernel& kernel = log_.kernel(now_);
@@ -169,8 +169,9 @@ void LivePlan::judge() {
   is_synchronized_ = false;
 }
 
-// If a kernel needs more pages than the device has, those that may stay on the host do. A page that
-// arrives before a coming kernel is judged again when the kernel uses it.
+// If a kernel needs more pages than fit on the device, leaves the pages on the host that may be
+// used there. If a page is already going to arrive before `kernel`, this is decided again when the
+// kernel uses the page.
 void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
   const bool is_for_newest = kernel == now_ && newest_parts_fit();
   std::erase_if(*pages, [&](Page* page) {
@@ -185,9 +186,10 @@ void LivePlan::leave_in_place(KernelNumber kernel, std::vector<Page*>* pages) {
   });
 }
 
-// A page that the newest kernel touches once would come and leave again for other pages of the same
-// kernel, so it may stay whatever other kernels do with it. Of a part that is larger than the
-// device a kernel often uses little, so such parts are left to the driver.
+// A page that the newest kernel touches once would be prefetched and then evicted for other pages
+// of the same kernel. So it may stay on the host, whatever other kernels do with it. If a kernel
+// uses a part of a block that is larger than the device, it often touches little of the part, so
+// the driver handles such parts.
 bool LivePlan::may_stay_for_newest(const Page& page) const {
   return page.is_on_host && page.used_often != now_ && !peers_.has_room();
 }
@@ -202,9 +204,9 @@ bool LivePlan::newest_parts_fit() const {
   return true;
 }
 
-// The pages come that the kernel, or the graph, reads, and then others while there is room. The
-// driver moves the rest. Of a part that is larger than the device a kernel often uses little, and
-// the driver moves only that.
+// Prefetches the pages that the kernel, or the graph, reads, and then other pages while there is
+// room. The driver migrates the rest. If a part is larger than the device, a kernel often touches
+// little of it, and the driver migrates only what is touched.
 void LivePlan::use_too_many(bool brings_some) {
   const std::size_t brought = brings_some ? chunks_ : 0;
   left_to_driver(used_.size() - brought);
@@ -213,7 +215,7 @@ void LivePlan::use_too_many(bool brings_some) {
   std::erase_if(used_, [](const Page* page) { return page->is_in_place; });
   for (Page* page : used_) {
     page->last_use = now_;
-    // Also for pages that the driver seems to have evicted since they were brought.
+    // Also wait for pages that the driver may have evicted after their prefetch.
     wait_for(*page);
     peers_.came_back(*page);
   }
@@ -242,8 +244,9 @@ void LivePlan::block_allocated(RecordId id) {
   });
   if (extent.size_bytes > chunks_ * kPageBytes / policy::kLargeBlockParts) return;
   send_due_moves();
-  // Nobody has written to the block yet. Kernels that are launched may still use what was there
-  // before, on the host: then its bytes are not dropped.
+  // No kernel has written to the block yet, so its bytes need no copy. But if the pages were used
+  // in place, launched kernels may still read the old bytes at this address on the host. In that
+  // case keep the bytes.
   UseLog::each_page(extent, [&](PageNumber number) {
     const bool is_own = address_of(number) >= extent.address &&
                         address_of(number + 1) <= extent.address + extent.size_bytes;
@@ -265,7 +268,7 @@ void LivePlan::block_freed(const BlockExtent& extent) {
   });
 }
 
-// A page that comes back without contents is not copied.
+// A page without contents is not copied when it moves back to the device.
 void LivePlan::forget_contents() {
   for (Page* page : freed_) {
     if (!page->is_on_host || page->is_in_place || !log_.blocks_in_page(page->number).empty())
@@ -343,7 +346,7 @@ void LivePlan::wait_for(Page& page) {
   here_.set_arriving(page, false);
 }
 
-// If it is there, nothing happens.
+// Prefetches a page that may have been evicted. If it is on the device, the prefetch has no effect.
 void LivePlan::bring_again(Page& page) {
   page.is_uncertain = false;
   here_.set_arriving(page, true);
@@ -351,14 +354,16 @@ void LivePlan::bring_again(Page& page) {
   decided_.bring(page.number, Arrival::kCopied, now_);
 }
 
-// The driver brings the page when it is used, and makes room by its own rule.
+// Leaves the page to the driver: the page migrates when it is used, and the driver makes room by
+// its own rule.
 void LivePlan::leave_to_driver(Page& page) {
   left_to_driver(1);
   peers_.came_back(page);
   here_.add_by_driver(std::array{&page}, chunks_);
 }
 
-// The driver copies each, and another page away for it.
+// Counts pages that the driver migrates: it copies each page to the device, and evicts another page
+// by a copy.
 void LivePlan::left_to_driver(std::size_t pages) {
   figures_.missing_pages += pages;
   returned_pages_ += pages;
@@ -402,7 +407,7 @@ void LivePlan::end_copy(Page& page) {
   if (std::exchange(page.keeps_copy, false)) decided_.end_copy(page.number);
 }
 
-// Graphs may use memory that has been freed.
+// Graphs may use freed memory, so their pages are not discarded.
 Discarded LivePlan::discard(const Page& page) {
   return decided_.discard(page.number, page.freed == 0 ? 0 : std::max(page.freed, page.last_use));
 }
@@ -426,7 +431,7 @@ bool LivePlan::evict(Page& page) {
   return true;
 }
 
-// With its contents.
+// Evicts the page with its contents.
 void LivePlan::send_away(Page& page) {
   here_.remove(page);
   ++figures_.evicted_pages;
@@ -453,7 +458,7 @@ void LivePlan::look_ahead() {
     evict_until(planned_chunks());
     synchronize();
   }
-  // A step ahead at most: what comes later is the same again.
+  // Plan at most one step ahead, because later kernels repeat the step.
   const std::uint64_t ahead =
       std::min<std::uint64_t>(victims_.policy().kernels_ahead(), learner_.step_kernels());
   while (planned_until_ < now_ + ahead) plan_kernel(++planned_until_);
@@ -488,7 +493,8 @@ void LivePlan::plan_kernel(KernelNumber kernel) {
       if (may_stay && page->is_in_place) continue;
       move.victim = victims_.choose(planned_, kernel);
       if (may_stay && in_place_.is_back_later(*page, kernel, move.victim)) {
-        // A page that is there, or comes, and leaves before is judged again at its use.
+        // If the page is on the device or will arrive, and will be evicted before this use, this is
+        // decided again at its use.
         if (!here_.contains(*page) && !is_to_come(*page)) use_in_place(*page);
         continue;
       }
@@ -506,7 +512,8 @@ bool LivePlan::is_to_come(const Page& page) const {
   return std::ranges::find(moves_, &page, &Move::page) != moves_.end();
 }
 
-// In their order, but for those that wait for a last use. A page comes back only when it has left.
+// Sends planned moves in their order, except moves that wait for a last use. A page can move back
+// only after it was evicted.
 void LivePlan::send_due_moves() {
   if (!is_synchronized_) return;
   held_back_.clear();
@@ -514,7 +521,7 @@ void LivePlan::send_due_moves() {
   still_.clear();
   const std::size_t credits = std::max(policy::kLeastCredits, chunks_ / policy::kChunksPerCredit);
   for (const Move& move : moves_) {
-    // It has to leave first, or the kernel at hand uses it on the host.
+    // The page has to be evicted first, or the current kernel uses it on the host.
     const bool is_held_back = std::ranges::find(held_back_, move.page) != held_back_.end() ||
                               (move.page->is_in_place && move.page->last_use == now_);
     const bool is_needed = move.need <= now_ || move.page->last_use > now_;
@@ -527,15 +534,16 @@ void LivePlan::send_due_moves() {
     }
     due_.push_back(move);
   }
-  // Half of the credits, so that pages of one round arrive while those of another are decided.
+  // Half of the credits, so that the pages of one round arrive while the moves of the next round
+  // are decided.
   const std::size_t round = std::min(round_moves_, credits / 2);
   const auto is_soon = [this](const Move& move) {
     return move.need <= now_ + policy::kSoonKernels || move.page->last_use > now_;
   };
   if (due_.size() < round && std::ranges::none_of(due_, is_soon)) return;
   moves_.swap(still_);
-  // Neighbours with copies on the host leave together. Others leave one by one, because a page that
-  // comes waits for all that have left.
+  // Evict pages with a copy on the host first, so that adjacent pages are evicted together. Evict
+  // other pages one by one, because an arriving page waits for all evictions sent before it.
   bool needed_now = false;
   is_synchronized_ =
       std::ranges::all_of(due_,
@@ -550,7 +558,8 @@ void LivePlan::send_due_moves() {
       });
 }
 
-// False: the program has used the leaving page again, which the plan did not expect.
+// Evicts the victim. Returns false if the program has used the victim again, which the plan did not
+// expect.
 bool LivePlan::make_room(const Move& move) {
   if (move.victim == nullptr || !here_.contains(*move.victim)) return true;
   if (move.victim->last_use > move.after) return false;

@@ -1,14 +1,15 @@
-// Decides which pages of 2 MiB come to one device and which leave it, while a program uses more of
-// them than the device holds. Before each kernel it makes sure of the kernel's pages. Once the
-// learner knows the step, it goes through the coming kernels: a page that is not there then takes
-// the chunk of the page that is needed last. The move is sent as soon as the last use of the
-// leaving page is on its stream.
+// Decides which 2 MiB pages move to one device and which are evicted, while a program uses more
+// pages than the device holds. Before each kernel, the plan ensures that the kernel's pages are on
+// the device. When the learner knows the step, the plan looks at the coming kernels: a missing page
+// takes the chunk of the page that is needed last. The move is sent as soon as the last use of the
+// evicted page is on its stream.
 //
-// A page comes only if a chunk is free for it or made free before, so pages on their way are
-// bounded by the chunks. Where pages really are is not known: faults move them too. The plan
-// believes that a page is on the device from its last use or arrival until it leaves.
+// A page is prefetched only if a chunk is free or is made free before, so the number of chunks
+// bounds the pages in flight. The plan does not know where pages really are, because faults move
+// pages too. It assumes that a page is on the device from the page's last use or arrival until its
+// eviction.
 //
-// Not thread-safe: LivePlanner's plan lock guards it. Knows no driver.
+// Not thread-safe: LivePlanner's plan lock guards it. Calls no driver.
 #pragma once
 
 #include <algorithm>
@@ -39,64 +40,66 @@ class LivePlan {
   LivePlan(const UseLog& log, const StepLearner& learner, const LivePolicy& policy,
            MoveList& decided, std::size_t chunks);
 
-  // The newest kernel of the log is about to be put on a stream. The pages of a graph come before
-  // it, whether or not its step is known.
+  // Call this before the newest kernel of the log is put on a stream. The pages of a graph are
+  // prefetched before the graph even if its step is not known.
   void before_kernel(Launch launch = Launch::kKernel);
-  // A kernel is about to be put on a stream that the log has not taken: it uses small blocks alone.
+  // Call this before a kernel is put on a stream that the log does not record because the kernel
+  // uses only small blocks.
   void before_unlogged_kernel();
-  // A block was allocated whose first use comes soon.
+  // Call this after a block was allocated. Its first use is expected soon.
   void block_allocated(RecordId id);
-  // A block was freed that lay there. All frees are told, those of blocks that are too small for
-  // the log too.
+  // Call this after a block at `extent` was freed, even if the block was too small for the log.
   void block_freed(const BlockExtent& extent);
-  // The page leaves, if it is there.
+  // Evicts the page if it is on the device.
   void leave(PageNumber page);
-  // The page comes for the next kernel. False: it is there, or there is no room.
+  // Prefetches the page for the next kernel. Returns false if the page is already on the device, or
+  // if there is no room.
   bool bring(PageNumber page);
-  // Pages of free memory leave. Returns how many pages may come.
+  // Evicts pages of free memory. Returns how many pages may then be prefetched.
   std::size_t make_free_room();
-  // All pages leave: the device is another program's for a while.
+  // Evicts all pages, because another program uses the device for a while.
   void leave_device();
-  // So many pages may be on another device, whose link is faster than the host's, when they leave.
+  // Sets how many evicted pages may be on another device, whose link is faster than the host's.
   void set_peer_room(int device, std::size_t pages);
-  // As in PeerPages.
+  // Same as PeerPages::pages_of().
   std::size_t pages_of_peer(int device) const { return peers_.pages_of(device); }
   void end_peer_period() { peers_.end_period(); }
-  // Chunks that pages may have of the device. If there are more pages, the surplus leaves before
-  // the next kernel.
+  // Sets how many chunks of the device pages may use. Surplus pages are evicted before the next
+  // kernel.
   void set_chunks(std::size_t chunks);
-  // Compares the plan with the driver's answer: whether the page `first` + i is on the device.
-  // Leaves out pages on their way, and pages with two places.
+  // Compares the plan with the places that the driver reports: element i says whether the page
+  // `first` + i is on the device. Skips pages in flight, and pages with two places.
   struct Difference {
     PageNumber page{};
     KernelNumber last_use = 0;
     bool is_here = false;
   };
   struct Comparison {
-    std::vector<Difference> differences;  // of pages that were not where the plan expected them
+    std::vector<Difference> differences;  // pages that were not where the plan expected them
     std::size_t expected = 0;             // pages with blocks that the plan expected on the device
     std::size_t found = 0;                // pages with blocks that are on the device
   };
   Comparison compare(PageNumber first, const std::vector<bool>& are_here);
-  // Corrects the plan. `differences`: of pages that streams have finished using and moving.
+  // Corrects the plan. All uses and moves of the pages in `differences` must have finished.
   void correct(const std::vector<Difference>& differences);
-  // Returns the place where the plan has the page, nowhere() if it does not know.
+  // Returns the place where the plan assumes the page; nowhere() if the plan does not know the
+  // page.
   Place place_of(PageNumber page, Place device) const;
   std::size_t chunks() const { return chunks_; }
-  // So many moves are sent together, if that makes no kernel wait longer; 1 at first.
+  // Sets how many moves are sent together, if that makes no kernel wait longer; 1 at first.
   void set_round(std::size_t moves) { round_moves_ = moves; }
 
   void step_took(const ThrashDetector::Step& step) { judge_.step_took(step); }
   std::size_t pages_here() const { return here_.size(); }
   const LiveFigures& figures() const { return figures_; }
-  // Copies of pages that came back, and of pages that had to leave for them. A total; the first
-  // arrival of a page is none.
+  // Returns the total number of copies of pages that moved back to the device, and of pages that
+  // were evicted for them. The first arrival of a page does not count.
   std::uint64_t copied_pages() const {
     return returned_pages_ + std::min(returned_pages_, copied_away_pages_);
   }
 
-  // Totals of pages that are copied either way, or used on the host by one kernel: of this plan,
-  // and of `lru` for the same kernels.
+  // Return the total number of pages that are copied in either direction, or used on the host by
+  // one kernel: by this plan, and by `lru` for the same kernels.
   std::uint64_t moved_pages() const {
     return returned_pages_ + copied_away_pages_ + uses_in_place_;
   }
@@ -105,13 +108,13 @@ class LivePlan {
  private:
   enum class Contents : std::uint8_t { kKept, kDropped };
 
-  // A page that comes to the device for a coming kernel.
+  // A planned move of a page to the device for a coming kernel.
   struct Move {
     Page* page = nullptr;
     Page* victim = nullptr;  // null: a chunk is free
-    KernelNumber after = 0;  // the victim's last use before
+    KernelNumber after = 0;  // the victim's last use before the move
     KernelNumber need = 0;
-    bool waits_for_free = false;  // the victim's blocks are expected to be freed before
+    bool waits_for_free = false;  // the victim's blocks are expected to be freed before the move
   };
 
   Page& page_at(PageNumber number);
@@ -122,7 +125,7 @@ class LivePlan {
   void judge();
   void leave_in_place(KernelNumber kernel, std::vector<Page*>* pages);
   bool may_stay_for_newest(const Page& page) const;
-  // Whether the newest kernel uses no more of any block than the device holds.
+  // Returns whether each part of a block that the newest kernel uses fits on the device.
   bool newest_parts_fit() const;
   void use_too_many(bool brings_some);
   void wait_for(Page& page);
@@ -130,11 +133,12 @@ class LivePlan {
   void leave_to_driver(Page& page);
   void left_to_driver(std::size_t pages);
   void forget_contents();
-  // Brings the page now. False: no page can leave for it. `first_victim`: leaves first; nullptr: it
-  // is chosen.
+  // Prefetches the page now. Returns false if no page can be evicted for it. `first_victim` is
+  // evicted first; if it is nullptr, the policy chooses a page.
   bool bring_now(Page& page, KernelNumber need, Contents contents = Contents::kKept,
                  Page* first_victim = nullptr);
-  // False: the page holds blocks that are too small for the log, and stays.
+  // Returns false if the page contains blocks that are too small for the log; then it is not
+  // evicted.
   bool evict(Page& page);
   void evict_until(std::size_t pages);
   void send_away(Page& page);
@@ -160,17 +164,17 @@ class LivePlan {
   std::size_t chunks_;
   std::unordered_map<PageNumber, Page> pages_;
   DevicePages here_;
-  // Before kernel planned_until_ + 1.
+  // The pages that will be on the device before kernel planned_until_ + 1.
   PageSet planned_{&Page::planned_place, &Page::planned_last_use};
   KernelNumber planned_until_ = 0;
-  bool is_synchronized_ = false;  // the planned pages follow from those that are here
-  std::vector<Move> moves_;       // that are not sent yet
-  std::vector<Page*> freed_;      // on the host, since the last kernel
-  std::vector<Page*> used_;       // by the newest kernel
+  bool is_synchronized_ = false;  // planned_ and moves_ still follow from here_
+  std::vector<Move> moves_;       // planned moves that are not sent yet
+  std::vector<Page*> freed_;      // pages on the host that were freed since the last kernel
+  std::vector<Page*> used_;       // pages that the newest kernel uses
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
   std::vector<Move> due_;
-  std::vector<Move> still_;  // not due
+  std::vector<Move> still_;  // moves that are not due
   std::size_t round_moves_ = 1;
   VictimFinder victims_;
   PageUses uses_;
@@ -183,7 +187,7 @@ class LivePlan {
   LiveFigures figures_;
   std::uint64_t returned_pages_ = 0;
   std::uint64_t copied_away_pages_ = 0;
-  std::uint64_t uses_in_place_ = 0;  // by a kernel, of a page
+  std::uint64_t uses_in_place_ = 0;  // how often a kernel used a page on the host
 };
 
 }  // namespace uvm::live

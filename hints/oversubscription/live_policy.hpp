@@ -1,5 +1,5 @@
-// What a policy does while a device has less memory than a program uses. One class for each policy
-// that moves memory itself; under `off` and `driver` there is no plan.
+// What a policy does while a program uses more memory than a device has. There is one class for
+// each policy that moves memory; with `off` and `driver` there is no plan.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,15 @@ class LivePolicy {
  public:
   virtual ~LivePolicy() = default;
 
-  // How many kernels ahead of their use pages come, once the step is known; 0: not ahead.
+  // Returns how many kernels ahead of their use pages are prefetched when the step is known; 0: not
+  // ahead.
   virtual std::size_t kernels_ahead() const = 0;
-  // Whether `lru` is followed while PlanJudge finds it better.
+  // Returns whether the plan follows `lru` while PlanJudge finds `lru` better.
   virtual bool is_judged() const = 0;
   virtual const plan::VictimChoice& choice() const = 0;
 };
 
-// The page that was used longest ago leaves, when a kernel needs its chunk.
+// Evicts the least recently used page when a kernel needs its chunk.
 class LruLivePolicy final : public LivePolicy {
  public:
   std::size_t kernels_ahead() const override { return 0; }
@@ -33,8 +34,8 @@ class LruLivePolicy final : public LivePolicy {
   plan::LeastRecentUse choice_;
 };
 
-// The learned step says which pages come, and which page is needed last. Until a step is known this
-// is `lru`.
+// Prefetches the pages of the learned step, and evicts the page that is needed last. Until a step
+// is known, this is the same as `lru`.
 class PlannedLivePolicy : public LivePolicy {
  public:
   std::size_t kernels_ahead() const override { return policy::kKernelsAhead; }
@@ -45,13 +46,13 @@ class PlannedLivePolicy : public LivePolicy {
   plan::FurthestUse choice_;
 };
 
-// As `planned`, but never much worse than `lru`.
+// Like `planned`, but never much worse than `lru`.
 class AutoLivePolicy final : public PlannedLivePolicy {
  public:
   bool is_judged() const override { return true; }
 };
 
-// Null for a policy that moves nothing itself.
+// Returns nullptr for a policy that does not move memory.
 inline std::unique_ptr<LivePolicy> make_live_policy(Policy policy) {
   switch (policy) {
     case Policy::kAuto:

@@ -81,7 +81,7 @@ void MoveLanes::begin_kernel(const DeviceStream& stream, KernelNumber kernel) {
   (void)record_now();
 }
 
-// Its stream is null if the runtime has none.
+// Returns the next lane in turn. Its stream is null if the runtime cannot make a stream.
 MoveLanes::Lane& MoveLanes::next_lane(Lanes& lanes, std::size_t* turn) {
   Lane& lane = lanes[(*turn)++ % policy::kLanesEachWay];
   if (lane.stream == nullptr && !runtime_.create_stream(device_, &lane.stream).ok())
@@ -121,13 +121,15 @@ void MoveLanes::send(Moves moves) {
     round.push_back(move);
   }
   send_round(&round);
-  // Last, so that no page leaves or comes after the arrivals for which the stream waits.
+  // Waits come last, so that no eviction or prefetch of the round is sent after the arrivals for
+  // which the stream waits.
   for (const PlannedMove& move : moves) {
     if (move.kind == Kind::kWait) wait_for(move.page);
   }
 }
 
-// A round is sent in the order of its kinds, which must be that of the plan for each page.
+// Returns whether the move may join the round. A round is sent in the order of its kinds. For each
+// page, this order must be the order of the plan.
 bool MoveLanes::fits(const std::vector<PlannedMove>& round, const PlannedMove& move) const {
   if (round.empty()) return true;
   if (move.begins_group) return false;
@@ -170,8 +172,9 @@ void MoveLanes::send_round(std::vector<PlannedMove>* round) {
   round->clear();
 }
 
-// The kernel of the first page waits for all. A page that is needed later may be among them if it
-// is needed so soon after that the wait is short beside the time until then.
+// Returns whether two pages may be prefetched by one call. The kernel of the first page waits for
+// both. So a page that is needed later may join only if it is needed soon after: then the wait is
+// short compared with the time until its use.
 bool MoveLanes::may_come_together(const PlannedMove& first, const PlannedMove& other) const {
   if (first.arrival != other.arrival || first.follows_stream != other.follows_stream) return false;
   const KernelNumber soonest = std::max(std::min(first.kernel, other.kernel), next_);
@@ -179,7 +182,8 @@ bool MoveLanes::may_come_together(const PlannedMove& first, const PlannedMove& o
   return latest - soonest <= (soonest - next_) / 2;
 }
 
-// The host is the preferred place, so that its copy stays where one of two copies goes.
+// The host becomes the preferred place, so that if one of two copies is dropped, the copy on the
+// host remains.
 void MoveLanes::keep_copies(Moves moves) {
   each_run(pages_of(moves), [this](PageNumber page, std::size_t pages) {
     advise(page, pages, Advice::kSetPreferredLocation, Place::host());
@@ -201,7 +205,7 @@ void MoveLanes::advise_end_of_copy(PageNumber page, std::size_t pages) {
   advise(page, pages, Advice::kUnsetReadMostly, Place::host());
 }
 
-// They leave afterwards.
+// Advises the pages for use in place; the evictions follow.
 void MoveLanes::begin_in_place(Moves moves) {
   for (const PlannedMove& move : moves) {
     in_place_pages_.insert(move.page);
@@ -257,7 +261,7 @@ void MoveLanes::leave(Moves moves) {
   note_evictions(left, event);
 }
 
-// They wait for nothing else.
+// These evictions wait for no other work.
 void MoveLanes::leave_peers(Moves moves) {
   if (moves.empty()) return;
   const StreamHandle lane = next_lane(leaving_lanes_, &leaving_turn_).stream;
@@ -270,7 +274,7 @@ void MoveLanes::leave_peers(Moves moves) {
   if (const SharedEvent event = record(lane)) note_evictions(left, event);
 }
 
-// All are free memory of one stream.
+// All pages are free memory of one stream.
 void MoveLanes::discard(Moves moves) {
   const DeviceStream user = moves.front().user;
   const StreamHandle lane = next_lane(emptying_lanes_, &emptying_turn_).stream;
@@ -292,7 +296,8 @@ void MoveLanes::discard(Moves moves) {
   leave(refused);
 }
 
-// The lane waits for all that the stream has got since before the pages became free.
+// Makes the lane wait for all work that the stream has got, from before the pages became free until
+// now.
 bool MoveLanes::order_discard(Moves moves, StreamHandle lane) {
   const DeviceStream& user = moves.front().user;
   if (user.device != device_ || !events_.may_wait(user)) return false;
@@ -327,7 +332,8 @@ void MoveLanes::bring(Moves moves) {
   }
 }
 
-// The pages of this round come after all evictions but the last ones, of so many pages.
+// The prefetches of this round follow all evictions except the last ones, which free `free_chunks`
+// chunks.
 void MoveLanes::take_chunks(std::size_t free_chunks) {
   std::size_t pages = 0;
   for (const Eviction& each : new_evictions_) pages += each.pages;
@@ -367,7 +373,7 @@ Place MoveLanes::place_after(const PlannedMove& move) const {
   return move.kind == Kind::kBring ? Place::device(device_) : move.place;
 }
 
-// Neighbours that go to the same place are one range.
+// Joins adjacent pages with the same destination into one range.
 std::vector<RangeMove> MoveLanes::joined(Moves moves) const {
   std::vector<const PlannedMove*> sorted;
   for (const PlannedMove& move : moves) sorted.push_back(&move);
@@ -407,7 +413,7 @@ std::vector<PlannedMove> MoveLanes::call(Call what, Moves moves, StreamHandle la
   return accepted;
 }
 
-// A discard that is refused before a prefetch costs a copy.
+// If the discard before a prefetch is refused, the prefetch only costs an unnecessary copy.
 RuntimeStatus MoveLanes::call_range(Call what, const RangeMove& range, StreamHandle lane) {
   if (what != Call::kPrefetch) {
     const RuntimeStatus status = runtime_.discard(device_, range.address, range.size_bytes, lane);
@@ -430,7 +436,8 @@ RuntimeStatus MoveLanes::call_batch(Call what, std::span<const RangeMove> ranges
   return {};
 }
 
-// The pages are sent again, one by one. A driver that takes no batches is not asked again.
+// The caller sends the pages again, one by one. If the driver does not support batches, no more
+// batches are sent.
 void MoveLanes::note_refused_batch(const RuntimeStatus& status) {
   const bool is_for_good =
       status.error == RuntimeError::kNotSupported || status.error == RuntimeError::kNoDevice;
@@ -442,7 +449,7 @@ void MoveLanes::note_refused_batch(const RuntimeStatus& status) {
                        status.text()));
 }
 
-// Calls `advise` for each run of neighbours.
+// Calls `advise` for each run of adjacent pages.
 template <class Advise>
 void MoveLanes::each_run(std::vector<PageNumber> pages, Advise advise) const {
   std::ranges::sort(pages);
@@ -454,7 +461,8 @@ void MoveLanes::each_run(std::vector<PageNumber> pages, Advise advise) const {
   }
 }
 
-// The memory may have been given back since: then the advice has no subject any more.
+// The memory may have been given back to the driver since the decision. Then the advice is not
+// needed any more.
 void MoveLanes::advise(PageNumber page, std::size_t pages, Advice advice, Place place) {
   const RuntimeStatus status =
       runtime_.advise(device_, start_of_page(page), pages * kPageBytes, advice, place);
@@ -491,7 +499,7 @@ void MoveLanes::wait_for_arrivals(Moves moves, StreamHandle lane) {
   }
 }
 
-// Keeps the event for the pages' own return.
+// Keeps the event, because a later prefetch of these pages waits for it.
 void MoveLanes::note_evictions(Moves moves, const SharedEvent& left) {
   for (const PlannedMove& move : moves) {
     if (!evictions_.emplace(move.page, left).second) continue;
@@ -536,7 +544,7 @@ void MoveLanes::count(HintKind kind, std::size_t pages, const RuntimeStatus& sta
                     "program is correct without it)",
                     status.text()));
   } catch (const std::bad_alloc&) {
-    // The next one is logged.
+    // There is no memory for the line. The next failure is logged.
   }
 }
 

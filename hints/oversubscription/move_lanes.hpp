@@ -1,14 +1,13 @@
-// Sends the moves of a live plan for one device, on streams of its own: some for pages that leave,
-// some for pages that come, so that the driver's work for one page runs beside the copy of another.
-// All order is by events: nobody waits on the host, but for pages with a copy there, which leave by
-// advice. A call that fails is counted, and has no other effect than that the driver's page faults
-// move the page.
+// Sends the moves of a live plan for one device, on its own streams: some for evictions, some for
+// prefetches, so that the driver's work for one page overlaps the copy of another. Events order all
+// moves, so the host does not wait, except for pages with a copy on the host, which are evicted by
+// advice. A call that fails is counted; then the page migrates by page faults.
 //
-// If the device takes batches, moves are sent in rounds: pages that leave by one call, and pages
-// that come by one call for those that are needed at about the same time. A page that comes waits
-// for all that leave in its round, and for all pages of its own call; so rounds are short, and a
-// page for the next kernel never waits for a page of a later one. If the driver refuses a batch,
-// its pages are sent one by one.
+// If the device supports batches, moves are sent in rounds: one call for all evictions, and one
+// call for each set of prefetched pages that are needed at about the same time. A prefetch waits
+// for all evictions of its round, and for all pages of its call. So rounds are short, and a page
+// for the next kernel never waits for a page of a later kernel. If the driver refuses a batch, its
+// pages are sent one by one.
 //
 // Not thread-safe: LivePlanner's sending lock guards it, and is held across these calls.
 #pragma once
@@ -36,11 +35,11 @@ namespace uvm::live {
 
 class MoveLanes {
  public:
-  // Whether one range of a call may contain a page and the next page. The driver refuses a range
-  // that reaches from one of its allocations into another.
+  // Returns whether one range of a call may contain a page and the next page. The driver refuses a
+  // range that reaches from one of its allocations into another.
   using MayJoin = std::function<bool(PageNumber page)>;
 
-  // `batches`: of DeviceCapabilities.
+  // `batches` is DeviceCapabilities::batches.
   MoveLanes(const DeviceRuntime& runtime, EventPool& events, HintCounters& counters, int device,
             bool batches, MayJoin may_join)
       : runtime_(runtime),
@@ -53,39 +52,40 @@ class MoveLanes {
   MoveLanes(const MoveLanes&) = delete;
   MoveLanes& operator=(const MoveLanes&) = delete;
 
-  // In a forked child: streams and events are the parent's.
+  // Called in a forked child: streams and events belong to the parent.
   void abandon() noexcept;
 
-  // What follows is for the next work of the stream, which comes before that kernel.
+  // The following moves are for the next work of the stream, which precedes kernel `next`.
   void begin(const DeviceStream& stream, KernelNumber next);
-  // The next work is the kernel itself.
+  // The following moves are for the kernel itself, which is the next work of the stream.
   void begin_kernel(const DeviceStream& stream, KernelNumber kernel);
 
-  // Sends the moves. A page that is discarded is dropped after the work so far of its stream, and
-  // before its later work; if that order cannot be had, or the driver refuses, the page goes to the
-  // host. Advice takes effect at once: a dropped page waits for its last use on the calling thread.
+  // Sends the moves. A discard follows the current work of the page's stream, and precedes its
+  // later work. If this order is impossible, or the driver refuses the discard, the page moves to
+  // the host. Advice takes effect at once, so to drop a page with a copy on the host, the calling
+  // thread waits for the page's last use.
   void send(std::span<const PlannedMove> moves);
 
-  // Whether the device has executed the kernel that used the page last, and the page's last
-  // eviction. Then the driver's answer about the page is final. Asks the driver. False if no event
-  // follows the kernel on its stream yet.
+  // Returns whether the device has executed the kernel that used the page last, and the page's last
+  // eviction. Then the place that the driver reports for the page is final. Queries the driver.
+  // Returns false if no event follows the kernel on its stream yet.
   bool is_settled(PageNumber page, KernelNumber last_use) const;
-  // The calling thread waits for the work so far of the stream at hand, and for pages that leave.
+  // Waits, on the calling thread, for the current work of the current stream and for all evictions.
   void wait_until_left();
-  // False after the driver has refused batches.
+  // Returns false after the driver has refused batches.
   bool sends_batches() const { return batches_; }
 
  private:
   struct Lane {
     StreamHandle stream = nullptr;
-    bool has_begun = false;  // it waits for the stream at hand
+    bool has_begun = false;  // the lane's stream already waits for the current stream
   };
   using Lanes = std::array<Lane, policy::kLanesEachWay>;
   using Moves = std::span<const PlannedMove>;
   using Kind = PlannedMove::Kind;
   enum class Call : std::uint8_t { kPrefetch, kDiscard, kDiscardAndPrefetch };
 
-  // An event behind moves, which several pages share.
+  // An event recorded after moves. Several pages share it.
   struct SentEvent {
     explicit SentEvent(MoveLanes& owner) : lanes(owner) {}
     ~SentEvent() { lanes.release(handle); }
@@ -94,7 +94,7 @@ class MoveLanes {
 
     MoveLanes& lanes;
     EventHandle handle = nullptr;
-    DeviceStream waiter;  // that waits for it already
+    DeviceStream waiter;  // the stream that already waits for the event
   };
   using SharedEvent = std::shared_ptr<SentEvent>;
   struct Eviction {
@@ -124,8 +124,7 @@ class MoveLanes {
   void wait_for(PageNumber page);
   void drop_pages();
 
-  // ---- calls
-  // The moves that the device has accepted.
+  // ---- calls Make the call and return the moves that the device has accepted.
   std::vector<PlannedMove> call(Call what, Moves moves, StreamHandle lane);
   std::vector<RangeMove> joined(Moves moves) const;
   RuntimeStatus call_range(Call what, const RangeMove& range, StreamHandle lane);
@@ -156,26 +155,26 @@ class MoveLanes {
   bool is_abandoned_ = false;
   DeviceStream at_hand_;
   KernelNumber next_ = 0;
-  EventHandle now_ = nullptr;  // on the stream at hand; one of kernel_events_
+  EventHandle now_ = nullptr;  // on the current stream; one of kernel_events_
   KernelEvents kernel_events_;
   Lanes leaving_lanes_;
   Lanes arriving_lanes_;
-  // For pages that move without a copy, so that they never wait behind copies.
+  // Lanes for pages that move without a copy, so that these pages never wait for copies.
   Lanes emptying_lanes_;
   Lanes filling_lanes_;
   std::size_t leaving_turn_ = 0;
   std::size_t arriving_turn_ = 0;
   std::size_t emptying_turn_ = 0;
   std::size_t filling_turn_ = 0;
-  std::deque<Eviction> new_evictions_;    // for which no page has come yet
-  std::vector<SharedEvent> chunks_left_;  // for which the pages of this round come
+  std::deque<Eviction> new_evictions_;    // evictions whose chunks no page has taken yet
+  std::vector<SharedEvent> chunks_left_;  // evictions whose chunks the pages of this round take
   std::unordered_map<PageNumber, SharedEvent> evictions_;
   std::deque<PageNumber> eviction_order_;
   std::unordered_map<PageNumber, SharedEvent> arrivals_;
-  std::unordered_set<PageNumber> copied_pages_;    // that keep copies on the host
-  std::unordered_set<PageNumber> in_place_pages_;  // that are used on the host
-  std::vector<PageNumber> dropped_;                // that still have their chunks
-  KernelNumber dropped_use_ = 0;                   // the last one of all of these
+  std::unordered_set<PageNumber> copied_pages_;    // pages that keep copies on the host
+  std::unordered_set<PageNumber> in_place_pages_;  // pages that are used on the host
+  std::vector<PageNumber> dropped_;                // dropped pages that still have their chunks
+  KernelNumber dropped_use_ = 0;                   // the last use of all dropped_ pages
 };
 
 }  // namespace uvm::live

@@ -1,6 +1,6 @@
-// The moves of pages on which a live plan has decided, in the order of the decisions, until
-// MoveLanes sends them. Each move is for one page of 2 MiB. Knows no driver, and decides nothing.
-// Nothing that a move does or fails to do changes the contents of a block in use.
+// The page moves that a live plan has decided on, in the order of the decisions, until MoveLanes
+// sends them. Each move is for one 2 MiB page. This class calls no driver and decides nothing.
+// Neither a move nor its failure changes the contents of a block in use.
 //
 // Not thread-safe: LivePlanner's plan lock guards it.
 #pragma once
@@ -14,27 +14,27 @@
 
 namespace uvm::live {
 
-// Of the bytes of a page that comes to the device.
+// What happens to the bytes of a page that moves to the device.
 enum class Arrival : std::uint8_t {
   kCopied,
-  kNew,      // they are nowhere else, so far as is known
-  kDropped,  // nobody needs them
+  kNew,      // the page was never populated, as far as is known
+  kDropped,  // no work needs the bytes
 };
 
 enum class Discarded : std::uint8_t {
   kYes,
-  kInUse,    // the page is not free memory as a whole
-  kRefused,  // the page, or its device, allows no discard
+  kInUse,    // the page is not wholly free memory
+  kRefused,  // the page or its device does not allow a discard
 };
 
-// The owner of the memory, as a plan needs it.
+// The interface of the memory's owner that a plan needs.
 class PageOwner {
  public:
   virtual ~PageOwner() = default;
-  // Pages of other memory stay where they are.
+  // Returns whether the owner has the page. Pages of other memory are not moved.
   virtual bool is_ours(PageNumber page) const = 0;
-  // kYes: the page is free memory, and nobody gets it until the moves are sent. `user`: the stream
-  // whose later work may use it.
+  // Returns kYes if the page is free memory; then no request gets it until the moves are sent. Sets
+  // `*user` to the stream whose later work may use the page.
   virtual Discarded take_free(PageNumber page, DeviceStream* user) = 0;
 };
 
@@ -55,35 +55,35 @@ struct PlannedMove {
 
   Kind kind = Kind::kWait;
   PageNumber page{};
-  // The last use of a page that leaves; the newest kernel when a discarded page became free; the
-  // first use of a page that comes.
+  // For an eviction, the page's last use. For a discard, the newest kernel at the time when the
+  // page became free. For a prefetch, the page's first use.
   KernelNumber kernel = 0;
-  Place place = Place::host();         // of a page that leaves
-  Arrival arrival = Arrival::kCopied;  // of a page that comes
-  std::size_t free_chunks = 0;         // besides the one of the page that comes
-  bool follows_stream = false;         // it comes after the work so far of the stream at hand
+  Place place = Place::host();         // destination of an eviction
+  Arrival arrival = Arrival::kCopied;  // for a prefetch
+  std::size_t free_chunks = 0;         // chunks that are free in addition to the page's own chunk
+  bool follows_stream = false;         // waits for current work of the current stream
   bool begins_group = false;
-  DeviceStream user = {};  // of a page that is discarded
+  DeviceStream user = {};  // for a discard: the page's stream
 };
 
 class MoveList {
  public:
   using Kind = PlannedMove::Kind;
 
-  // `discards`: the device can give up a page's contents.
+  // `discards`: the device supports discards.
   MoveList(PageOwner& owner, bool discards) : owner_(owner), discards_(discards) {}
   MoveList(const MoveList&) = delete;
   MoveList& operator=(const MoveList&) = delete;
 
-  // The page goes to the host, or to another device that has room for it, after the kernel that
-  // used it last.
+  // Evicts the page to the host, or to another device that has room for it, after the kernel that
+  // used the page last.
   void leave(PageNumber page, Place place, KernelNumber last_use) {
     add_ours({.kind = Kind::kLeave, .page = page, .kernel = last_use, .place = place});
   }
-  // A page that has left to a peer goes on to the host, and waits for nothing else.
+  // Moves a page from a peer to the host, without waiting for other work.
   void leave_peer(PageNumber page) { add_ours({.kind = Kind::kLeavePeer, .page = page}); }
-  // The page's contents are given up, and its chunk without a copy, if the whole page is free
-  // memory. `freed`: the newest kernel when it became free; 0: not known.
+  // If the whole page is free memory, discards its contents, so that its chunk becomes free without
+  // a copy. `freed` is the newest kernel at the time when the page became free; 0: not known.
   Discarded discard(PageNumber page, KernelNumber freed) {
     if (!discards_) return Discarded::kRefused;
     DeviceStream user;
@@ -92,24 +92,26 @@ class MoveList {
       add({.kind = Kind::kDiscard, .page = page, .kernel = freed, .user = user});
     return taken;
   }
-  // The page's bytes stay on the host when it comes, until end_copy().
+  // Keeps the page's bytes on the host while the page is on the device, until end_copy().
   void keep_copy(PageNumber page) { add_ours({.kind = Kind::kKeepCopy, .page = page}); }
-  // Before the page is written to.
+  // Call this before the page is written to.
   void end_copy(PageNumber page) { add({.kind = Kind::kEndCopy, .page = page}); }
-  // The page goes to the host, where the device uses it without faults, until end_in_place().
+  // Evicts the page to the host, where the device uses it without faults until end_in_place().
   void use_in_place(PageNumber page, KernelNumber last_use) {
     add_ours({.kind = Kind::kUseInPlace, .page = page, .kernel = last_use});
   }
   void end_in_place(PageNumber page) { add({.kind = Kind::kEndInPlace, .page = page}); }
-  // A page whose bytes are on the host gives up its chunk, after the kernel that used it last and
-  // before the next page comes, or all have left. The calling thread may wait for that kernel.
+  // Frees the chunk of a page whose bytes are also on the host, after the kernel that used the page
+  // last. The chunk is free before the next prefetch, or at the latest when all evictions are done.
+  // The calling thread may wait for that kernel.
   void drop(PageNumber page, KernelNumber last_use) {
     add({.kind = Kind::kDrop, .page = page, .kernel = last_use});
   }
-  // Pages that come from here on do so after the work so far of the stream at hand.
+  // Makes all later prefetches of this list wait for the current work of the current stream.
   void hold_arrivals() { holds_arrivals_ = true; }
-  // The page comes to the device, after the evictions so far but the last ones, of `free_chunks`
-  // pages: it needs none of these chunks. `need`: the kernel that uses it.
+  // Prefetches the page. The prefetch follows all earlier evictions except the last ones of
+  // `free_chunks` pages, whose chunks the page does not need. `need` is the kernel that uses the
+  // page.
   void bring(PageNumber page, Arrival arrival, KernelNumber need, std::size_t free_chunks = 0) {
     add({.kind = Kind::kBring,
          .page = page,
@@ -118,12 +120,12 @@ class MoveList {
          .free_chunks = free_chunks,
          .follows_stream = holds_arrivals_});
   }
-  // The moves so far wait for none that follow: these are for later kernels.
+  // The earlier moves must not wait for the following moves, which are for later kernels.
   void end_group() { ends_group_ = true; }
-  // Later work of the stream at hand waits for the page, if bring() was called for it.
+  // Makes later work of the current stream wait for the page, if bring() was called for it.
   void wait_for(PageNumber page) { add({.kind = Kind::kWait, .page = page}); }
 
-  // Moves the list out, and begins a new one. Arrivals are not held any more.
+  // Moves the list to `*out`, and begins a new list, without the effect of hold_arrivals().
   void take(std::vector<PlannedMove>* out) {
     out->clear();
     std::swap(moves_, *out);

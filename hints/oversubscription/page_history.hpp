@@ -1,8 +1,8 @@
-// When a page of 2 MiB was used, and when its last block was freed, during the last step or more.
-// An allocator that gets the same requests in each step finds the same places, so the coming step
-// is expected to use the page as the last one did.
+// When a 2 MiB page was used, and when its last block was freed, during the last step or more. If
+// an allocator gets the same requests in each step, it places the blocks at the same addresses. So
+// the coming step is expected to use the page like the last step.
 //
-// Not thread-safe, as UseLog. Knows no driver.
+// Not thread-safe, like UseLog. Calls no driver.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,15 @@ namespace uvm::live {
 
 class PageHistory {
  public:
-  // `step`: kernels of a step; 0: it is not known.
+  // Records a use. `step` is the number of kernels of a step; 0: no step is known.
   void used(KernelNumber kernel, RecordId record, std::uint64_t step) {
     uses_.add({kernel, record}, step);
   }
-  // Its last block was freed after that kernel and before the next one.
+  // Records that the page's last block was freed after that kernel and before the next kernel.
   void emptied(KernelNumber kernel, std::uint64_t step) { emptied_.add({kernel, kNoRecord}, step); }
 
-  // The first kernel after `after` that is expected to use the page for another block than those
-  // that are there now.
+  // Returns the first kernel after `after` that is expected to use the page for a block that is not
+  // in the page now.
   template <class IsLive>
   std::optional<KernelNumber> next_use_by_others(KernelNumber after, std::uint64_t step,
                                                  IsLive is_live) const {
@@ -35,8 +35,8 @@ class PageHistory {
     return found->kernel + step;
   }
 
-  // Whether the page is expected to hold blocks just before a coming kernel; nothing where neither
-  // a use nor a free is expected between `now` and then.
+  // Returns whether the page is expected to contain blocks just before a coming kernel. Returns
+  // nullopt if neither a use nor a free is expected between `now` and that kernel.
   std::optional<bool> holds_blocks_before(KernelNumber coming, KernelNumber now,
                                           std::uint64_t step) const {
     if (coming <= step) return std::nullopt;
@@ -52,7 +52,7 @@ class PageHistory {
     RecordId record = kNoRecord;
   };
 
-  // In the order of their kernels. Old ones are dropped now and then.
+  // Events in the order of their kernels. Old events are dropped from time to time.
   class Events {
    public:
     void add(const Event& event, std::uint64_t step) {
@@ -69,7 +69,7 @@ class PageHistory {
       return std::ranges::upper_bound(events_, kernel, {}, &Event::kernel);
     }
     std::vector<Event>::const_iterator end() const { return events_.end(); }
-    // 0: none.
+    // Returns 0 if there is none.
     KernelNumber last_before(KernelNumber kernel) const {
       const auto next = std::ranges::lower_bound(events_, kernel, {}, &Event::kernel);
       return next == events_.begin() ? 0 : std::prev(next)->kernel;

@@ -1,5 +1,5 @@
-// A page of 2 MiB as a live plan knows it, and sets of pages that are added, removed and visited in
-// any order in constant time.
+// What a live plan knows of a 2 MiB page, and sets of pages. A page is added, removed or visited in
+// constant time, in any order.
 #pragma once
 
 #include <cstddef>
@@ -19,38 +19,39 @@ struct Page {
 
   PageNumber number{};
   KernelNumber last_use = 0;
-  KernelNumber counted = 0;              // the kernel of which it was counted as a page
-  KernelNumber planned_last_use = 0;     // as far as kernels are planned
-  std::size_t place = kNoPlace;          // in the set of pages on the device
-  std::size_t planned_place = kNoPlace;  // in the set of pages that are there later
-  std::uint64_t arrived = 0;             // it was the device's so manieth arrival
-  bool is_arriving = false;              // since no kernel has waited for it
+  KernelNumber counted = 0;              // the kernel for which the page was counted last
+  KernelNumber planned_last_use = 0;     // last use within the planned kernels
+  std::size_t place = kNoPlace;          // index in the set of pages on the device
+  std::size_t planned_place = kNoPlace;  // index in the set of planned pages
+  std::uint64_t arrived = 0;             // the number of its arrival among all arrivals
+  bool is_arriving = false;              // no kernel has waited for its arrival yet
   bool is_uncertain = false;             // the driver may have evicted it from the device
-  bool is_on_host = false;               // the plan has sent it there
-  bool keeps_copy = false;               // on the host, while it is on the device
-  bool is_in_place = false;              // kernels use it on the host
-  KernelNumber used_often = 0;           // a kernel, or a coming one, touches bytes more than once
+  bool is_on_host = false;               // the plan has sent the page to the host
+  bool keeps_copy = false;               // the host keeps the bytes while the page is on the device
+  bool is_in_place = false;              // kernels use the page on the host
+  KernelNumber used_often = 0;           // the last kernel that touches bytes more than once
   KernelNumber small_use = 0;            // the last kernel that uses small blocks in it
-  bool is_on_peer = false;               // the plan has sent it there
-  int peer = kNoPeer;                    // where it is, or was lately
-  std::uint64_t peer_period = 0;         // of PeerPages, when it was sent there
-  KernelNumber freed = 0;                // the newest kernel at the last free of a block in it
+  bool is_on_peer = false;               // the plan has sent the page to a peer
+  int peer = kNoPeer;                    // the peer where the page is, or was recently
+  std::uint64_t peer_period = 0;         // period of PeerPages when it was sent to the peer
+  KernelNumber freed = 0;                // newest kernel at the last free of a block in it
   PageHistory history;
 
-  // Where ShadowLru has the page.
+  // The position of the page in ShadowLru.
   struct Shadow {
     enum class Place : std::uint8_t { kNowhere, kDevice, kHost };
 
     Place place = Place::kNowhere;
     KernelNumber last_use = 0;
-    std::list<Page*>::iterator position;  // on the device: in the order of uses
+    std::list<Page*>::iterator position;  // if on the device: position in the order of uses
   };
   Shadow shadow;
 };
 
 class PageSet {
  public:
-  // The members in which a page keeps its place in this set, and its last use as this set sees it.
+  // `place` and `last_use` are the members of Page that store the page's index in this set, and the
+  // last use that this set considers.
   PageSet(std::size_t Page::*place, KernelNumber Page::*last_use)
       : place_(place), last_use_(last_use) {}
 

@@ -4,8 +4,8 @@
 
 namespace uvm::live {
 
-// The use, or the latest one before it, that is of the page. Uses of other parts of the block are
-// passed over, but none that is older than two steps.
+// Returns the latest use of the page at or before `number`. Skips uses of other parts of the block,
+// but does not search uses that are older than two steps.
 UseNumber PageUses::latest(UseNumber number, const Page& page) const {
   const KernelNumber newest = log_.newest();
   while (log_.has_use(number) && !log_.covers(log_.use(number), page.number)) {
@@ -39,7 +39,7 @@ bool PageUses::are_reads(const Page& page) const {
                   [](const LoggedUse& use, UseNumber) { return (use.access & kWrites) == 0; });
 }
 
-// The use before was a step before, more or less: kernels may have been added or left out.
+// The previous use was about one step before, because kernels may have been added or left out.
 bool PageUses::are_once_each(const Page& page) const {
   return all_uses(page, [this](const LoggedUse& use, UseNumber before) {
     if ((use.access & kOnce) == 0) return false;

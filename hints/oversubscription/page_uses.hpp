@@ -1,8 +1,8 @@
-// What the learned step does with a page. Pages that it only reads may keep their bytes on the host
-// while they are on the device, and then leave it without a copy. Pages of which a kernel touches
-// each byte once may stay on the host for that kernel.
+// What the learned step does with a page. If the step only reads a page, the host may keep the
+// page's bytes while the page is on the device, so that the page is evicted without a copy. If a
+// kernel touches each byte of a page once, the page may stay on the host for that kernel.
 //
-// Not thread-safe, and knows no driver, as UseLog.
+// Not thread-safe, like UseLog. Calls no driver.
 #pragma once
 
 #include "hints/oversubscription/page_set.hpp"
@@ -15,18 +15,18 @@ class PageUses {
  public:
   PageUses(const UseLog& log, const StepLearner& learner) : log_(log), learner_(learner) {}
 
-  // While the learner predicts: all blocks of the page are older than a step, and no kernel of the
-  // last step has written to the page. A block is written when it is allocated, of which the log
-  // tells nothing.
+  // While the learner predicts: returns whether all blocks of the page are older than a step, and
+  // no kernel of the last step has written to the page. Blocks must be older than a step, because a
+  // new block is written for the first time, and the log does not show this.
   bool are_reads(const Page& page) const;
-  // The same, but the page is used by one kernel of the step at most, which touches each byte once.
-  // It may write.
+  // Same as are_reads(), but the page is used by at most one kernel of the step, which touches each
+  // byte once and may write.
   bool are_once_each(const Page& page) const;
 
  private:
   UseNumber latest(UseNumber number, const Page& page) const;
-  // Whether all blocks of the page are older than a step, and the uses of the page in the last one
-  // are as asked: ask(use, the one before it).
+  // Returns whether all blocks of the page are older than a step, and ask(use, previous use)
+  // returns true for all uses of the page in the last step.
   template <class Ask>
   bool all_uses(const Page& page, Ask ask) const;
 

@@ -9,7 +9,8 @@ PeerPages::Peer* PeerPages::peer_of(int device) {
   return found == peers_.end() ? nullptr : &*found;
 }
 
-// The peer where the page has been before, if it has room: the page's chunk may still be there.
+// Prefer the peer where the page was before, if that peer has room, because the peer may still have
+// the page's chunk.
 int PeerPages::send(Page& page) {
   Peer* known = peer_of(page.peer);
   if (known == nullptr || known->count >= known->room) {

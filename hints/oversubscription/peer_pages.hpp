@@ -1,8 +1,9 @@
 // Which pages of a live plan are on other devices, whose links are faster than the host's, and how
-// many may be. A peer's driver leaves a chunk with a page that has gone, until somebody needs it.
-// So the pages that were there lately are known too.
+// many pages may be on them. After a page has left a peer, the driver keeps the page's chunk on the
+// peer until other memory needs it. So this class also remembers the pages that were on a peer
+// recently.
 //
-// Not thread-safe, as LivePlan. Knows no driver.
+// Not thread-safe, like LivePlan. Calls no driver.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +16,19 @@ namespace uvm::live {
 
 class PeerPages {
  public:
-  // The page leaves. Returns the device with room for it, where it is from now on; Page::kNoPeer:
-  // none.
+  // Chooses a peer with room for an evicted page. The page counts as being on that device from now
+  // on. Returns Page::kNoPeer if no peer has room.
   int send(Page& page);
-  // The page is no longer there, if it was.
+  // Records that the page is no longer on a peer, if it was.
   void came_back(Page& page);
 
   bool has_room() const;
 
-  // So many pages may be on the device. Returns those that were there beyond that.
+  // Sets how many pages may be on the device. Returns the pages on the device beyond this number.
   std::vector<Page*> set_room(int device, std::size_t pages);
 
-  // Pages that are on the device, or were there in this period or the one before.
+  // Returns the number of pages that are on the device, or were on it in this or the previous
+  // period.
   std::size_t pages_of(int device) const;
   void end_period();
 
@@ -34,8 +36,8 @@ class PeerPages {
   struct Peer {
     int device = Page::kNoPeer;
     std::size_t room = 0;
-    std::size_t count = 0;             // pages that are there
-    std::vector<Page*> visitors = {};  // and those that were there lately
+    std::size_t count = 0;             // pages that are on the peer
+    std::vector<Page*> visitors = {};  // these pages, and pages that were on the peer recently
   };
 
   Peer* peer_of(int device);

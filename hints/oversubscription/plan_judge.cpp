@@ -28,7 +28,8 @@ void PlanJudge::begin_step() {
   moved_before_step_ = moved_;
 }
 
-// Within a step the plan may move pages at other times than `lru`.
+// Compares only whole steps, because within a step the plan may move pages at other times than
+// `lru`.
 void PlanJudge::end_step(std::uint64_t chunks) {
   const Moved moved = moved_in_step();
   begin_step();
@@ -64,8 +65,9 @@ void PlanJudge::lose_step() {
   }
 }
 
-// A step as by `lru` is timed first. If the plan had moved more for steps that were lost soon, this
-// step must be seen for longer; but the first of those steps may have been a part of this one.
+// Returns whether the plan is not followed yet. First the program runs one step by `lru`, which is
+// timed. If the plan has moved more pages than `lru` for steps that were lost soon, a new step must
+// be seen for longer. But the first of those lost steps may have been a part of this step.
 bool PlanJudge::waits() const {
   if (!is_known_) return false;
   const bool is_proven = lost_soon_ < 2;
@@ -87,8 +89,8 @@ void PlanJudge::step_took(const ThrashDetector::Step& step) {
   if (!are_alike(step.kernels, step_->kernels)) return;
   const std::uint64_t ended = kernels_ - std::min(kernels_, step.kernels_since);
   const std::uint64_t began = ended - std::min(ended, step.kernels);
-  // Before a step of the plan comes one in which pages go where the plan needs them. The time of a
-  // step may become known after the plan is followed, or not followed, again.
+  // In the first step of a plan, pages move to where the plan needs them, so this step does not
+  // count. The time of a step may become known only after the decision has changed.
   const bool is_of_now = began >= changed_ + (trusts_plan_ ? step.kernels : 0);
   const bool is_lrus_before = trusts_plan_ && ended <= changed_ && began >= changed_before_;
   if (is_lrus_before || (is_of_now && !trusts_plan_)) {

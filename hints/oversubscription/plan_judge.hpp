@@ -1,12 +1,13 @@
-// Decides whether a plan that predicts is worth its moves, or the program is better served as by
-// `lru`. Two things end the predictions for a time, which doubles each time they end soon again:
+// Decides whether to follow the plan's predictions, or `lru` instead. Two conditions end the
+// predictions for a time, which doubles if the predictions soon end again:
 //
 // - The plan has moved more pages than `lru` would have (ShadowLru).
-// - Its steps take longer than a step that the program ran as by `lru`, when the step became known.
+// - Its steps take longer than a step that the program ran by `lru` when the step became known.
 //
-// If steps are lost soon, and the plan has moved more for them, the next one is followed only after
-// a time that doubles each time. So a wrong prediction costs a bounded number of moves, however
-// often it comes again. Counts of kernels and pages are totals. Not thread-safe. Knows no driver.
+// If steps are lost soon, and the plan has moved more pages for them than `lru`, the plan follows
+// the next step only after a time that doubles each time. So wrong predictions cost a bounded
+// number of moves, however often they recur. Counts of kernels and pages are totals. Not
+// thread-safe. Calls no driver.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ namespace uvm::live {
 
 class PlanJudge {
  public:
-  // A kernel was added. `step_kernels`: 0 if no step is known.
+  // Call this after a kernel was added. `step_kernels` is 0 if no step is known.
   void kernel_added(std::uint64_t step_kernels, std::uint64_t moved_pages,
                     std::uint64_t moved_by_lru, std::uint64_t chunks);
   void step_took(const ThrashDetector::Step& step);
@@ -34,7 +35,7 @@ class PlanJudge {
     std::optional<StepClock::Time> lru_time;
   };
 
-  // Pages that the plan has moved, and that `lru` would have.
+  // Pages that the plan has moved, and pages that `lru` would have moved.
   struct Moved {
     std::uint64_t by_plan = 0;
     std::uint64_t by_lru = 0;
@@ -54,10 +55,10 @@ class PlanJudge {
   std::uint64_t kernels_ = 0;
   std::array<Step, policy::kKnownSteps> steps_;
   std::size_t newest_step_ = 0;
-  Step* step_ = steps_.data();  // the last one that was known
+  Step* step_ = steps_.data();  // the last known step
   bool is_known_ = false;
   std::uint64_t known_since_ = 0;
-  int lost_soon_ = 0;  // steps in a row, for which the plan had moved more
+  int lost_soon_ = 0;  // consecutive lost steps for which the plan had moved more
 
   bool trusts_plan_ = true;
   std::uint64_t changed_ = 0;  // kernels when trusts_plan_ last changed
@@ -67,9 +68,9 @@ class PlanJudge {
 
   Moved moved_;
   Moved moved_before_step_;
-  std::uint64_t kernels_of_step_ = 0;  // so far
-  std::uint64_t moved_more_ = 0;       // pages, since a step in which the plan was no worse
-  double plan_ns_ = 0;                 // of its timed steps, each counting half of the next one
+  std::uint64_t kernels_of_step_ = 0;  // kernels of the current step
+  std::uint64_t moved_more_ = 0;       // excess over `lru`, since a step without an excess
+  double plan_ns_ = 0;                 // mean of timed steps; each weighs half of the next
   int plan_steps_ = 0;
 };
 

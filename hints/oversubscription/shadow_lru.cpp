@@ -13,8 +13,9 @@ void ShadowLru::use(Page& page, KernelNumber kernel) {
   used_.push_back(&page);
 }
 
-// As LivePlan does without a known step: if the kernel needs more pages than there are chunks, it
-// uses those on the host that it touches once, and the driver moves those that find no chunk.
+// Does what LivePlan does without a known step: if the kernel needs more pages than there are
+// chunks, it uses pages that it touches once on the host, and the driver migrates pages without a
+// free chunk.
 void ShadowLru::end_kernel(KernelNumber kernel) {
   const bool has_too_many = used_.size() > chunks_;
   for (Page* page : used_) {
@@ -42,7 +43,7 @@ void ShadowLru::bring_new(Page& page, KernelNumber kernel) {
   page.shadow.last_use = kernel;
 }
 
-// A page without blocks leaves first.
+// A page without blocks is evicted first.
 void ShadowLru::emptied(Page& page) {
   if (page.shadow.place == Shadow::Place::kHost) page.shadow.place = Shadow::Place::kNowhere;
   if (page.shadow.place == Shadow::Place::kDevice)

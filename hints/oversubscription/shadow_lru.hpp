@@ -1,7 +1,7 @@
-// Counts what `lru` would move for the same kernels, without a move: the page that was used longest
-// ago leaves. PlanJudge compares the plan with it.
+// Counts what `lru`, which evicts the least recently used page, would move for the same kernels.
+// Moves nothing. PlanJudge compares the plan with these counts.
 //
-// Not thread-safe, as LivePlan. Knows no driver.
+// Not thread-safe, like LivePlan. Calls no driver.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,16 @@ class ShadowLru {
   ShadowLru(const UseLog& log, std::size_t chunks) : log_(log), chunks_(chunks) {}
 
   void set_chunks(std::size_t chunks) { chunks_ = chunks; }
-  // The kernel uses the page. Pages that it reads come first.
+  // Records that the kernel uses the page. Call this for pages that the kernel reads first.
   void use(Page& page, KernelNumber kernel);
   void end_kernel(KernelNumber kernel);
-  // A block that nobody has written to needs the page.
+  // Records that the page is needed for a block that was not written yet.
   void bring_new(Page& page, KernelNumber kernel);
-  // No block is in the page any more.
+  // Records that the page contains no block any more.
   void emptied(Page& page);
 
-  // A total of pages that are copied either way, or used on the host by one kernel.
+  // Returns the total number of pages that are copied in either direction, or used on the host by
+  // one kernel.
   std::uint64_t moved_pages() const { return moved_pages_; }
 
  private:
@@ -36,8 +37,8 @@ class ShadowLru {
 
   const UseLog& log_;
   std::size_t chunks_;
-  std::list<Page*> here_;    // the page that leaves first is in front
-  std::vector<Page*> used_;  // by the kernel
+  std::list<Page*> here_;    // the page that is evicted first is in front
+  std::vector<Page*> used_;  // pages that the kernel uses
   std::uint64_t moved_pages_ = 0;
 };
 

@@ -1,11 +1,11 @@
-// How many chunks of a device a plan keeps free. A page that comes takes the chunk of the page that
-// is needed last. In a step that goes round in a circle, that is the page of the newest kernel:
-// without a free chunk each arrival waits for an eviction that has just begun, and the two
-// directions of the link take turns. With free chunks they work at once.
+// How many chunks of a device a plan keeps free. A prefetched page takes the chunk of the page that
+// is needed last. In a step that uses its pages in a cyclic order, that is the page of the newest
+// kernel. Without a free chunk, each prefetch waits for an eviction that has just begun, and the
+// two directions of the link alternate. With free chunks both directions work at the same time.
 //
-// A step that fits keeps none, and neither does a step whose pages leave without copies, nor a
-// small device, where a few chunks are much of the memory. Counts of pages are totals. Not
-// thread-safe, as LivePlan. Knows no driver.
+// No chunks are kept free for a step that fits, for a step whose pages are evicted without copies,
+// or on a small device, of whose memory a few chunks are a large part. Counts of pages are totals.
+// Not thread-safe, like LivePlan. Calls no driver.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace uvm::live {
 
 class SpareChunks {
  public:
-  // A kernel was added. Returns whether count() has changed.
+  // Call this after a kernel was added. Returns whether count() has changed.
   bool kernel_added(std::uint64_t step_kernels, std::uint64_t moved_by_lru,
                     std::uint64_t copied_away, std::size_t chunks) {
     if (step_kernels != 0 && kernels_ != 0 && ++kernels_ <= step_kernels) return false;
@@ -33,8 +33,8 @@ class SpareChunks {
     return std::exchange(count_, count) != count;
   }
   std::size_t count() const { return count_; }
-  // Pages were lost to another program, so nobody knows which chunks are free: from now on each
-  // arrival waits for an eviction.
+  // Call this after pages were lost to another program. Then it is unknown which chunks are free,
+  // so from now on each prefetch waits for an eviction.
   void note_lost_pages() {
     is_shared_ = true;
     count_ = 0;
@@ -44,7 +44,7 @@ class SpareChunks {
  private:
   std::size_t count_ = 0;
   bool is_shared_ = false;
-  std::uint64_t kernels_ = 0;  // of the step so far
+  std::uint64_t kernels_ = 0;  // kernels of the current step
   std::uint64_t moved_by_lru_ = 0;
   std::uint64_t copied_away_ = 0;
 };

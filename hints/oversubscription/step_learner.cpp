@@ -31,7 +31,7 @@ void StepLearner::follow() {
     ++run_;
     return;
   }
-  // It counts as added, so that the next kernel has the same twin.
+  // The kernel counts as added, so that the next kernel has the same twin.
   ++distance_;
   strays_ += policy::kStrayWeight;
   if (strays_ <= policy::kMostStrays * policy::kStrayWeight &&
@@ -81,9 +81,9 @@ bool StepLearner::repeats_twice(std::uint64_t distance) const {
   return true;
 }
 
-// Begins to follow where the newest kernels correspond to those that far back. One block at least
-// must be the same, because blocks of the same sizes and ages occur in each layer. Where all blocks
-// are temporary, two whole steps must correspond.
+// Begins to follow the step of length `distance` if the newest kernels correspond to the kernels at
+// this distance. At least one block must be the same, because blocks of the same sizes and ages
+// occur in each layer. If all blocks are temporary, two whole steps must correspond.
 bool StepLearner::follow_at(std::uint64_t distance) {
   const KernelNumber newest = log_.newest();
   if (distance <= least_distance_ && newest < searches_longer_until_) return false;
@@ -152,7 +152,7 @@ std::optional<KernelNumber> StepLearner::next_use(RecordId id, PageNumber page,
     return record.born == kBeforeLog ? std::nullopt : std::optional(after + 1);
   const UseNumber twin = log_.use(record.last_use).twin;
   if (twin == kNoUse || !log_.has_use(twin)) return std::nullopt;
-  // The uses since the twin are those of a step.
+  // The uses since the twin are the uses of one step.
   const std::size_t number = page - page_of(record.extent.address);
   std::optional<KernelNumber> first;
   for (UseNumber next = log_.use(twin).next; log_.has_use(next); next = log_.use(next).next) {

@@ -7,7 +7,7 @@
 namespace uvm::live {
 RecordId UseLog::allocated(std::uintptr_t address, std::size_t size_bytes) {
   if (size_bytes < policy::kLeastLoggedBytes) return kNoRecord;
-  // A record there is of a block whose free came before the log.
+  // A record at this address belongs to a block that was freed before the log began.
   if (const RecordId stale = find(address); stale != kNoRecord) end(stale);
   return add_record({address, size_bytes}, newest());
 }

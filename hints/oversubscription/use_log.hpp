@@ -1,11 +1,11 @@
-// Which kernels use which blocks, in the order in which a program puts them on its streams. A
-// program runs ahead of its device, so the newest kernels of the log have not run yet. The log
+// Which kernels use which blocks, in the order in which a program puts the kernels on its streams.
+// A program runs ahead of its device, so the newest kernels of the log have not run yet. The log
 // exists only while memory is short.
 //
 // A record stands for one allocation. A freed address that is allocated again gets a new record, so
-// a record is an identity that survives no free. Kernels are numbered from 1.
+// a record identifies one allocation. Kernels are numbered from 1.
 //
-// Not thread-safe: LivePlanner's plan lock guards it. Knows no driver.
+// Not thread-safe: LivePlanner's plan lock guards it. Calls no driver.
 #pragma once
 
 #include <cstddef>
@@ -36,10 +36,10 @@ struct BlockExtent {
 
 struct BlockRecord {
   BlockExtent extent;
-  KernelNumber born = kBeforeLog;  // the newest kernel when it was allocated
+  KernelNumber born = kBeforeLog;  // the newest kernel when the block was allocated
   bool is_live = false;
-  std::uint32_t logged_uses = 0;   // uses in the log that name the record
-  UseNumber last_use = kNoUse;     // in the log
+  std::uint32_t logged_uses = 0;   // number of uses of the record in the log
+  UseNumber last_use = kNoUse;     // the record's last use in the log
   RecordId successor = kNoRecord;  // the block with the same role one step later
 };
 
@@ -57,8 +57,8 @@ struct LoggedUse {
   RecordId record = kNoRecord;
   Part part;
   KernelNumber kernel = 0;
-  UseNumber previous = kNoUse;  // of the same record
-  UseNumber next = kNoUse;      // of the same record
+  UseNumber previous = kNoUse;  // previous use of the same record
+  UseNumber next = kNoUse;      // next use of the same record
   UseNumber twin = kNoUse;      // the same use one step earlier
   std::uint8_t access = 0;
 };
@@ -74,17 +74,17 @@ class UseLog {
   using BlockOf = std::function<BlockExtent(std::uintptr_t address)>;
   explicit UseLog(BlockOf block_of) : block_of_(std::move(block_of)) {}
 
-  // kNoRecord for a block below kLeastLoggedBytes.
+  // Returns kNoRecord for a block below kLeastLoggedBytes.
   RecordId allocated(std::uintptr_t address, std::size_t size_bytes);
-  // The block that was there; empty if the log does not know it.
+  // Returns the block that was at the address; empty if the log does not know it.
   BlockExtent freed(std::uintptr_t address);
 
-  // Adds a kernel and returns its number. Ranges in no known block, and in small ones, are left
-  // out; a block counts once. A kernel without other ranges is not added: kBeforeLog. A range of a
-  // graph in no known block counts as a block.
+  // Adds a kernel and returns its number. Ranges in no known block, and in small blocks, are left
+  // out; a block counts once. A kernel without other ranges is not added; then returns kBeforeLog.
+  // A graph's range in no known block counts as a block.
   KernelNumber add_kernel(std::span<const UseRange> ranges, Launch launch = Launch::kKernel);
 
-  // Pages in which the newest kernel uses blocks that are too small for the log.
+  // Returns the pages in which the newest kernel uses blocks that are too small for the log.
   const std::vector<PageNumber>& pages_of_small_blocks() const { return small_pages_; }
 
   KernelNumber newest() const { return first_kernel_ + kernels_.size() - 1; }
@@ -98,13 +98,13 @@ class UseLog {
   const LoggedUse& use(UseNumber number) const { return uses_[number - first_use_]; }
   const BlockRecord& record(RecordId id) const { return records_[id]; }
 
-  // The use `later` does in its step what `earlier` did one step before.
+  // Records that the use `later` corresponds to the use `earlier` of the previous step.
   void set_twin(UseNumber later, UseNumber earlier);
 
-  // The records of live blocks that lie, in part or as a whole, in the page.
+  // Returns the records of live blocks that are partly or wholly in the page.
   std::span<const RecordId> blocks_in_page(PageNumber page) const;
 
-  // Whether the use is of that page, which is one of its block.
+  // Returns whether the use covers that page, which must be a page of the use's block.
   bool covers(const LoggedUse& use, PageNumber page) const {
     return use.part.covers(page - page_of(records_[use.record].extent.address));
   }

@@ -1,4 +1,5 @@
-// Which block leaves a device when another one needs its chunk. One class for each rule.
+// Chooses the block that is evicted from a device when another block needs its chunk. There is one
+// class for each rule.
 #pragma once
 
 #include <algorithm>
@@ -11,40 +12,40 @@ namespace uvm::plan {
 
 inline constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
-// A block on the device that the kernel at hand does not use.
+// A block on the device that the current kernel does not use.
 struct Candidate {
   std::uint32_t block = 0;
-  std::size_t last_use = 0;             // a kernel
-  std::size_t kernel = 0;               // the one at hand
-  std::size_t next_use = kNever;        // a kernel
-  std::uint64_t away_ns = 0;            // that kernels take until then; 0 if that is not known
-  std::uint64_t rested_ns = 0;          // that they took since the last use; likewise
-  std::uint64_t live_bytes = 0;         // that it holds now
-  std::uint64_t copied_back_bytes = 0;  // if it leaves now
+  std::size_t last_use = 0;             // the kernel of its last use
+  std::size_t kernel = 0;               // the current kernel
+  std::size_t next_use = kNever;        // the kernel of its next use
+  std::uint64_t away_ns = 0;            // time of the kernels until its next use; 0: not known
+  std::uint64_t rested_ns = 0;          // time of the kernels since its last use; 0: not known
+  std::uint64_t live_bytes = 0;         // bytes of live blocks in it now
+  std::uint64_t copied_back_bytes = 0;  // bytes that are copied to the host if it is evicted now
 };
 
 class VictimChoice {
  public:
   virtual ~VictimChoice() = default;
-  // An index into `candidates`, which is not empty.
+  // Returns an index into `candidates`, which is not empty.
   virtual std::size_t choose(std::span<const Candidate> candidates) const = 0;
 };
 
-// The index of the candidate with the largest rank.
+// Returns the index of the candidate with the largest rank.
 template <class Rank>
 std::size_t largest(std::span<const Candidate> candidates, Rank rank) {
   const auto found = std::ranges::max_element(candidates, {}, rank);
   return static_cast<std::size_t>(found - candidates.begin());
 }
 
-// Belady's choice: a dead block, else the one whose next use is furthest. Of equal ones the block
-// goes that was used longest ago, so that its chunk is there earliest.
+// Belady's choice: a dead block, else the block whose next use is furthest. Of equal blocks, the
+// block that was used longest ago, because its chunk is free earliest.
 class FurthestUse final : public VictimChoice {
  public:
   std::size_t choose(std::span<const Candidate> candidates) const override;
 };
 
-// A dead block, else the one that was used longest ago. It looks at no later use.
+// Chooses a dead block, else the block that was used longest ago. Ignores later uses.
 class LeastRecentUse final : public VictimChoice {
  public:
   std::size_t choose(std::span<const Candidate> candidates) const override;

@@ -30,8 +30,8 @@ Page* VictimFinder::choose(const PageSet& pages, KernelNumber kernel) {
   return candidate_pages_[policy_->choice().choose(candidates_)];
 }
 
-// The earliest of the page's blocks after that kernel, and of blocks that come where others were
-// one step before.
+// Returns the earliest next use after that kernel of the page's blocks, and of blocks that are
+// expected in the page because the page contained blocks one step before.
 KernelNumber VictimFinder::next_use(const Page& page, KernelNumber after,
                                     std::uint64_t* live_bytes) const {
   KernelNumber earliest = plan::kNever;
@@ -53,7 +53,8 @@ bool VictimFinder::will_hold_blocks(const Page& page, KernelNumber kernel) const
   return page.history.holds_blocks_before(kernel, log_.newest(), step).value_or(holds_now);
 }
 
-// The log does not know them. A page stays for a step after their last use.
+// Returns whether a kernel of the last step used small blocks in the page. The log does not record
+// small blocks, so such a page is not evicted for a step after their last use.
 bool VictimFinder::has_small_blocks(const Page& page, KernelNumber kernel) const {
   const std::uint64_t step = learner_.step_kernels();
   return page.small_use != 0 && kernel < page.small_use + (step != 0 ? step : policy::kUnknownStep);

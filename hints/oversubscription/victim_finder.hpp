@@ -1,7 +1,7 @@
-// Finds the page that leaves a device when another page needs its chunk. On a large device each
-// search looks at some of the pages, and the next one goes on behind them.
+// Finds the page that is evicted from a device when another page needs its chunk. On a large device
+// each search looks at some of the pages, and the next search continues after these pages.
 //
-// Not thread-safe, as LivePlan. Knows no driver.
+// Not thread-safe, like LivePlan. Calls no driver.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,15 @@ class VictimFinder {
   const LivePolicy& policy() const { return *policy_; }
   void follow(const LivePolicy& policy) { policy_ = &policy; }
 
-  // By the policy, for a page of `kernel`. Pages that this kernel or a later one uses stay.
-  // nullptr: all stay.
+  // Chooses a page by the policy, to make room for a page of `kernel`. Does not choose pages that
+  // this kernel or a later kernel in the log uses. Returns nullptr if no page can be evicted.
   Page* choose(const PageSet& pages, KernelNumber kernel);
-  // Whether blocks are expected in the page before that coming kernel: as one step before, where
-  // they were allocated or all freed between the kernels at hand and that one.
+  // Returns whether blocks are expected in the page before that coming kernel. If blocks of the
+  // page were allocated or all freed one step before, between the current kernel and that kernel,
+  // the same is expected again.
   bool will_hold_blocks(const Page& page, KernelNumber kernel) const;
-  // The first kernel after that one that is expected to use the page; plan::kNever: none.
+  // Returns the first kernel after `after` that is expected to use the page; plan::kNever if there
+  // is none.
   KernelNumber next_use(const Page& page, KernelNumber after) const {
     std::uint64_t live_bytes = 0;
     return next_use(page, after, &live_bytes);

@@ -4,7 +4,7 @@
 // memory. If that memory is not enough, this program plans moves: from then on its kernels wait for
 // its turn.
 //
-// Thread-safe. Without shared devices there is no thread and no file, and nothing waits.
+// Thread-safe. Without shared devices there is no thread and no file, and no call waits.
 #pragma once
 
 #include <condition_variable>
@@ -42,14 +42,14 @@ class DeviceSharing {
 
   void start(Actions actions);
   void stop() noexcept;
-  // Does once what the thread does four times a second. Called without the thread only.
+  // Does once what the thread does four times a second. Called only if there is no thread.
   void look();
-  // Tells the other programs at once how much memory this program holds, because much has left.
+  // Publishes at once how much memory this program holds, because much of it was evicted.
   void publish(int device) const;
   // Called in a forked child: the thread and the turns belong to the parent.
   void abandon() noexcept;
 
-  // Called before a kernel, without locks: waits until this program may use the device.
+  // Called before a kernel, without locks. Waits until this program may use the device.
   // `leave(device)` moves the program's memory off the device.
   template <class Leave>
   void before_kernel(int device, Leave leave) {
@@ -65,7 +65,7 @@ class DeviceSharing {
 
  private:
   struct Shared {
-    std::unique_ptr<SharedTurns> turns;  // null: the device is not shared
+    std::unique_ptr<SharedTurns> turns;  // nullptr: the device is not shared
     std::size_t room_bytes = 0;
     // True if the programs still held more than the device has after this program had released its
     // cache.
@@ -91,7 +91,7 @@ class DeviceSharing {
     bool stops = false;
     std::thread thread;
   };
-  std::unique_ptr<Watch> watch_;  // null: no thread runs
+  std::unique_ptr<Watch> watch_;  // nullptr: no thread runs
 };
 
 }  // namespace uvm::sharing

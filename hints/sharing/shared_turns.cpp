@@ -131,7 +131,7 @@ std::unique_ptr<SharedTurns> SharedTurns::join(const std::string& folder, const 
     disclaim(path);
     return nullptr;
   }
-  // The destructor undoes all of the above.
+  // From here on, the destructor undoes all steps.
   std::unique_ptr<SharedTurns> joined(
       new SharedTurns(path, descriptor, static_cast<TurnTable*>(memory), rules, clock));
   return joined->enter(why) ? std::move(joined) : nullptr;
@@ -151,7 +151,8 @@ SharedTurns::~SharedTurns() {
   if (getpid() == process_) {
     if (program_ != kMostPrograms) {
       const TableLock lock(*this);
-      // Before another program can have the place, which it locks at once.
+      // Unlock before another program can get this entry of the table, because it locks the entry
+      // at once.
       set_lock(descriptor_, static_cast<off_t>(program_), F_UNLCK);
       turns_.leave(program_);
       announce_change();
@@ -261,7 +262,7 @@ void SharedTurns::announce_change() {
   syscall(SYS_futex, &table_->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Waits for one nap at most, because a program that is idle or gone announces no change.
+// Waits for at most one nap, because a program that is idle or has ended announces no change.
 void SharedTurns::await_change(std::uint32_t seen) const {
   const nanoseconds idle{rules_.idle_ns};
   clock_.wait_for_change(table_->changes, seen, std::min(idle, policy::kLongestNap));

@@ -2,11 +2,11 @@
 // a mapped file, one for each user and device. Programs of other users and of other containers do
 // not share it.
 //
-// Each program holds a lock of the file. The kernel drops that lock when the program ends in any
-// way. Other programs then remove the program from the table. A second lock guards changes of the
-// table. A program that cannot get the second lock within a second runs without turns, for as long
-// as a turn can last. It also runs without turns if it has waited longer than the turns of all
-// other programs can last, because then some program writes false words into the table. Programs
+// Each program holds a lock of the file. The kernel drops that lock when the program ends for any
+// reason. Other programs then remove the program from the table. A second lock guards changes of
+// the table. A program that cannot get the second lock within a second runs without turns, for as
+// long as a turn can last. It also runs without turns if it has waited longer than the turns of all
+// other programs can last, because then some program writes false values into the table. Programs
 // may be slow without turns, but they never hang.
 //
 // Thread-safe. In a forked child only the destructor may be called.
@@ -27,16 +27,16 @@
 namespace uvm::sharing {
 
 struct SharingFigures {
-  std::size_t programs = 0;      // in the table, this one included
-  std::uint64_t held_bytes = 0;  // by all programs together
-  std::uint64_t turns = 0;       // of this program
+  std::size_t programs = 0;      // programs in the table, this program included
+  std::uint64_t held_bytes = 0;  // memory held by all programs together
+  std::uint64_t turns = 0;       // turns of this program
   std::uint64_t waited_ns = 0;   // waited by the threads of this program
 };
 
 class SharedTurns {
  public:
-  // `name` names the device. Returns nullptr, and one clause in `*why`, if the file cannot be used,
-  // the table is full, or this process has joined already. `clock` has to outlive the object.
+  // `name` identifies the device. Returns nullptr, and one clause in `*why`, if the file cannot be
+  // used, the table is full, or this process has joined already. `clock` has to outlive the object.
   static std::unique_ptr<SharedTurns> join(const std::string& folder, const std::string& name,
                                            const TurnRules& rules, std::string* why,
                                            const SharingClock& clock = SharingClock::of_machine());

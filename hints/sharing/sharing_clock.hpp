@@ -1,4 +1,4 @@
-// How programs that share a device read the time and wait. The shared table holds times, so all
+// How programs that share a device read the time and wait. The shared table contains times, so all
 // programs of a machine use the same clock: this class. Tests override it. Thread-safe.
 #pragma once
 

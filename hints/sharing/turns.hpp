@@ -1,19 +1,19 @@
 // Decides which of several programs may use a device that has no room for all of them at once (Note
 // "Turns on a shared device"). Each program publishes how much of the device's memory it holds.
-// While the sum fits, all programs run. Otherwise one program at a time has the device, for a turn.
-// A turn is long compared with a change of programs, in which the memory of one program is moved
-// off the device and the memory of the next is moved in.
+// While the sum fits, all programs run. Otherwise one program at a time uses the device, for a
+// turn. A turn is long compared with a change of programs, in which the memory of one program is
+// moved off the device and the memory of the next is moved in.
 //
 // A turn ends when its program yields, or when its program has launched no kernel for `idle_ns` and
 // another program takes the turn. So a program that sleeps, is stopped or waits for another program
-// delays others for a bounded time only. The caller detects programs that are gone, and removes
+// delays others only for a bounded time. The caller detects programs that have ended, and removes
 // them.
 //
 // The table is in memory that the programs share. Every member is one word, and every combination
-// of words is valid, so that a program may die at any point. A program that writes false words can
+// of words is valid, so that a program may die at any point. A program that writes false values can
 // keep the turn from others, so the caller bounds its wait and then seizes the turn. Functions
-// marked "locked" need the table's lock; others are safe at any time. Callers pass the time; all
-// programs use the same clock.
+// marked "Locked" need the table's lock; other functions are safe at any time. Callers pass the
+// time; all programs use the same clock.
 #pragma once
 
 #include <array>
@@ -32,13 +32,13 @@ struct TurnTable {
     std::atomic<std::uint64_t> is_here;
     std::atomic<std::uint64_t> held_bytes;
     std::atomic<std::uint64_t> waits_since_ns;  // 0: the program does not wait
-    std::atomic<std::uint64_t> turns;           // begun since the program joined
+    std::atomic<std::uint64_t> turns;           // turns begun since the program joined
   };
   std::atomic<std::uint32_t> changes;  // a futex: programs wait for the next change
   std::array<Program, kMostPrograms> programs;
   std::atomic<std::uint64_t> holder;  // the program's number plus 1; 0: no program has the turn
   std::atomic<std::uint64_t> turn_began_ns;
-  std::atomic<std::uint64_t> last_kernel_ns;  // of the holder
+  std::atomic<std::uint64_t> last_kernel_ns;  // the time of the holder's last kernel
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -54,7 +54,7 @@ struct TurnRules {
   std::uint64_t longest_wait_ns(std::size_t programs) const;
 
   // A turn is twenty times as long as a change of programs, so that changes take 5 % of the time.
-  // To wait for an idle program takes no longer than the change of programs that the wait may save.
+  // Waiting for an idle program takes no longer than the change of programs that the wait may save.
   static TurnRules for_device(std::size_t device_bytes);
 };
 
