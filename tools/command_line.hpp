@@ -12,7 +12,8 @@
 
 namespace uvm {
 
-// Sets the variables of the app's options. Returns false if help was asked for, which is printed.
+// Sets the variables of the app's options. Returns false, after printing the help, if the command
+// requests help.
 inline bool read_command(CLI::App* app, int count, char** words) {
   try {
     app->parse(count, words);

@@ -1,7 +1,7 @@
 // Compares classes of two builds of torch without loading either. A plugin derives from torch's
 // classes, so their virtual functions have to be those that the plugin was compiled with. A
-// snapshot, or a vendor's build, has the version text of a release and may have other functions.
-// Pure functions; any thread may call them.
+// snapshot, or a vendor's build, may have the version string of a release but other functions. Pure
+// functions; any thread may call them.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace uvm::interpose {
 std::size_t symbol_bytes(const std::string& file, std::string_view symbol) noexcept;
 
 // Returns why a plugin must not be loaded beside this torch, in one line; empty if it may.
-// `version` is torch's version text. A torch without symbols is trusted if it is a release.
+// `version` is torch's version string. A torch without symbols is trusted if it is a release.
 std::string why_classes_differ(const std::string& plugin, const std::string& library_dir,
                                const std::string& version);
 

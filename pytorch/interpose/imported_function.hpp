@@ -1,6 +1,6 @@
 // Replaces functions in loaded libraries: overwrites the slots through which the libraries call
 // them. A preloaded definition does not reach functions that the main program defines (a statically
-// linked Python defines all functions of Python), nor libraries that were loaded earlier.
+// linked Python defines all functions of Python), or libraries that were loaded earlier.
 #pragma once
 
 #include <span>
@@ -20,7 +20,8 @@ struct ImportedFunction {
 // it calls the function without a slot. Safe while other threads make such calls.
 void replace_imported_functions(const char* library, std::span<ImportedFunction> functions);
 
-// The same for one function. Returns whether the function was replaced.
+// Same as replace_imported_functions(), for one function. Returns whether the function was
+// replaced.
 bool replace_imported_function(const char* library, const char* symbol, void* replacement);
 
 }  // namespace uvm

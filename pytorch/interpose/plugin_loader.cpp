@@ -79,7 +79,7 @@ std::string enable_in_torch() {
 }
 
 // Calls `function` in the first copy of this library and returns its result, or `without_it` if
-// that copy lacks the function. Returns nullopt if this is the first copy.
+// that copy does not have the function. Returns nullopt if this is the first copy.
 template <class Result>
 std::optional<Result> ask_earlier_copy(const char* function, Result without_it) {
   const std::string path = preload::earlier_copy();
@@ -99,7 +99,7 @@ void load_torch_plugin_if_due() {
   note_framework();
   if (done.exchange(true) || !preload::earlier_copy().empty()) return;
   if (!process_configuration().configuration.enabled) return;
-  // Before load_plugin(), which may add this library to the global scope.
+  // Read this before load_plugin(), which may add this library to the global scope.
   const bool can_serve_calls = preload::is_first_for_calls();
   const std::string why_not = load_plugin(torch);
   if (why_not.empty()) return;
@@ -139,7 +139,7 @@ const char* uvmalloc_enable_in_torch() noexcept {
     }
     static std::mutex mutex;
     std::lock_guard lock(mutex);
-    // Callers may keep a returned text, so the texts are never freed.
+    // Callers may keep a returned string, so the strings are never freed.
     static std::set<std::string> reasons;
     const std::string reason = uvm::interpose::enable_in_torch();
     return reason.empty() ? nullptr : reasons.insert(reason).first->c_str();

@@ -4,8 +4,8 @@
 
 #include <sys/types.h>
 
-// Returns memory of the device for the stream, or nullptr if there is none: torch then raises its
-// own error. The log says why (UVMALLOC_LOG=info).
+// Returns memory of the device for the stream, or nullptr if there is no memory; then torch raises
+// its own error. The log says why (UVMALLOC_LOG=info).
 extern "C" __attribute__((visibility("default"))) void* uvmalloc_torch_allocate(
     ssize_t size_bytes, int device, void* stream) noexcept;
 // Frees such memory. Work that is queued on its stream may still use it.

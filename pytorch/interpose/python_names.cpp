@@ -127,8 +127,8 @@ Object watching_method(Object self, Object arguments, Object keywords) {
 // the plugin knows the tensor, so that this tensor keeps the address.
 //
 // Python calls a function written in C with two to four arguments of one word, by the flags in its
-// table. A function with four parameters can stand for all of them: it passes on words that it was
-// not given, and nobody reads them.
+// table. A function with four parameters can replace all of these: it passes on words that it was
+// not given, and the callee does not read them.
 using AnyMethod = Object (*)(Object self, void* second, void* third, void* fourth);
 constexpr int kNoArguments = 0x4;        // METH_NOARGS: self
 constexpr int kTupleAndKeywords = 0x3;   // METH_VARARGS | METH_KEYWORDS: self, tuple, keywords
@@ -180,7 +180,8 @@ bool has_attribute(Object object, const char* name) {
   return found != nullptr;
 }
 
-// Whether method objects have the layout above. Those of a free-threaded Python are larger.
+// Whether method objects have the layout above. Method objects of a free-threaded Python are
+// larger.
 bool is_known(Object descriptor) {
   Object type = python().attribute(descriptor, "__class__");
   Object size = type != nullptr ? python().attribute(type, "__basicsize__") : nullptr;

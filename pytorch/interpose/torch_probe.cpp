@@ -33,7 +33,7 @@ int note_library(dl_phdr_info* library, std::size_t, void* context) {
   return 0;
 }
 
-// Returns the text that torch's version.py assigns to `name` in a line like `name = 'text'`, with
+// Returns the string that torch's version.py assigns to `name` in a line like `name = 'text'`, with
 // or without a type annotation. Returns an empty string if there is no such line.
 std::string read_text(const std::string& library_dir, std::string_view name) {
   std::ifstream file(library_dir + "/../version.py");
@@ -51,7 +51,7 @@ std::string read_text(const std::string& library_dir, std::string_view name) {
   return {};
 }
 
-// "2.11.0+cu130" gives 2 and 11. Leaves both arguments unchanged if the text is not a version.
+// "2.11.0+cu130" gives 2 and 11. Leaves both arguments unchanged if the string is not a version.
 void parse_version(const std::string& version, int* out_major, int* out_minor) {
   int major = 0;
   int minor = 0;
@@ -80,7 +80,7 @@ TorchInProcess find_torch() noexcept {
     }
     parse_version(torch.version, &torch.major, &torch.minor);
   } catch (...) {
-    // Out of memory while reading names: return what has been found so far.
+    // Out of memory while reading names: return what was found.
   }
   return torch;
 }

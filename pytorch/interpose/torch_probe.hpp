@@ -1,7 +1,7 @@
 // Finds out whether PyTorch with CUDA is in this process, and which version, without linking to it
 // and without Python. For code that must know this before it loads anything built against torch:
-// the preload library and the kernels of the simulated device. It owns nothing. Any thread may call
-// it at any time, also while libraries are being loaded.
+// the preload library and the kernels of the simulated device. Owns nothing. Any thread may call
+// these functions at any time, even while libraries are being loaded.
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@ void name_call_site(CachingManagedAllocator& allocator, const void* address) noe
       site = site.empty() ? "autograd, " + node->name() : site + ", " + node->name();
     }
     allocator.tracing().call_site(address, site);
-  } catch (const std::exception&) {  // no memory for the text: the block gets no call site
+  } catch (const std::exception&) {  // no memory for the string: the block gets no call site
   }
 }
 

@@ -44,8 +44,9 @@ void move_bytes(char* to, char* from, std::size_t size_bytes) {
   }
 }
 
-// Whether only the tensor's Python object refers to the tensor and its storage. The storage's own
-// Python object does not count. Views, autograd, and C++ code that uses the tensor count.
+// Returns whether only the tensor's Python object refers to the tensor and its storage. Ignores the
+// storage's own Python object. Views, autograd, and C++ code that uses the tensor are further
+// references.
 bool is_held_by_python_alone(const at::Tensor& tensor) {
   const bool has_storage_object = storage_of(tensor).pyobj_slot()->load_pyobj() != nullptr;
   return tensor.use_count() == 1 && tensor.storage().use_count() <= (has_storage_object ? 2 : 1);

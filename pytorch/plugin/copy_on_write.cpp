@@ -50,8 +50,8 @@ class FirstWrite {
   }
 
   // If the writer took over the block, waits for kernels that may still read it: they were launched
-  // through storages that are gone. If the writer made a copy on a device, records that every
-  // stream that used the tensor uses the copy, not only the stream of the first write.
+  // through storages that no longer exist. If the writer made a copy on a device, records that
+  // every stream that used the tensor uses the copy, not only the stream of the first write.
   void done(bool wait) const {
     if (ours_ == nullptr) return;
     const bool stolen = storage_.data() == before_;
@@ -67,8 +67,8 @@ class FirstWrite {
   }
 
  private:
-  // The block now belongs to this storage alone. The block may have been allocated as pinned for a
-  // pageable storage, or the other way round: correct its kind.
+  // The block now belongs only to this storage. It may have been allocated as pinned for a pageable
+  // storage, or the other way round, so correct its kind.
   void note_pinned() const {
     const c10::Allocator* made_by = storage_.allocator();
     const bool pinned = made_by == facades().pinned;
@@ -89,7 +89,8 @@ thread_local bool copies_for_others = false;
 // Copies the storage's bytes to a new block. Torch allocates the block on the current device.
 c10::DataPtr own_copy(const c10::StorageImpl& storage) {
   c10::DeviceGuard guard(storage.device());
-  // Stop charging the shared block first: a limit that had room for it then has room for the copy.
+  // Stop charging the shared block first, so that a limit that had room for the block has room for
+  // the copy.
   const UseThatEnds use(storage);
   c10::DataPtr copy;
   try {
@@ -126,8 +127,8 @@ bool is_whole(const c10::StorageImpl& storage) {
 }
 
 // Lets the last storage over a block keep the block without a copy, and returns whether it does. A
-// storage that covers the whole block becomes its owner. One that covers less than half has to
-// copy, because keeping the block would waste the rest.
+// storage that covers the whole block becomes its owner. A storage that covers less than half of
+// the block has to copy, because keeping the block would waste the rest.
 bool take_over(c10::StorageImpl& storage, SharedBlock* shared) {
   void* released = nullptr;
   const c10::DeleterFnPtr deleter = data_of(storage).get_deleter();
@@ -291,7 +292,7 @@ void materialize_core(void* opaque, void (*materialize)(void* storage)) {
   write_alone(storage, write);
   write.done(storage.device().is_cpu() || several_cards_share);
   // Torch does not report when the host's storage is released. If only a device's storage holds the
-  // block, the host's storage is gone.
+  // block, the host's storage no longer exists.
   std::lock_guard lock(sharing_mutex);
   if (storage.device().is_cuda() && !is_copy_on_write(storage) && storage.data() == before) {
     note_left_host(before);

@@ -10,7 +10,7 @@
 
 namespace uvm::torch_plugin {
 
-// Gives the storage bytes of its own, which any stream may use when the function returns. Call it
+// Gives the storage its own bytes, which any stream may use when the function returns. Call it
 // without sharing_mutex.
 void separate(const c10::Storage& storage);
 

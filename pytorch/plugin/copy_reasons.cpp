@@ -20,7 +20,8 @@ bool is_named(const Tensor& tensor) {
   return false;
 }
 
-// Whether a tensor that shares memory has a copy's strides. A copy of a view with gaps is dense.
+// Returns whether a tensor that shares the memory has the strides that a copy would have. A copy of
+// a view with gaps is dense.
 bool strides_survive(const at::Tensor& self, const TensorMove& request) {
   const auto format = request.memory_format.value_or(c10::MemoryFormat::Preserve);
   if (format != c10::MemoryFormat::Preserve) return self.is_contiguous(format);

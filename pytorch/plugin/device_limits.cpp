@@ -20,8 +20,8 @@ std::size_t first_budget() {
 }
 
 // Whether torch counts a request that finds no memory as a rejection: if its setting
-// throw_on_cudamalloc_oom is on. Torch 2.11 lacks the setting. As with torch's own allocator, a
-// request above the fraction of the device always counts as out of memory.
+// throw_on_cudamalloc_oom is on. Torch 2.11 does not have the setting. As with torch's own
+// allocator, a request above the fraction of the device always counts as out of memory.
 template <class Config>
 bool rejects() {
   if constexpr (requires { Config::throw_on_cudamalloc_oom(); }) {
@@ -81,7 +81,8 @@ void DeviceFacade::change_limit(c10::DeviceIndex device, std::optional<double> f
   limit.fraction = fraction.value_or(limit.fraction);
   limit.budget_bytes = budget_bytes.value_or(limit.budget_bytes);
   limit.bytes = limit.budget_bytes;
-  // A fraction of 1 is no limit: requests beyond the device's memory are served from host memory.
+  // A fraction of 1 is not a limit: requests beyond the device's memory are served from host
+  // memory.
   if (limit.fraction < 1.0) {
     const auto whole_bytes = static_cast<double>(total_bytes(device));
     limit.bytes = std::min(limit.bytes, static_cast<size_t>(limit.fraction * whole_bytes));
@@ -170,8 +171,8 @@ void set_budget(std::optional<std::int64_t> most_bytes, std::int64_t device) {
                                : limits.first_budget_bytes());
 }
 
-// Returns the bytes of which the budget may be a fraction: those of the device or, for the device
-// -1, the budget of the process at the start.
+// Returns the bytes to which a fraction refers: the memory of the device or, for the device -1, the
+// budget of the process at the start.
 std::int64_t whole_budget(std::int64_t device) {
   using namespace uvm::torch_plugin;
   return static_cast<std::int64_t>(

@@ -134,7 +134,7 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
     return;
   }
   CachingManagedAllocator& ours = allocator();
-  // A graph or pool that the parent made ends in the child too. Its memory is the parent's.
+  // A graph or pool that the parent made ends in the child too. Its memory belongs to the parent.
   if (ours.inspection().in_forked_child()) return;
   TORCH_CHECK(ours.private_pools().release(device, pool_number(id)), "memory pool (", id.first,
               ", ", id.second, ") has no user on device ", static_cast<int>(device));

@@ -49,7 +49,7 @@ class PinnedFacade final : public at::HostAllocator {
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, std::size_t size_bytes) const override;
-  // Returns false if no allocator of pinned memory has the block.
+  // Returns false if the block belongs to no allocator of pinned memory.
   bool record_event(void* address, void* context, c10::Stream stream) override;
   void empty_cache() override;
   at::HostStats get_stats() override;
@@ -77,8 +77,9 @@ class PinnedFacade final : public at::HostAllocator {
   std::unordered_map<void*, c10::MempoolId_t> owners_;
 };
 
-// While a MemoryScope lives, all or none of this thread's allocations are managed, of any size.
-// Unmanaged memory comes from malloc on the host, and from torch's own allocator on a device.
+// While a MemoryScope lives, either all or none of this thread's allocations are managed,
+// independently of their size. Unmanaged memory comes from malloc on the host, and from torch's own
+// allocator on a device.
 class MemoryScope {
  public:
   explicit MemoryScope(bool managed);
@@ -106,7 +107,7 @@ class DeviceFacade final : public native::CUDAAllocator {
 
   c10::DataPtr allocate(size_t size_bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Changes the budget of a device; without a size, restores the one at the start.
+  // Changes the budget of a device; without a size, restores the budget at the start.
   void set_budget(c10::DeviceIndex device, std::optional<std::size_t> most_bytes);
   static std::size_t total_bytes(c10::DeviceIndex device);
 
@@ -124,7 +125,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* raw_alloc(size_t size_bytes) override;
   void* raw_alloc_with_stream(size_t size_bytes, cudaStream_t stream) override;
   void raw_delete(void* address) override;
-  // The same as raw_delete(), but returns what is wrong instead of throwing.
+  // Same as raw_delete(), but returns the error instead of throwing.
   FreeResult give_back(void* address);
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
@@ -161,8 +162,8 @@ class DeviceFacade final : public native::CUDAAllocator {
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
-  // These functions are virtual only in later versions of torch, so they lack `override`.
-  // Throws if the block that a request for `size_bytes` gets is not at `address`.
+  // These functions are virtual only in later versions of torch, so they have no `override`. Throws
+  // if the block that a request for `size_bytes` gets is not at `address`.
   c10::DataPtr allocateWithAddress(size_t size_bytes, void* address);
   bool supportsUserMetadata() { return true; }
   void annotateMemory(const void* address, const std::string& note);
@@ -193,7 +194,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   struct Limit {
     double fraction = 1.0;
     std::size_t budget_bytes = SIZE_MAX;
-    std::size_t bytes = SIZE_MAX;  // the smaller of both
+    std::size_t bytes = SIZE_MAX;  // the smaller of the two limits
   };
   Limit limit_of(c10::DeviceIndex device);
   std::uint64_t rejections_of(c10::DeviceIndex device);

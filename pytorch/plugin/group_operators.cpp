@@ -31,8 +31,8 @@ std::int64_t open(const std::string& name) {
   return static_cast<std::int64_t>(groups().open(name));
 }
 
-// Without a group, takes the tensor out of its group. The constant pointer keeps a copy-on-write
-// tensor as it is.
+// Without a group, takes the tensor out of its group. Takes a constant pointer, so that a
+// copy-on-write tensor is not copied.
 bool put(const at::Tensor& self, std::int64_t group) {
   if (!self.has_storage()) return false;
   const void* address = self.storage().data();
@@ -45,7 +45,7 @@ bool put_address(std::int64_t address, std::int64_t group) {
   return group == 0 ? groups().remove(block) : groups().add(number_of(group), block);
 }
 
-// Settings that are not given stay as they are.
+// Settings that are not given do not change.
 void configure(std::int64_t group, std::optional<std::int64_t> priority, std::optional<bool> pinned,
                std::optional<std::int64_t> limit_bytes, std::optional<std::int64_t> copies,
                std::optional<std::int64_t> floor_bytes, std::optional<double> idle_seconds) {
@@ -91,7 +91,7 @@ c10::Dict<std::string, std::int64_t> figures(std::int64_t group) {
   return out;
 }
 
-// The devices that use the group's memory.
+// Returns the devices that use the group's memory.
 std::vector<std::int64_t> devices(std::int64_t group) {
   const std::vector<int> devices = groups().figures(number_of(group)).devices;
   return {devices.begin(), devices.end()};

@@ -1,6 +1,6 @@
 // Memory of a device that grows in place, for Python's Growing (uvmalloc/growing.py): a range of
-// addresses for the most bytes, of which the first ones are backed. Thread-safe. The tensors that
-// whole() has returned keep the memory alive.
+// addresses for the most bytes, of which only the first bytes are backed by memory. Thread-safe.
+// The tensors that whole() has returned keep the memory alive.
 #include "pytorch/plugin/growing.hpp"
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 namespace uvm::torch_plugin {
 namespace {
 
-// A block is removed as a whole, so a shorter one gives memory back sooner.
+// A block is removed only as a whole, so shorter blocks give memory back sooner.
 constexpr std::size_t kMostBlockBytes = 16 * kPageBytes;
 
 class GrowingMemory;
@@ -77,7 +77,7 @@ class GrowingMemory final : public torch::CustomClassHolder {
     }
   }
 
-  // Backs the first `size_bytes`, rounded up to 2 MiB, and gives blocks behind them back.
+  // Backs the first `size_bytes`, rounded up to 2 MiB, and gives later blocks back.
   void resize(std::int64_t size_bytes) {
     const std::lock_guard lock(mutex_);
     const std::size_t wanted = round_up(static_cast<std::size_t>(size_bytes), kPageBytes);
@@ -98,7 +98,7 @@ class GrowingMemory final : public torch::CustomClassHolder {
     return static_cast<std::int64_t>(held_bytes_);
   }
 
-  // The first `size_bytes`, which must be backed.
+  // Returns a tensor over the first `size_bytes`, which must be backed.
   static at::Tensor first(const c10::intrusive_ptr<GrowingMemory>& self, std::int64_t size_bytes) {
     const auto device = static_cast<c10::DeviceIndex>(self->device_);
     const auto options = at::TensorOptions().dtype(at::kByte).device(at::kCUDA, device);
@@ -149,9 +149,9 @@ class GrowingMemory final : public torch::CustomClassHolder {
   ReservedAddresses addresses_;
   char* const base_;
   std::mutex mutex_;                 // guards the members below
-  std::vector<std::size_t> blocks_;  // their sizes, in the order of addresses
+  std::vector<std::size_t> blocks_;  // sizes of the blocks, in the order of addresses
   std::size_t held_bytes_ = 0;
-  GroupNumber group_{};  // of all blocks; 0: none
+  GroupNumber group_{};  // the group of all blocks; 0: none
 };
 
 }  // namespace

@@ -21,8 +21,8 @@ struct HostPlace {
 // With `at_once`, the first two conditions are ignored: the driver is initialised if necessary.
 std::optional<HostPlace> place_for_cpu_tensors(bool at_once);
 
-// Call it after uvmalloc has initialised the driver. Torch then refuses CUDA in forked children
-// with its own message, as it does after it has initialised the driver itself.
+// Call it after uvmalloc has initialised the driver. Then torch refuses CUDA in forked children
+// with its own message, as if torch had initialised the driver.
 void refuse_cuda_in_children();
 
 // Returns the device in whose context host memory for the device `wanted` is allocated: the device

@@ -72,7 +72,7 @@ void read_allocator_settings() {
   try {
     native::CUDAAllocatorConfig::instance();
   } catch (const std::exception&) {
-    // Torch reads the settings again later, and reports the error then.
+    // Torch reads the settings again later, and then reports the error.
   }
 }
 

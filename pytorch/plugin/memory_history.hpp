@@ -50,7 +50,7 @@ class MemoryHistory final : public MemoryObserver {
   void attach(native::AllocatorTraceTracker tracker);
   void annotate(c10::DeviceIndex device,
                 const std::vector<std::pair<std::string, std::string>>& by);
-  // As in torch, later entries of the calling thread carry these texts.
+  // As in torch, later entries of the calling thread contain these strings.
   void push_compile_context(std::string context);
   void pop_compile_context();
   void set_user_metadata(const std::string& metadata);

@@ -31,9 +31,9 @@ constexpr std::int64_t kFewRows = 16;
 // The tensors in which an operator touches each byte only once.
 enum class Once : std::uint8_t {
   kNone,
-  kRead,          // those that the operator only reads
+  kRead,          // tensors that the operator only reads
   kSecondMatrix,  // the second matrix of a product, if the first has few rows
-  kElements,      // those with the shape of the result; smaller tensors are read repeatedly
+  kElements,      // tensors with the shape of the result; smaller tensors are read repeatedly
 };
 
 struct Accesses {
@@ -79,7 +79,7 @@ Accesses accesses_of(const at::RecordFunction& call) {
   return accesses;
 }
 
-// Torch never frees the texts of a schema, so their addresses identify the operator.
+// Torch never frees the strings of a schema, so their addresses identify the operator.
 const Accesses& known_accesses_of(const at::RecordFunction& call) {
   using Key = std::pair<const char*, const char*>;
   thread_local std::map<Key, Accesses> known;
@@ -90,7 +90,7 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
 }
 
 // Whether an element-wise operator passes over the tensor only once. A smaller tensor is read again
-// for each part of the larger one.
+// for each part of the larger tensor.
 bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IValue> arguments) {
   return tensor.defined() && tensor.is_non_overlapping_and_dense() &&
          std::ranges::all_of(arguments, [&](const c10::IValue& other) {

@@ -1,6 +1,7 @@
 // Reports to the allocator which tensors torch's operators use, forward and backward, while the
 // allocator plans moves (docs/internals/oversubscription.md). The callback is added when a plan or
-// the capture of a graph begins, and removed when it ends. At other times torch calls nothing here.
+// the capture of a graph begins, and removed when it ends. At other times torch calls no function
+// of this file.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Out-of-memory errors begin with torch's own words. Programs search for these words and retry with
-// a smaller batch (accelerate's find_executable_batch_size, Lightning's batch size finder).
-// uvmalloc's own words follow.
+// Out-of-memory errors begin with torch's own message. Programs search for this message and retry
+// with a smaller batch (accelerate's find_executable_batch_size, Lightning's batch size finder).
+// uvmalloc's own message follows.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace uvm::torch_plugin {
 
-// Returns whole sentences in torch's words for a failed request of that kind of memory.
+// Returns torch's own message, as whole sentences, for a failed request of that kind of memory.
 std::string out_of_memory_words(Facade facade, std::size_t size_bytes);
 
 }  // namespace uvm::torch_plugin

@@ -107,7 +107,7 @@ void PinnedFacade::release_pool(c10::MempoolId_t id) {
   TORCH_CHECK(found != pools_.end(), "memory pool (", id.first, ", ", id.second,
               ") has no user among pinned pools");
   if (--found->second.users != 0) return;
-  if (found->second.filter) --open_pools_;  // still open: the capture has failed
+  if (found->second.filter) --open_pools_;  // the pool is still open, so the capture has failed
   const std::vector<void*> freed = std::move(found->second.freed);
   pools_.erase(found);
   owned_blocks_ -= std::erase_if(owners_, [&](const auto& block) { return block.second == id; });
@@ -135,7 +135,7 @@ void wait_unless_pinned(const void* address, cudaStream_t stream) {
 
 }  // namespace
 
-// Torch calls it after every non-blocking copy between host and device.
+// Torch calls this after every non-blocking copy between host and device.
 bool PinnedFacade::record_event(void* address, void* context, c10::Stream stream) {
   const c10::cuda::CUDAStream on(stream);
   if (allocator().record_use(address, stream.device_index(), on.stream())) {

@@ -24,7 +24,7 @@ struct Python {
   int (*is_finalizing)() = nullptr;            // Py_IsFinalizing (_Py_... before 3.13)
   int (*take_lock)() = nullptr;                // PyGILState_Ensure
   void (*release_lock)(int before) = nullptr;  // PyGILState_Release
-  const char* (*text)(Object) = nullptr;       // PyUnicode_AsUTF8: the object owns the text
+  const char* (*text)(Object) = nullptr;       // PyUnicode_AsUTF8: the object owns the string
   long (*number)(Object) = nullptr;            // PyLong_AsLong
   Object (*thread_state)() = nullptr;  // PyGILState_GetThisThreadState; null: unknown thread
   Object (*call)(Object) = nullptr;    // PyObject_CallNoArgs: new reference or null
@@ -116,7 +116,7 @@ class Locked {
   int before_;
 };
 
-// Returns the text of an attribute, or "" if the attribute is missing or not a text.
+// Returns an attribute that is a string, or "" if the attribute is missing or not a string.
 std::string text_of(Object object, const char* name) {
   Object value = attribute_of(object, name);
   if (value == nullptr) return "";
@@ -189,7 +189,7 @@ void each_element(Object sequence, Visit visit) {
 
 std::string lower_text(Object text) {
   const char* words = python().text(text);
-  if (words == nullptr) {  // not a text
+  if (words == nullptr) {  // not a string
     python().clear_error();
     return "";
   }

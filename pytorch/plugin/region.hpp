@@ -39,8 +39,8 @@ class RegionState final : public c10::DebugInfoBase,
 // The object that Python holds. Its destructor closes the region.
 class Region final : public torch::CustomClassHolder {
  public:
-  // `policy` as in UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget. Group 0:
-  // the outer region's group; -1: none.
+  // `policy` is a value of UVMALLOC_POLICY; empty: the outer region's policy. 0 bytes: no budget.
+  // Group 0: the outer region's group; -1: no group.
   Region(const std::string& policy, std::int64_t budget_bytes, std::int64_t group,
          bool groups_device_memory_only);
   ~Region() override;
@@ -108,11 +108,11 @@ inline void forget_block(void* address) {
     forget_noted_block(address);
 }
 
-// The groups of the process's allocator.
+// Returns the groups of the process's allocator.
 Groups& groups();
-// The group that the innermost open region with one has for such memory; 0: none.
+// Returns the group of the innermost open region that sets a group for such memory; 0: none.
 GroupNumber group_of_region(Facade facade);
-// Puts the block into that group.
+// Puts the block into the group that group_of_region() returns.
 void join_group(Facade facade, const void* address);
 
 // Calls `allocate` with the policy of the open regions, and charges the block to them.

@@ -40,7 +40,7 @@ bool can_share(const c10::StorageImpl& storage) {
 // Whether another storage sees writes to this storage.
 bool is_aliased(const c10::StorageImpl& storage) {
   const SharedBlock* shared = shared_block(storage);
-  // Torch's own copy-on-write needs a plain data pointer, so a block that was aliased once stays
+  // Torch's own copy-on-write needs a plain data pointer, so a block that was aliased once remains
   // aliased.
   if (!kPartsCanBeShared) return shared != nullptr;
   return shared != nullptr && shared->aliased && shared->storages > 1;
@@ -162,7 +162,7 @@ void note_exported(const void* address, const c10::StorageImpl* keeper) {
     sharers = sharers_of(ours.find(address)->base);
   }
   // Separate the storage that keeps the address last. Without a keeper, the pointer was taken when
-  // one storage, the first in the list, had the block alone.
+  // only one storage, the first in the list, used the block.
   std::ranges::stable_partition(sharers, [&](const c10::Storage& storage) {
     return storage.unsafeGetStorageImpl() == keeper;
   });
@@ -179,7 +179,7 @@ void end_copy_on_write() {
   for (const auto& weak : known) {
     if (auto storage = weak.lock()) storages.emplace_back(std::move(storage));
   }
-  // Separate the storages on devices first: they copy pages that the device holds. The host's
+  // Separate the storages on devices first: they copy pages that are on the device. The host's
   // storage then keeps the block without a copy.
   std::stable_partition(storages.begin(), storages.end(),
                         [](const c10::Storage& storage) { return storage.device().is_cuda(); });

@@ -3,9 +3,9 @@
 // gets its own bytes at its first write. The last storage keeps the block without a copy. Alias:
 // all storages see every write.
 //
-// Up to torch 2.12, torch's own copy-on-write is used, which shares whole storages only. From
-// 2.13 on, a storage calls a function of the plugin before its first write, so parts of a storage
-// can be shared as well.
+// Up to torch 2.12, torch's own copy-on-write is used, which shares only whole storages. From 2.13
+// on, a storage calls a function of the plugin before its first write, so parts of a storage can be
+// shared as well.
 //
 // Any thread may share and write to the same storage at the same time: the locks are internal.
 #pragma once
@@ -76,9 +76,9 @@ class UseThatEnds {
 
 // Call it when a raw pointer into a managed block leaves torch. From now on the block is not shared
 // copy-on-write: `keeper` keeps it, and the other storages over it get bytes of their own. If the
-// keeper is a small part of the block, it gets bytes of its own too. If `keeper` is nullptr, the
-// storage of the pointer had the block alone when the pointer was taken, and storages that have
-// begun to share the block since get bytes of their own. Throws the same errors as an allocation.
+// keeper is a small part of the block, it gets bytes of its own too. If `keeper` is nullptr, only
+// the storage of the pointer used the block when the pointer was taken, and storages that have
+// begun to share the block since get their own bytes. Throws the same errors as an allocation.
 void note_exported(const void* address, const c10::StorageImpl* keeper = nullptr);
 
 // Gives every storage that is shared copy-on-write bytes of its own, at an address that no longer

@@ -1,6 +1,6 @@
-// Holds Python's lock while the object lives, and says whether this is Python's only thread. If it
-// is, no other thread can reach an object that only Python holds. A Python thread counts from its
-// start to its end, also while it waits or runs without the lock.
+// Holds Python's lock while the object lives, and tells whether this is Python's only thread. If it
+// is, no other thread can access an object that only Python refers to. A Python thread counts from
+// its start to its end, even while it waits or runs without the lock.
 #pragma once
 
 namespace uvm::torch_plugin {
@@ -13,7 +13,7 @@ class SolePythonThread {
   SolePythonThread(const SolePythonThread&) = delete;
   SolePythonThread& operator=(const SolePythonThread&) = delete;
 
-  // Also false if the answer is unknown: there is no Python, or it is free-threaded.
+  // Also returns false if this is unknown: there is no Python, or Python is free-threaded.
   bool is_sole() const { return is_sole_; }
 
  private:

@@ -13,7 +13,7 @@
 
 namespace uvm::machine_replay {
 
-// Returns the call sites of the allocations in recording_of(trace), by number. A text is empty if
+// Returns the call sites of the allocations in recording_of(trace), by number. A string is empty if
 // the allocation has no call site. The vector is empty if the trace has no call sites at all.
 std::vector<std::string> call_sites_of(const Trace& trace);
 
@@ -23,7 +23,7 @@ nlohmann::ordered_json allocations_that_moved_most(const uvmsim::replay::Recordi
                                                    const std::vector<std::string>& sites,
                                                    std::size_t count);
 
-// Returns the first `count` call sites, each with the sums over its allocations. An empty text
+// Returns the first `count` call sites, each with the sums over its allocations. An empty string
 // stands for all allocations without a call site.
 nlohmann::ordered_json sites_that_moved_most(const uvmsim::replay::Recording& recording,
                                              const uvmsim::replay::Outcome& outcome,

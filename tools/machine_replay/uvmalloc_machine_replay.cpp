@@ -53,7 +53,7 @@ std::string hints_of(std::string_view option, std::string_view text) {
   throw std::invalid_argument(fmt::format("{} is '{}'; accepted: none, recorded", option, text));
 }
 
-// Returns nullopt if help was asked for.
+// Returns nullopt if the command requests help.
 std::optional<Command> parse_command(int count, char** words) {
   Command command;
   CLI::App app("runs a trace on a simulated machine, in virtual time, and prints JSON");

@@ -101,8 +101,8 @@ Recording with_found_step(const Recording& recording) {
   }
   const auto [newest, step] = *kernels.found();
   const std::vector<std::uint64_t> bytes = live_bytes(recording);
-  // The step does not end after the newest kernel: what follows that kernel repeats nothing, such
-  // as the end of the program, which frees all memory.
+  // The step does not end after the newest kernel, because the events after that kernel are not
+  // part of a repetition, for example the end of the program, which frees all memory.
   live::KernelNumber last = newest - 1;
   for (live::KernelNumber kernel = newest - step; kernel + 1 < newest; ++kernel) {
     if (bytes[emptiest_after(kernels, bytes, kernel) - 1] <

@@ -7,8 +7,8 @@
 namespace uvm::oversubscription {
 
 // Returns the recording with only two marks, around the last whole step that repeats the step
-// before it. The step begins where the least memory is in use: in training, between optimizer
-// and forward pass. Throws std::invalid_argument if the kernels do not repeat a step.
+// before it. The step begins at the event at which the least memory is in use: in training, between
+// optimizer and forward pass. Throws std::invalid_argument if the kernels do not repeat a step.
 uvmsim::replay::Recording with_found_step(const uvmsim::replay::Recording& recording);
 
 }  // namespace uvm::oversubscription

@@ -8,8 +8,9 @@
 namespace uvm::oversubscription {
 namespace {
 
-// As many chunks as for a running program: all memory except the context's. The reserve of the soft
-// budget is no larger than the context (docs/settings.md, "Budgets").
+// Returns the same number of chunks as for a running program: all memory except that of the
+// context. The reserve of the soft budget is no larger than the context (docs/settings.md,
+// "Budgets").
 std::size_t chunks_of(const uvmsim::replay::Hints& hints) {
   return hints.usable_bytes(0) / uvmsim::kBlockBytes;
 }
@@ -90,7 +91,7 @@ void LiveMoves::run_kernel(const Event& event, Hints& hints) {
   send_moves();
 }
 
-// Returns true once kernels have used more memory than a running program's prefetches may fill.
+// Returns true after kernels have used more memory than a running program's prefetches may fill.
 bool LiveMoves::is_short(const Event& event, Hints& hints) {
   for (std::uint32_t i = 0; i < event.touch_count; ++i) {
     const Touch& touch = recording_.touches.at(event.first_touch + i);

@@ -43,7 +43,7 @@ class LiveMoves final : public uvmsim::replay::HintPolicy, private live::PageOwn
   bool is_short(const uvmsim::replay::Event& event, uvmsim::replay::Hints& hints);
   live::BlockExtent block_at(std::uintptr_t address) const;
   bool holds_anything(PageNumber page) const;
-  // As far as a recording tells, neighbouring pages are of one allocation.
+  // A recording does not tell that adjacent pages belong to different allocations.
   static bool any_page(PageNumber) { return true; }
   DeviceStream stream() const { return {0, ReplayRuntime::handle_of(last_stream_)}; }
 

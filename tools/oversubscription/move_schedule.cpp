@@ -36,7 +36,7 @@ class Scheduler {
     std::size_t arrival = 0;     // index in the schedule's moves
     bool is_here = false;
     bool is_changed = false;  // written since it arrived
-    bool is_needed = false;   // by the current kernel
+    bool is_needed = false;   // the current kernel needs it
   };
 
   void run(std::size_t kernel) {
@@ -71,7 +71,7 @@ class Scheduler {
     schedule_.moves.push_back(move);
   }
 
-  // Gives the move a free chunk, or the chunk of a block that leaves.
+  // Gives the move a free chunk, or the chunk of an evicted block.
   void take_chunk(Move* move) {
     candidates_.clear();
     for (const std::uint32_t number : here_) {

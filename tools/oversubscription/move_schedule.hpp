@@ -1,7 +1,7 @@
-// Decides which blocks arrive at a device and which leave it, for a known order of uses. Each
-// arrival has its chunk: a free one, or the chunk of the block that leaves for it. So an arrival
-// can be sent as soon as the last use of the leaving block has ended, long before it is needed.
-// Pure functions.
+// Decides which blocks arrive at a device and which are evicted, for a known order of uses. Each
+// arrival gets a free chunk, or the chunk of a block that is evicted for it. So an arrival can be
+// sent as soon as the last use of the evicted block has ended, long before the arriving block is
+// needed. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -26,12 +26,12 @@ struct Move {
   std::uint32_t block = 0;
   std::uint64_t arriving_bytes = 0;  // 0: there is nothing to copy
   Leaving leaving = Leaving::kNothing;
-  std::uint32_t victim = 0;         // the block that leaves, if any
+  std::uint32_t victim = 0;         // the block that is evicted, if any
   std::uint64_t leaving_bytes = 0;  // copied to the host
   // The earliest kernel before which the move can be sent: all uses of the victim come earlier.
   std::size_t after = 0;
   std::size_t need = 0;  // the kernel that must wait for it
-  // The host keeps its copy, because the block leaves again before it is written.
+  // The host keeps its copy, because the block is evicted again before it is written.
   bool keeps_host_copy = false;
 };
 
@@ -46,7 +46,7 @@ struct MoveSchedule {
 
 struct ScheduleOptions {
   std::size_t chunks = 0;          // chunks of the device for blocks
-  bool keeps_host_copies = false;  // blocks that were only read leave without a copy
+  bool keeps_host_copies = false;  // blocks that were only read are evicted without a copy
 };
 
 // Returns the moves for `order`. Nothing is on the device before the first kernel.

@@ -10,9 +10,9 @@
 
 namespace uvm::oversubscription {
 
-// The step begins at the mark with the text `mark` and ends at the next mark. An empty text selects
-// the last step that has an end and a kernel. Throws std::invalid_argument if there is no such
-// step, if the recording has several devices, or if the step has no kernel.
+// The step begins at the mark `mark` and ends at the next mark. An empty string selects the last
+// step that has an end and a kernel. Throws std::invalid_argument if there is no such step, if the
+// recording has several devices, or if the step has no kernel.
 uvmsim::replay::Recording repeated_step(const uvmsim::replay::Recording& recording,
                                         const std::string& mark, std::size_t times);
 

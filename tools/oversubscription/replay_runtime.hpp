@@ -53,7 +53,7 @@ class ReplayRuntime final : public DeviceRuntime {
   RuntimeStatus synchronize_device(int device) const override;
 
  private:
-  // Returns nothing if the recording lacks a part of the range.
+  // Returns nullopt if a part of the range is not in the recording.
   std::optional<uvmsim::PageRange> pages_at(const void* address, std::size_t size_bytes) const;
 
   const uvmsim::replay::Recording& recording_;

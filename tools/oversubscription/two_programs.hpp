@@ -1,7 +1,7 @@
 // Two programs on one device that has no room for both. Each repeats its recorded step, and they
-// take turns by the rules of hints/sharing/turns.hpp. At the end of a turn, the program's memory
-// leaves the device, and the host waits for that. The memory of the next program arrives some
-// kernels ahead of its use. All times are virtual.
+// take turns by the rules of hints/sharing/turns.hpp. At the end of a turn, the program's memory is
+// evicted from the device, and the host waits for the eviction. The memory of the next program
+// arrives some kernels ahead of its use. All times are virtual.
 #pragma once
 
 #include <cstddef>

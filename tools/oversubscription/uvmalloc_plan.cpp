@@ -57,7 +57,7 @@ std::size_t memory_of(std::string_view text) {
       fmt::format("--memory is '{}'; accepted: a size from 2MiB to 64TiB, as 512MiB", text));
 }
 
-// Returns nullopt if help was asked for.
+// Returns nullopt if the command requests help.
 std::optional<Command> parse_command(int count, char** words) {
   Command command;
   CLI::App app(

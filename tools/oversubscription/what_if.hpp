@@ -25,7 +25,7 @@ struct StepFigures {
   std::uint64_t faults = 0;
   std::uint64_t hint_calls = 0;
   std::uint64_t copied_bytes = 0;  // bytes of explicit copies
-  std::size_t repairs = 0;         // in the whole run
+  std::size_t repairs = 0;         // number of repairs in the whole run
   std::string failure;             // empty, or the reason why the step does not run
 };
 
@@ -49,7 +49,8 @@ class WhatIf {
   std::vector<std::uint64_t> kernel_ns() const;
   StepFigures all_resident() const { return step("driver", block_bytes()); }
 
-  // The same, but each step runs its kernels in another order. The policy knows the recorded order.
+  // Same as step(), but each step runs its kernels in another order. The policy knows the recorded
+  // order.
   StepFigures shuffled_step(std::string_view policy, std::size_t memory_bytes) const;
 
   // Figures of explicit moves (offload.hpp), with the least memory they need, in whole blocks.

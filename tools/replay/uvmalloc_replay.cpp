@@ -1,7 +1,7 @@
 // uvmalloc_replay TRACE [OPTION...]: replays a trace on uvmalloc and prints the duration. --help
-// lists the options. UVMALLOC_RUNTIME selects the machine; for the simulated one, LD_LIBRARY_PATH
-// must contain the stand-ins. Exit code 0; 1 if something differs; 2 if the command, the trace or
-// the machine is invalid.
+// lists the options. UVMALLOC_RUNTIME selects the machine; for the simulated machine,
+// LD_LIBRARY_PATH must contain the stand-ins. Exit code 0; 1 if something differs; 2 if the
+// command, the trace or the machine is invalid.
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -31,7 +31,7 @@ std::size_t budget_of(std::string_view option, std::string_view text) {
       fmt::format("{} is '{}'; accepted: a size such as 512MiB", option, text));
 }
 
-// Returns nullopt if help was asked for.
+// Returns nullopt if the command requests help.
 std::optional<Command> parse_command(int count, char** words) {
   Command command;
   CLI::App app("replays a trace on uvmalloc, from one thread, and prints how long it took");
