@@ -48,7 +48,8 @@ void describe(CachingManagedAllocator* allocator) {
   const std::string about = about_json(*allocator);
   if (!allocator->engine().machine.figure_store.describe(about)) {
     log(LogLevel::kWarning,
-        "if this process is killed, its report will lack the program's name: the description is "
+        "if this process is killed, its report will not contain the program's name: the "
+        "description is "
         "too "
         "long ({} bytes)",
         about.size());
@@ -107,7 +108,7 @@ void report_at_exit() {
     }
   } catch (const std::exception& error) {
     // The program has ended successfully; its report must not make it fail.
-    log(LogLevel::kWarning, "there is no report: {}", error.what());
+    log(LogLevel::kWarning, "no report was written: {}", error.what());
   }
 }
 
@@ -169,7 +170,7 @@ void note_inactive(const std::string& reason) {
     try {
       report_inactive_at_exit();
     } catch (const std::exception& error) {
-      log(LogLevel::kWarning, "there is no report: {}", error.what());
+      log(LogLevel::kWarning, "no report was written: {}", error.what());
     }
   });
 }

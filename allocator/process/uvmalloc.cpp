@@ -487,6 +487,6 @@ uvmalloc_status uvmalloc_stop_trace(uvmalloc_allocator* allocator) noexcept {
 uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator, const char* text) noexcept {
   if (text == nullptr) return null_argument(__func__, "text");
   if (*text == '\0')
-    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: the text is empty", __func__);
+    return failure(UVMALLOC_ERROR_INVALID_ARGUMENT, "{}: the string is empty", __func__);
   return with(allocator, __func__, [&](auto& own) { own.tracing().mark(text); });
 }

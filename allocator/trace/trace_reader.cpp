@@ -215,10 +215,11 @@ class Parser {
       }
       case TraceChunkKind::kText: {
         const std::size_t padded = (std::size_t{header.count} + 7) / 8 * 8;
-        if (header.count > kMostTraceTextBytes) refuse(start + 4, "the size of a text is damaged");
+        if (header.count > kMostTraceTextBytes)
+          refuse(start + 4, "the size of a string is damaged");
         if (!has(padded)) return cut_short(start);
         if (header.value != trace_.texts.size() + 1) {
-          refuse(start + 16, "the number of a text is damaged");
+          refuse(start + 16, "the number of a string is damaged");
         }
         trace_.texts.push_back(bytes_.substr(at_, header.count));
         at_ += padded;
@@ -254,7 +255,8 @@ class Parser {
       time += static_cast<std::uint64_t>(word.since_last());
       if (word.is_pause()) continue;
       if (word.model() >= models.size()) {
-        refuse(start, fmt::format("an event like number {}, which the chunk lacks", word.model()));
+        refuse(start,
+               fmt::format("an event like number {}, which is not in the chunk", word.model()));
       }
       TraceEvent event = models[word.model()];
       event.time = time;
@@ -276,10 +278,11 @@ class Parser {
     const auto devices = static_cast<std::int32_t>(trace_.devices.size());
     if (event.device < kNoPlace || event.device >= devices) {
       refuse(start + 44,
-             fmt::format("an event of device {}, which the header lacks", event.device));
+             fmt::format("an event of device {}, which is not in the header", event.device));
     }
     if (event.place < kNoPlace || event.place >= devices) {
-      refuse(start + 46, fmt::format("an event at place {}, which the header lacks", event.place));
+      refuse(start + 46,
+             fmt::format("an event at place {}, which is not in the header", event.place));
     }
     return event;
   }

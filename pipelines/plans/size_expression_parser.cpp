@@ -178,7 +178,7 @@ bool SizeExpression::Parser::take(char wanted) {
 }
 
 void SizeExpression::Parser::expect(char wanted) {
-  if (!take(wanted)) fail(fmt::format("lacks a '{}'", wanted));
+  if (!take(wanted)) fail(fmt::format("has no '{}'", wanted));
 }
 
 void SizeExpression::Parser::add(Operation operation, std::int64_t operand) {

@@ -27,20 +27,20 @@ std::int64_t number_of(const Json& object, const char* key, const std::string& w
   const Json& value = value_of(object, key, where);
   if (!value.is_number_integer() ||
       (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX)) {
-    throw PlanError(fmt::format("{}: '{}' is no whole number of 64 bits", where, key));
+    throw PlanError(fmt::format("{}: '{}' is not a whole number of 64 bits", where, key));
   }
   return value.get<std::int64_t>();
 }
 
 std::string text_of(const Json& object, const char* key, const std::string& where) {
   const Json& value = value_of(object, key, where);
-  if (!value.is_string()) throw PlanError(fmt::format("{}: '{}' is no text", where, key));
+  if (!value.is_string()) throw PlanError(fmt::format("{}: '{}' is not a string", where, key));
   return value.get<std::string>();
 }
 
 void check_object(const Json& object, std::initializer_list<std::string_view> keys,
                   const std::string& where) {
-  if (!object.is_object()) throw PlanError(fmt::format("{} is no object", where));
+  if (!object.is_object()) throw PlanError(fmt::format("{} is not an object", where));
   for (const auto& [key, value] : object.items()) {
     bool is_known = false;
     for (const std::string_view known : keys) is_known = is_known || key == known;
@@ -50,7 +50,7 @@ void check_object(const Json& object, std::initializer_list<std::string_view> ke
 
 const Json& list_of(const Json& object, const char* key) {
   const Json& value = value_of(object, key, "the plan");
-  if (!value.is_array()) throw PlanError(fmt::format("the plan: '{}' is no list", key));
+  if (!value.is_array()) throw PlanError(fmt::format("the plan: '{}' is not a list", key));
   return value;
 }
 
@@ -106,7 +106,7 @@ PlanDescription read(std::string_view text, std::vector<StoragePlan::Place>* pla
   try {
     all = parse(text);
   } catch (const nlohmann::json::exception& error) {
-    throw PlanError(fmt::format("the plan is no JSON: {}", error.what()));
+    throw PlanError(fmt::format("the plan is not JSON: {}", error.what()));
   }
   check_object(all, {kVersionKey, "alignment_bytes", "variables", "storages"}, "the plan");
   const std::int64_t version = number_of(all, kVersionKey, "the plan");

@@ -19,7 +19,7 @@ FileSource::FileSource(std::string path) : path_(std::move(path)) {
   struct stat status {};
   if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     close(descriptor_);
-    throw SourceError(fmt::format("{} is no regular file", path_));
+    throw SourceError(fmt::format("{} is not a regular file", path_));
   }
   size_bytes_ = static_cast<std::uint64_t>(status.st_size);
 }

@@ -109,7 +109,7 @@ std::string why_classes_differ(const std::string& plugin, const std::string& lib
            "with scripts/build --torch-of PYTHON";
   }
   if (is_release(version)) return {};
-  return torch + " is no release, and its classes cannot be compared with those of the plugin";
+  return torch + " is not a release, and its classes cannot be compared with those of the plugin";
 }
 
 }  // namespace uvm::interpose

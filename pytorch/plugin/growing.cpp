@@ -113,7 +113,7 @@ class GrowingMemory final : public torch::CustomClassHolder {
     } catch (const uvm::OutOfMemoryError& error) {
       raise_out_of_memory(most_bytes_, error.what());
     } catch (const std::bad_alloc&) {
-      raise_out_of_memory(most_bytes_, "There are not so many addresses.");
+      raise_out_of_memory(most_bytes_, "The address space has no free range of this size.");
     }
   }
 

@@ -133,7 +133,7 @@ class Reader {
     for (const auto& [key, node] : nodes_) {
       if (used_.contains(key)) continue;
       throw ProfileError(path_ + ": " + key +
-                         " is no key of a profile; accepted: those of sim/profiles/README.md");
+                         " is not a key of a profile; accepted: those of sim/profiles/README.md");
     }
   }
 

@@ -48,7 +48,7 @@ void check_pages(const Recording& recording) {
                event.device < recording.device_count && event.location < recording.device_count;
       });
   if (!is_usable)
-    throw std::invalid_argument("the recording names a page or a device that it lacks");
+    throw std::invalid_argument("the recording names a page or a device that it does not contain");
 }
 
 class Run final : public Hints {
@@ -160,7 +160,7 @@ class Run final : public Hints {
   std::uint32_t add_stream(int device) {
     if (device < 0 || device >= recording_.device_count)
       throw std::invalid_argument("a stream of device " + std::to_string(device) +
-                                  ", which the recording lacks");
+                                  ", which is not in the recording");
     streams_.push_back(timeline_.find_stream(device, timeline_.create_stream(device, 0, false, 0)));
     return static_cast<std::uint32_t>(streams_.size() - 1);
   }
@@ -346,7 +346,8 @@ Outcome run(const Recording& recording, const MachineProfile& profile, HintPolic
   try {
     return Run(recording, profile, policy).go(options);
   } catch (const std::out_of_range&) {
-    throw std::invalid_argument("the recording names a stream, a signal or a touch that it lacks");
+    throw std::invalid_argument(
+        "the recording names a stream, a signal or a touch that it does not contain");
   }
 }
 

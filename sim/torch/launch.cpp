@@ -106,7 +106,7 @@ void Launch::fail_illegal_address(const void* address) const {
       c10::str("CUDA error: an illegal memory access was encountered\n", operator_name_,
                " touched ",
                address ? c10::str("address ", address, ", which ") : std::string("memory that "),
-               "device ", static_cast<int>(device().index()), " cannot reach"));
+               "device ", static_cast<int>(device().index()), " cannot access"));
 }
 
 // An operator computes once, even if it submits several times.

@@ -22,7 +22,8 @@ std::uint64_t mix(std::uint64_t value) {
 
 std::uint64_t value_on_device(const std::int64_t* address) {
   const void* view = device_view(address);
-  TORCH_CHECK(view != nullptr, "the generator's state that a CUDA graph was captured with is gone");
+  TORCH_CHECK(view != nullptr,
+              "the generator's state that a CUDA graph was captured with no longer exists");
   return static_cast<std::uint64_t>(*static_cast<const std::int64_t*>(view));
 }
 

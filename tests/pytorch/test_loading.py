@@ -162,8 +162,8 @@ CASES = [
     (lambda: file({'a': f32(0, 8, [2])}, eight[:7]), 'its tensors end at'),
     (lambda: file({'a': f32(0, 4, [1])}, eight), 'its tensors end at'),
     (lambda: file({'a': {'dtype': 'F4', 'shape': [3], 'data_offsets': [0, 2]}}, eight[:2]), 'even'),
-    (lambda: folder / 'pipe', 'is no regular file'),
-    (lambda: '/dev/null', 'is no regular file'),
+    (lambda: folder / 'pipe', 'is not a regular file'),
+    (lambda: '/dev/null', 'is not a regular file'),
     (lambda: folder / 'empty', 'is a folder without model.safetensors.index.json and '
      'model.safetensors'),
     (lambda: index('{'), 'the index cannot be understood'),

@@ -34,7 +34,7 @@ def test_marks_of_a_program_are_in_its_trace(simulate: Simulate, tmp_path: Path)
 
 
 def test_an_empty_mark_is_refused() -> None:
-    with pytest.raises(ValueError, match="the text is empty"):
+    with pytest.raises(ValueError, match="the string is empty"):
         uvmalloc.mark("")
 
 

@@ -65,13 +65,13 @@ std::optional<Command> parse_command(int count, char** words) {
   add_option(&app, "--host-memory", &command.host_bytes, size_of, "SIZE",
              "memory of the host, from 2MiB; without it the machine's own");
   add_option(&app, "--hints", &command.hints, hints_of, "WORD",
-             "none: the driver is left alone. recorded: as the program's (the default)");
+             "none: no hints. recorded: the program's hints (the default)");
   add_option(&app, "--samples", &command.samples, whole_number<std::size_t>, "N",
              "counters and residency after each N events");
   add_option(&app, "--blocks", &command.blocks, whole_number<std::size_t>, "N",
              "the N allocations, and the N call sites, whose touches have moved most");
   add_option(&app, "--repeat", &command.repeat, whole_number<std::size_t>, "N",
-             "so many times; the real time is that of the fastest");
+             "number of runs; the real time is that of the fastest");
   bool is_unfinished = false;
   app.add_flag("--unfinished", is_unfinished, "of a killed process, up to the last whole chunk");
   app.footer(

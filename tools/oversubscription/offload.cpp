@@ -220,7 +220,7 @@ class Builder {
 
 Offload offload_of(const Recording& recording, std::string_view name) {
   if (std::ranges::find(kOffloadNames, name) == kOffloadNames.end())
-    throw std::invalid_argument("'" + std::string(name) + "' is no way to move memory by hand");
+    throw std::invalid_argument("'" + std::string(name) + "' is not a way to move memory by hand");
   return Builder(recording).build(name);
 }
 

@@ -87,11 +87,11 @@ std::optional<Command> parse_command(int count, char** words) {
   for (const std::string& text : memory) command.memory_bytes.push_back(memory_of(text));
   for (const std::string& text : times) command.times.push_back(times_of(text));
   if (!step->empty() && command.step.empty())
-    throw std::invalid_argument("--step is ''; accepted: the text of a mark");
+    throw std::invalid_argument("--step is ''; accepted: a mark");
   if (command.file.empty() != command.check)
     throw std::invalid_argument("accepted: a trace, or --check without a trace");
   if (!command.beside.empty() && (command.times.size() != 1 || !command.step.empty()))
-    throw std::invalid_argument("--beside goes with --machine and one --times alone");
+    throw std::invalid_argument("--beside needs --machine and exactly one --times");
   return command;
 }
 

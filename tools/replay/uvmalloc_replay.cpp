@@ -39,7 +39,7 @@ std::optional<Command> parse_command(int count, char** words) {
   app.add_flag("--check", command.options.check,
                "compares each block with all live ones; a request must fail where it failed in the "
                "trace and only there, and no free, use or move may be refused");
-  add_option(&app, "--repeat", &command.repeat, whole_number<unsigned>, "N", "so many times");
+  add_option(&app, "--repeat", &command.repeat, whole_number<unsigned>, "N", "number of runs");
   auto* own = add_option(&app, "--budget", &command.budget_bytes, budget_of, "SIZE",
                          "the memory of the traced machine: requests are compared as with --check");
   auto* other = add_option(&app, "--other-budget", &command.budget_bytes, budget_of, "SIZE",

@@ -248,7 +248,7 @@ class _File:
     def __init__(self, path: Path, descriptor: int) -> None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path} is no regular file")
+            raise ValueError(f"{path} is not a regular file")
         self.path = path
         self.descriptor = descriptor
         self.size_bytes = status.st_size

@@ -51,11 +51,11 @@ TEST(SizeExpression, FaultsOfTheTextAreNamedWithTheirPlace) {
             "5)");
   EXPECT_EQ(error("4 * "), "the expression '4 * ' ends too early (at character 5)");
   EXPECT_EQ(error(""), "the expression '' ends too early (at character 1)");
-  EXPECT_EQ(error("(n"), "the expression '(n' lacks a ')' (at character 3)");
+  EXPECT_EQ(error("(n"), "the expression '(n' has no ')' (at character 3)");
   EXPECT_EQ(error("n m"), "the expression 'n m' has more than an expression (at character 3)");
   EXPECT_EQ(error("n $"), "the expression 'n $' has more than an expression (at character 3)");
   EXPECT_EQ(error("*n"), "the expression '*n' has no number, name or '(' (at character 1)");
-  EXPECT_EQ(error("min(n)"), "the expression 'min(n)' lacks a ',' (at character 6)");
+  EXPECT_EQ(error("min(n)"), "the expression 'min(n)' has no ',' (at character 6)");
   EXPECT_EQ(error("9223372036854775808"),
             "the expression '9223372036854775808' has a number above 2^63 - 1 (at character 1)");
   EXPECT_NE(error(std::string(100, '(')).find("is nested too deeply"), std::string::npos);

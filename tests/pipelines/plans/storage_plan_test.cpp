@@ -101,7 +101,7 @@ TEST(StoragePlan, WrongDescriptionsAreNamed) {
   EXPECT_EQ(with({n}, {{"x", "4 * k", 0, 1, ""}}),
             "the expression '4 * k' uses the unknown variable 'k'; known: n (at character 5)");
   EXPECT_EQ(with({n}, {{"x", "n", 3, 3, ""}}),
-            "the storage 'x' is live from step 3 to before step 3, which is no step");
+            "the storage 'x' is live from step 3 to before step 3, which is not a step");
   EXPECT_EQ(with({n}, {{"x", "n", 0, 1, "y"}}),
             "the storage 'x' is part of the unknown storage 'y'");
   EXPECT_EQ(with({n}, {{"x", "n", 0, 1, "y"}, {"y", "n", 0, 1, "z"}, {"z", "n", 0, 1, "x"}}),
@@ -176,19 +176,19 @@ std::string json_fault(const std::string& text) {
 
 TEST(StoragePlanJson, WrongTextIsNamed) {
   EXPECT_EQ(plan_from_json(kSmall).arena_bytes(), 40);
-  EXPECT_NE(json_fault("").find("the plan is no JSON: "), std::string::npos);
-  EXPECT_EQ(json_fault("[]"), "the plan is no object");
+  EXPECT_NE(json_fault("").find("the plan is not JSON: "), std::string::npos);
+  EXPECT_EQ(json_fault("[]"), "the plan is not an object");
   EXPECT_EQ(json_fault(changed("plan\": 1", "plan\": 2")),
             "the plan has the version 2; accepted: 1");
   EXPECT_EQ(json_fault(changed("\"alignment_bytes\": 4, ", "")),
             "the plan has no 'alignment_bytes'");
   EXPECT_EQ(json_fault(changed("\"alignment_bytes\": 4", "\"alignment_bytes\": 4.5")),
-            "the plan: 'alignment_bytes' is no whole number of 64 bits");
+            "the plan: 'alignment_bytes' is not a whole number of 64 bits");
   EXPECT_EQ(json_fault(changed("\"upper\": 8", "\"upper\": 18446744073709551615")),
-            "variable 0: 'upper' is no whole number of 64 bits");
+            "variable 0: 'upper' is not a whole number of 64 bits");
   EXPECT_EQ(json_fault(changed("\"first_use\": 0", "\"from\": 0")),
             "storage 0 has the unknown key 'from'");
-  EXPECT_EQ(json_fault(changed("\"id\": \"x\"", "\"id\": 5")), "storage 0: 'id' is no text");
+  EXPECT_EQ(json_fault(changed("\"id\": \"x\"", "\"id\": 5")), "storage 0: 'id' is not a string");
   EXPECT_EQ(json_fault(changed("\"lower\": 1,", "\"expression\": \"2\",")),
             "variable 0 has a range beside its expression, or an empty one");
 }
@@ -218,7 +218,7 @@ TEST(StoragePlanJson, PlacesThatDoNotFitAreRefused) {
 TEST(StoragePlanJson, EveryTruncationIsAnError) {
   const std::string text = plan_to_json(StoragePlan::make(rfc_example()));
   for (std::size_t length = 0; length < text.size(); ++length) {
-    ASSERT_NE(json_fault(text.substr(0, length)).find("the plan is no JSON: "), std::string::npos)
+    ASSERT_NE(json_fault(text.substr(0, length)).find("the plan is not JSON: "), std::string::npos)
         << length;
   }
 }

@@ -128,7 +128,7 @@ TEST(FileSource, AFileThatShrinksWhileItStreamsIsAClearErrorWithoutRetries) {
 TEST(FileSource, WhatIsNoFileIsNamed) {
   EXPECT_EQ(message_of([] { FileSource("/no/such/file"); }),
             "/no/such/file: No such file or directory");
-  EXPECT_EQ(message_of([] { FileSource("/dev/null"); }), "/dev/null is no regular file");
+  EXPECT_EQ(message_of([] { FileSource("/dev/null"); }), "/dev/null is not a regular file");
 }
 
 }  // namespace

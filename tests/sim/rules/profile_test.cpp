@@ -120,10 +120,10 @@ TEST_F(ProfileTest, ASizeThatIsNoneIsNamed) {
 }
 
 TEST_F(ProfileTest, AnUnknownKeyIsNamed) {
-  EXPECT_EQ(
-      error_of(with("launch_us", "launch_us = 2\nlunch_us = 3")),
-      path_ +
-          ": kernels.lunch_us is no key of a profile; accepted: those of sim/profiles/README.md");
+  EXPECT_EQ(error_of(with("launch_us", "launch_us = 2\nlunch_us = 3")),
+            path_ +
+                ": kernels.lunch_us is not a key of a profile; accepted: those of "
+                "sim/profiles/README.md");
 }
 
 TEST_F(ProfileTest, AnUnknownMemoryIsNamed) {

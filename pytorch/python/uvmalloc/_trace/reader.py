@@ -273,7 +273,7 @@ class _Parser:
         if kind == PACKED_CHUNK and (value > _MOST_MODELS_PER_CHUNK or (count and not value)):
             raise self._error(start + 16, "the number of models is damaged")
         if kind == TEXT_CHUNK and count > _MOST_TEXT_BYTES:
-            raise self._error(start + 4, "the size of a text is damaged")
+            raise self._error(start + 4, "the size of a string is damaged")
         if len(self._content) - self._at < size_bytes:
             self._require_unfinished(start)
             return None
@@ -285,7 +285,7 @@ class _Parser:
                 self._system_threads[thread] = system_thread
         elif kind == TEXT_CHUNK:
             if value != len(self._texts) + 1:
-                raise self._error(start + 16, "the number of a text is damaged")
+                raise self._error(start + 16, "the number of a string is damaged")
             text = self._content[self._at : self._at + count]
             self._texts.append(text.decode("utf-8", "replace"))
         else:
@@ -334,7 +334,7 @@ class _Parser:
         wrong = (numbers != _PAUSE) & (numbers >= len(models))
         if wrong.any():
             first = int(np.argmax(wrong))
-            what = f"an event like number {numbers[first]}, which the chunk lacks"
+            what = f"an event like number {numbers[first]}, which is not in the chunk"
             raise self._error(offset + first * _WORD_BYTES, what)
         return unpacked(models, words)
 
