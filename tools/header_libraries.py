@@ -1,4 +1,4 @@
-"""The libraries of which uvmalloc's build needs headers alone (cmake/uvmalloc_headers.cmake), as
+"""The libraries of which uvmalloc's build needs only headers (cmake/uvmalloc_headers.cmake), as
 packages of Debian.
 
     PYTHONPATH=tools python -m header_libraries FOLDER

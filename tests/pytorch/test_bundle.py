@@ -141,7 +141,7 @@ def test_nothing_is_written_without_a_yes(
         (("--yes",), "--yes is 'True'; accepted: only with --bundle"),
         (("--bundle", "no/out.tar.gz", "--yes"), "FILE is 'no/out.tar.gz'; accepted: a file in a"),
         (("--bundle", "--report", "none.json", "--yes"), "cannot read none.json"),
-        (("--bundle", "--report", "text", "--yes"), "text is no report"),
+        (("--bundle", "--report", "text", "--yes"), "text is not a report"),
     ],
 )
 def test_wrong_uses_are_one_line(

@@ -563,7 +563,7 @@ def test_a_single_word_behind_two_dashes_is_a_program(
 
 
 @pytest.mark.parametrize(
-    ("option", "accepted"), [("--memory=0", "a size from 2 MiB"), ("--step=", "the text of a mark")]
+    ("option", "accepted"), [("--memory=0", "a size from 2 MiB"), ("--step=", "a mark")]
 )
 def test_a_refused_option_of_the_plan_has_its_own_name(
     option, accepted, capsys: pytest.CaptureFixture[str]

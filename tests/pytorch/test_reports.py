@@ -260,7 +260,7 @@ def test_figures_of_a_process_that_went_on_or_still_runs_say_so(tmp_path, monkey
         pid = int(file.name.split(".")[1].split("-")[0])
         return of_process(pid, 1, start_ticks=own_start)
 
-    gone = 4_000_000  # above the largest process number
+    gone = 4_000_000  # above the largest process ID
     for name in (f"{gone}", f"{gone}-2", f"{os.getpid()}"):
         (tmp_path / f"report.{name}.figures").touch()
     monkeypatch.setattr(processes, "read_found", read)

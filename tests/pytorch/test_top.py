@@ -162,7 +162,7 @@ def folders_of_children(pid: int) -> list[Path]:
 
 
 NESTED = b"[" * 4000
-GONE = 4_000_000  # above the largest process number, so no such process runs
+GONE = 4_000_000  # above the largest process ID, so no such process runs
 OF_ANOTHER_VERSION = b"uvmalloc-fig-1".ljust(16, b"\0") + b"99.0".ljust(16, b"\0")
 BAD_FILES: list[Callable[[Path], object]] = [
     os.mkfifo,
@@ -310,4 +310,4 @@ def test_pages_that_the_driver_has_elsewhere_are_shown():
     out = io.StringIO()
     moment = Moment(1.0, {"compared": compared})
     Console(file=out, width=200).print(picture(Moments({1: moment}, []), {}))
-    assert "on devices: believed 48 MiB / real 40 MiB" in out.getvalue()
+    assert "pages on devices: 48 MiB by uvmalloc's records, 40 MiB by the driver" in out.getvalue()

@@ -114,7 +114,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Json], list[str]]]] = {
     ),
     "pairs": ("Allocation and free from the cache, through torch", nested_lines),
     "any_program": (
-        "cudaMalloc and cudaFree in a program of CUDA alone, nanoseconds",
+        "cudaMalloc and cudaFree in a program that uses only CUDA, nanoseconds",
         nested_lines,
     ),
     "alignment": ("Alignment of managed allocations", nested_lines),

@@ -120,7 +120,7 @@ class Group:
 
     As a context manager, a group takes all tensors that the thread creates inside, and those that
     backward passes started there create. Groups nest: the innermost one takes the tensors. A tensor
-    is in one group at a time, and leaves it when its memory is freed.
+    is in one group at a time, until its memory is freed.
     """
 
     def __init__(self, name: str) -> None:
@@ -164,33 +164,34 @@ class Group:
     def sleep(
         self, *, discard: bool = False, device: torch.device | int | str | None = None
     ) -> int:
-        """Moves the group's pages to the host, and returns the bytes that leave devices.
+        """Moves the group's pages to the host, and returns how many bytes move.
 
-        They leave after the work that the current stream of their device has now; the call does not
-        wait, unless pages leave without a copy. Tensors stay as they are: a kernel or the host that
-        uses one gets right bytes, and the pages that it uses come back. With `discard`, the
-        contents are given up instead, and the call waits for the device: write to the tensors
+        They move after the work that the current stream of their device has now. The call does not
+        wait, unless pages can be dropped without a copy. Tensors stay valid: a kernel or host code
+        that uses one reads the right bytes, and the pages that it uses move back. With `discard`,
+        the contents are dropped instead, and the call waits for the device: write to the tensors
         before you read them again.
 
         Args:
-            discard: whether the contents are given up.
-            device: only pages of this device leave; all if None.
+            discard: whether the contents are dropped.
+            device: moves only pages on this device; None: on all devices.
 
         Raises RuntimeError while a graph is being captured.
         """
         return self._move("group_sleep", device, discard=discard)
 
     def wake(self, *, lazily: bool = False, device: torch.device | int | str | None = None) -> int:
-        """Moves the group's pages back to their devices, and returns the bytes that come.
+        """Moves the group's pages back to their devices, and returns how many bytes move.
 
         The call does not wait; later work of the current stream of each device does. After the
-        first wake, kernels wait only for the pages that they use, which come in the order of their
-        first use. If there is no room, other groups sleep: those with a lower priority first, then
-        those that woke first. Pages that still find no room come when they are used.
+        first wake, kernels wait only for the pages that they use, and pages move in the order of
+        their first use. If there is no room, other groups are put to sleep: those with a lower
+        priority first, then those that woke first. Pages for which there is still no room move
+        when they are used.
 
         Args:
-            lazily: whether all pages come only when they are used.
-            device: only pages of this device come; all if None.
+            lazily: whether each page moves only when it is used.
+            device: moves only pages of this device; None: of all devices.
 
         Raises RuntimeError while a graph is being captured.
         """
@@ -226,11 +227,12 @@ class Group:
             pinned: no other group makes this one sleep.
             limit: bytes, or a size such as "8GiB": the most that wake() brings to a device; 0: no
                 limit.
-            copies: whether the host keeps the bytes of the group while it is awake, so that pages
-                that were only read leave without a copy. "kept": yes. "none": no; use it for what
-                is written to all the time. "auto": once, and again while few pages were written to,
-                if the driver says where pages are (CUDA 13.4 and later).
-            floor: bytes or a size: other groups that need room leave so much on a device.
+            copies: whether the host keeps a copy of the group while it is awake. Then pages that
+                were only read need no copy when the group sleeps. "kept": yes. "none": no; use it
+                for memory that is written to all the time. "auto": the first time, and again while
+                few pages were written to, if the driver reports where pages are (CUDA 13.4).
+            floor: bytes or a size: when other groups need room, this much of the group stays on its
+                device.
             idle: seconds, or a time such as "500ms" or "2m", after which the group sleeps if
                 nothing has used it; 0: never. Calls for the group, torch's operators and replayed
                 graphs are uses.

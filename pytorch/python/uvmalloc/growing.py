@@ -113,7 +113,7 @@ class Growing:
     def append(self, values: torch.Tensor) -> torch.Tensor:
         """Grows by `values`, which it copies behind its last elements, and returns the tensor.
 
-        Raises as resize(), TypeError if `values` is no tensor, and ValueError if its other
+        Raises as resize(), TypeError if `values` is not a tensor, and ValueError if its other
         dimensions differ; then it has its last size.
         """
         import torch

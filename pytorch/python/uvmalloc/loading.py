@@ -118,7 +118,8 @@ def as_device(device: torch.device | str | int) -> torch.device:
     else:
         named = torch.device(device)
     if named.type == "cuda" and (named.index or 0) >= (count := torch.cuda.device_count()):
-        others = f", or a CUDA device below {count}" if count else "; there is no CUDA device"
+        last = f" to cuda:{count - 1}" if count > 1 else ""
+        others = f", or cuda:0{last}" if count else "; there is no CUDA device"
         raise ValueError(f"the device is '{named}'; accepted: cpu{others}")
     return named
 
@@ -261,7 +262,7 @@ class _File:
         text = self._header()
         header = _parse(text, self.path, "the header", _Pairs)
         if not isinstance(header, _Pairs):
-            raise ValueError(f"{self.path}: the header is no JSON object")
+            raise ValueError(f"{self.path}: the header is not a JSON object")
         end = _LENGTH_BYTES + len(text)
         times = Counter(name for name, _ in header)
         _check_metadata(self.path, [value for name, value in header if name == _METADATA])
@@ -300,7 +301,7 @@ class _File:
         if len(length_bytes) < _LENGTH_BYTES:
             raise ValueError(
                 f"{self.path}: not a safetensors file: it has {len(length_bytes)} bytes, and "
-                f"the header's length alone takes {_LENGTH_BYTES}"
+                f"the header's length takes {_LENGTH_BYTES}"
             )
         length = int.from_bytes(length_bytes, "little")
         if length > _MOST_HEADER_BYTES:
@@ -311,7 +312,7 @@ class _File:
         if _LENGTH_BYTES + length > self.size_bytes:
             raise ValueError(
                 f"{self.path}: the file ends within its header: {self.size_bytes} bytes, "
-                f"the header alone has {length}"
+                f"the header takes {length}"
             )
         return os.pread(self.descriptor, length, _LENGTH_BYTES)
 
@@ -390,7 +391,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"'{name}' is there twice")
+            raise ValueError(f"the key '{name}' occurs twice")
         found[name] = value
     return found
 
@@ -401,7 +402,7 @@ def _parse(
     """Parses JSON like safetensors, which is stricter than Python."""
 
     def no_number(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     def number(digits: str) -> int | float:
         value = float(digits)
@@ -427,21 +428,21 @@ def _check_metadata(path: Path, found: list[Any]) -> None:
     for metadata in found:
         texts = isinstance(metadata, _Pairs) and all(isinstance(text, str) for _, text in metadata)
         if metadata is not None and not texts:
-            raise ValueError(f"{path}: the header's {_METADATA} is not a map of texts")
+            raise ValueError(f"{path}: the header's {_METADATA} is not a map of strings")
 
 
 def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _Entry:
     def wrong(what: str) -> ValueError:
-        more = f"; '{name}' is there twice" if twice else ""
+        more = f"; the header lists '{name}' twice" if twice else ""
         return ValueError(f"{path}: tensor '{name}' {what}{more}")
 
     # An object may have other keys too. An array holds the values in the order of the fields.
     pairs = zip(_FIELDS, value, strict=False) if type(value) is list else value
     fields = [pair for pair in pairs if pair[0] in _FIELDS] if isinstance(value, list) else []
     if sorted(key for key, _ in fields) != sorted(_FIELDS):
-        raise wrong("has not exactly dtype, shape and data_offsets")
+        raise wrong("must have exactly dtype, shape and data_offsets")
     if type(value) is list and len(value) != len(_FIELDS):
-        raise wrong("has not exactly dtype, shape and data_offsets")
+        raise wrong("must have exactly dtype, shape and data_offsets")
     import torch
 
     kind, shape, offsets = (dict(fields)[key] for key in _FIELDS)
@@ -453,8 +454,10 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
     if not _are_sizes(shape):
         raise wrong(f"has the shape {shape!r}; accepted: a list of whole numbers from 0")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise wrong(f"has the data_offsets {offsets!r}; accepted: where it begins and ends")
-    if kind == "F4":  # two elements per byte, which torch counts as one
+        raise wrong(
+            f"has the data_offsets {offsets!r}; accepted: [begin, end] in bytes"
+        )
+    if kind == "F4":  # two elements per byte, which torch counts as one element
         if not shape or shape[-1] % 2 != 0:
             raise wrong(f"has the shape {shape!r}; accepted for F4: an even last dimension")
         shape = [*shape[:-1], shape[-1] // 2]

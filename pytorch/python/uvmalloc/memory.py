@@ -101,7 +101,7 @@ def advise(
     advice, this advice survives moves, until False removes it or the tensor is freed.
 
     Returns False if the tensor's memory is not uvmalloc's, or if no 2 MiB page belongs to the
-    tensor alone. Advice on a shared page would also apply to the tensor's neighbours.
+    tensor only. Advice on a shared page would also apply to the tensor's neighbours.
 
     Raises:
         ValueError: no advice is given.

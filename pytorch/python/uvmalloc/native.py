@@ -16,7 +16,9 @@ def mark(text: str) -> None:
     an empty text.
     """
     if not text:
-        raise ValueError("uvmalloc.mark: the string is empty; accepted: a string that names the mark")
+        raise ValueError(
+            "uvmalloc.mark: the string is empty; accepted: a name for the mark"
+        )
     trace_mark = library_function("uvmalloc_trace_mark", None, ctypes.c_char_p)
     if trace_mark is not None:
         trace_mark(text.encode(errors="replace"))

@@ -15,7 +15,7 @@ def parse_size(text: str) -> int:
     """Returns the bytes in `text`, in powers of 1024. Raises ValueError if it is not a size."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"'{text}' is no size")
+        raise ValueError(f"'{text}' is not a size")
     number, unit = match[1], (match[2] or "").upper()
     if "." in number and not unit:
         raise ValueError(f"'{text}' is a fraction of a byte")

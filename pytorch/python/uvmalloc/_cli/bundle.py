@@ -41,7 +41,7 @@ _BUILD_ID = 3  # NT_GNU_BUILD_ID
 def contents(
     reports: Sequence[Path], environment: Mapping[str, str], private: Filter, root: Path = Path("/")
 ) -> dict[str, str]:
-    """Returns the archive's files: texts by name. Raises CommandError for a file that is no report.
+    """Returns the archive's files: their texts by name. CommandError: a file is not a report.
 
     The environment's values are only those of _VARIABLES.
     """
@@ -135,7 +135,7 @@ def _libraries(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def build_id(file: Path) -> str | None:
-    """Returns the build id in a 64-bit ELF file, or None. ValueError: it is no such file."""
+    """Returns the build id in a 64-bit ELF file, or None. ValueError: it is not such a file."""
     with file.open("rb") as stream:
         header = stream.read(64)
         if header[:5] != b"\x7fELF\x02":

@@ -34,7 +34,10 @@ def open_found(file: Path) -> BinaryIO:
 
 
 def read_regular(file: Path) -> bytes:
-    """Reads a whole file. Raises OSError for what is no file: a device or a pipe may never end."""
+    """Reads a whole file.
+
+    Raises OSError if it is not a regular file: a device or a pipe may never end.
+    """
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -36,7 +36,7 @@ def figures_reader() -> Callable[..., int]:
 
 
 def report_of(figures: Path) -> dict[str, Any] | None:
-    """Returns the report on a process from its file of figures, or None if it is no such file."""
+    """Returns the report on a process from its file of figures. None: it is not such a file."""
     text = _text(functools.partial(figures_reader(), os.fsencode(figures)))
     return None if text is None else json.loads(text)
 

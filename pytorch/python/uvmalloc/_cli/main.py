@@ -355,7 +355,7 @@ def report(
     try:
         show_report(saved, console())
     except CommandError as error:
-        raise CommandError(f"{file} is no report: {error}") from None
+        raise CommandError(f"{file} is not a report: {error}") from None
 
 
 def _warn_of_old_form(old: str, new: str) -> None:
@@ -400,7 +400,7 @@ def plan(
 
     sizes = [size_of("--memory", size) for size in memory or []]
     if step == "":
-        raise OptionError("--step", step, "the text of a mark")
+        raise OptionError("--step", step, "a mark")
     _check_drawings(page, picture)
     libraries = find_libraries()
     program = libraries.require_what_if()

@@ -44,10 +44,10 @@ _OF_PROCESS = (
 
 
 def metrics(reports: Iterable[Report]) -> str:
-    """Returns the text. Labels name the process by its number and, if it has one, its rank.
+    """Returns the text. Labels name the process by its ID and, if it has one, its rank.
 
-    Command lines are left out, because they may hold secrets. Figures that a report lacks, or that
-    are no numbers, are left out.
+    Command lines are left out, because they may hold secrets. Figures that are not in a report, or
+    are not numbers, are left out.
     """
     samples: dict[_Family, list[str]] = {}
     for report in reports:

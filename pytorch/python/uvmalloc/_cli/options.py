@@ -192,9 +192,7 @@ class AllocatorOptions(_Options):
     ] = field(default=None, metadata=_read_by(_seconds))
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a trace of the allocator; %p is the process number."
-        ),
+        typer.Option(metavar="FILE", help="Write a trace of the allocator; %p is the process ID."),
     ] = field(default=None, metadata=_read_by(check_file))
     call_sites: Annotated[
         bool, typer.Option("--call-sites", help="Name the line of each allocation in the trace.")

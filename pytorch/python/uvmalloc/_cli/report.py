@@ -72,9 +72,9 @@ def _parsed(content: bytes, file: Path, again: Path) -> Report:
     try:
         report = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{file} is no report: {error}") from None
+        raise CommandError(f"{file} is not a report: {error}") from None
     if not isinstance(report, dict):
-        raise CommandError(f"{file} is no report: it holds no JSON object")
+        raise CommandError(f"{file} is not a report: it is not a JSON object")
     return report
 
 
@@ -136,7 +136,7 @@ def _devices(devices: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _believed_and_real(devices: Iterable[Mapping[str, Any]]) -> str:
-    """Returns a text if the driver reports where the pages of a device are."""
+    """Returns a line if the driver reports where the pages of a device are."""
     return ", ".join(
         f"device {number}: believed {format_size(device['believed_bytes'])} / "
         f"real {format_size(device['real_bytes'])}"

@@ -222,7 +222,9 @@ def _process_picture(pid: int, now: Moment, before: Moment | None) -> list[Rende
         believed, real = (
             format_size(compared.get(key, 0)) for key in ("believed_bytes", "real_bytes")
         )
-        parts.append(Text(f"on devices: believed {believed} / real {real}"))
+        parts.append(
+            Text(f"pages on devices: {believed} by uvmalloc's records, {real} by the driver")
+        )
     return [*parts, Text("")]
 
 

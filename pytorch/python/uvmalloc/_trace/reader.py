@@ -133,7 +133,7 @@ class Trace:
     finished: bool
 
     def text(self, kind: int, extra: int) -> str:
-        """Returns the text of a mark, a failure or a call site, or "" for other events."""
+        """Returns the string of a mark, a failure or a call site, or "" for other events."""
         known = kind in (FAILURE, MARK, SITE) and 1 <= extra <= len(self.texts)
         return self.texts[extra - 1] if known else ""
 

@@ -58,7 +58,8 @@ def pipeline(
         memory: bytes, or a size such as "512MiB", that all items together may take, from the source
             to the caller. An item counts until the caller requests the next one.
         item_bytes: the most bytes that an item takes at any stage. By default, the first item runs
-            through all stages alone. At each stage, later items may be as large as the first one.
+            through all stages before other items start, and at each stage later items may be as
+            large as the first one.
         timeout: seconds that the source, a stage or the caller may take for an item.
 
     The source and the stages run as if the caller had called them when it requests an item: on its
