@@ -124,7 +124,9 @@ class MoveLanes {
   void wait_for(PageNumber page);
   void drop_pages();
 
-  // ---- calls Make the call and return the moves that the device has accepted.
+  // ---- calls
+
+  // Make the call and return the moves that the device has accepted.
   std::vector<PlannedMove> call(Call what, Moves moves, StreamHandle lane);
   std::vector<RangeMove> joined(Moves moves) const;
   RuntimeStatus call_range(Call what, const RangeMove& range, StreamHandle lane);

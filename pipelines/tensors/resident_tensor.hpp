@@ -79,10 +79,12 @@ class ResidentTensor {
   // For a kernel that writes all of the data; nothing is transferred.
   void* device_output(const DeviceTransfers& runtime, int device);
 
-  // ---- transfers, as in the Glow document Copies up-to-date data to the device: from the host,
-  // from a peer, or through the host if the devices are not peers. Does nothing if the device
-  // already has the data. If `location` is given, the tensor uses this device memory, which still
-  // belongs to the caller. After std::bad_alloc or TransferError the data is where it was.
+  // ---- transfers, as in the Glow document
+
+  // Copies up-to-date data to the device: from the host, from a peer, or through the host if the
+  // devices are not peers. Does nothing if the device already has the data. If `location` is given,
+  // the tensor uses this device memory, which still belongs to the caller. After std::bad_alloc or
+  // TransferError the data is where it was.
   void transfer_to_device(const DeviceTransfers& runtime, int device, void* location = nullptr);
   // Copies the data to the host if the data is only on a device. `release` also frees the device's
   // memory. Returns false, and does nothing, if no device has the data.

@@ -35,8 +35,10 @@ namespace uvmsim {
 struct MachineState {
   explicit MachineState(const Settings& settings);
 
-  // ---- which memory an address is in Returns the record that contains the whole range: an
-  // allocation, or the record of ordinary memory if devices can access it. Otherwise returns null.
+  // ---- which memory an address is in
+
+  // Returns the record that contains the whole range: an allocation, or the record of ordinary
+  // memory if devices can access it. Otherwise returns null.
   AllocationRecord* record_of(MemoryRange range);
   // Returns null if devices cannot access ordinary memory, or if part of the range is unmapped or
   // belongs to the machine.

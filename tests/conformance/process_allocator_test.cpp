@@ -216,7 +216,7 @@ class ReportFolder {
       std::filesystem::temp_directory_path() / ("uvm-left-" + std::to_string(getpid()));
 };
 
-// Runs a child that uses the allocator and skips its exit handlers. Returns its process number.
+// Runs a child that uses the allocator and skips its exit handlers. Returns its process ID.
 pid_t run_and_leave() {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -265,7 +265,7 @@ TEST_F(ProcessAllocator, TheFiguresOfAnEarlierProgramOfTheProcessStay) {
   const ReportFolder folder;
   const pid_t pid = fork();
   if (pid == 0) {
-    // Like a process after exec, which keeps the process number.
+    // Like a process after exec, which keeps the process ID.
     const std::string name = "report." + std::to_string(getpid()) + ".figures";
     std::ofstream(std::string(getenv("UVMALLOC_REPORT_DIR")) + "/" + name) << "earlier";
     activate_process_allocator();
