@@ -1,4 +1,4 @@
-// Each function forwards to the part that owns it. allocate() and free() are in
+// Each function forwards to the part that implements it. allocate() and free() are in
 // engine/fast_path.cpp.
 #include <uvmalloc/allocator.hpp>
 
@@ -48,7 +48,7 @@ bool CachingManagedAllocator::record_use(const void* address, const DeviceStream
   if (!engine_->uses.record_use(address, stream)) return false;
   if (engine_->live.is_watching()) {
     const live::UseRange use{.address = address_of(address), .size_bytes = live::kToEndOfBlock};
-    // The kernel is already launched, so this reports the kernel's use without waiting for a turn.
+    // The kernel is already launched, so report its use without waiting for a turn on the device.
     engine_->live.note_uses(stream.device, stream.handle, {&use, 1});
   }
   return true;

@@ -43,7 +43,7 @@ bool is_off(std::string_view text) {
   return std::find(kOff.begin(), kOff.end(), lower(text)) != kOff.end();
 }
 
-// Excludes variables that only the build and the command line read: they are no settings.
+// Excludes variables that only the build and the command line read, because they are not settings.
 bool is_of_uvmalloc(std::string_view name) {
   return name.starts_with("UVMALLOC_") && name != "UVMALLOC_CACHE" && name != "UVMALLOC_LIB_DIR" &&
          name != "UVMALLOC_JEMALLOC_DIR";
@@ -60,7 +60,7 @@ class Variable {
   // A variable that is set but empty counts as not set.
   explicit Variable(const char* text) : text_(text != nullptr && *text != '\0' ? text : nullptr) {}
 
-  // Returns the variable's text, or nullptr if the default is in force.
+  // Returns the variable's value as a string, or nullptr if the default applies.
   const char* text() const { return text_; }
   void refuse() { refused_ = std::exchange(text_, nullptr); }
   const char* refused() const { return refused_; }
@@ -70,7 +70,7 @@ class Variable {
   const char* refused_ = nullptr;
 };
 
-// Reads a variable into the member that it configures. Returns the value in force, as text.
+// Reads a variable into the member that it configures. Returns the resulting value as a string.
 using Reader = std::function<std::string(Variable*, Configuration*)>;
 
 Reader flag(bool Configuration::*member) {
@@ -116,8 +116,8 @@ Reader file_name(std::string Configuration::*member) {
 template <class Value, std::size_t kCount>
 using Words = std::array<std::pair<std::string_view, Value>, kCount>;
 
-// Several words may mean the same value; texts show the first of them. `off` is the value that
-// words such as "off" and "0" set, if the setting has one.
+// Several words may mean the same value; messages show the first of these words. `off` is the value
+// that words such as "off" and "0" set, if the setting has one.
 template <class Member, class Value, std::size_t kCount>
 Reader choice(Member Configuration::*member, const Words<Value, kCount>& words,
               std::optional<Value> off = std::nullopt) {

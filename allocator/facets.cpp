@@ -1,4 +1,4 @@
-// The allocator's functions by topic: each function forwards to the part that owns it.
+// The allocator's functions by topic. Each function forwards to the part that implements it.
 #include <optional>
 #include <utility>
 

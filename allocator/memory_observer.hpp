@@ -1,6 +1,6 @@
 // Reports changes to device memory that the owner of the memory did not cause by a call, so that a
 // program can keep a history of its memory. The observer outlives the allocator. It is called under
-// the state lock, so it must not call the allocator, nor wait for a thread that does.
+// the state lock, so it must not call the allocator, or wait for a thread that does.
 #pragma once
 
 #include <cstddef>

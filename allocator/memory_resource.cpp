@@ -48,7 +48,7 @@ void free_after(CachingManagedAllocator& allocator, void* address, int device,
   try {
     allocator.record_use(address, device, stream);
   } catch (const std::exception&) {
-    // Memory to record the use has run out, so wait for the stream instead.
+    // There is no memory to record the use, so wait for the stream instead.
     allocator.inspection().runtime().synchronize_stream(device, stream);
   }
   free_or_log(allocator, address);

@@ -140,7 +140,7 @@ std::vector<GroupFigures> GroupRegistry::all_figures() const {
   return all;
 }
 
-// For `uvmalloc top`, which reads them in the mapped file.
+// `uvmalloc top` reads these figures in the mapped file.
 void GroupRegistry::store_figures(const Group& group) {
   const std::size_t index = static_cast<std::size_t>(group.number) - 1;
   if (index >= kGroupLines) return;
@@ -180,7 +180,7 @@ void GroupRegistry::require_no_capture(const Group& group, const char* what,
       fmt::format("group \"{}\": it cannot {} while a stream is being captured", group.name, what));
 }
 
-// Counts pages that kernels have brought back, and pages that are still leaving, too.
+// Also counts pages that kernels have brought back, and pages whose eviction is in flight.
 std::size_t GroupRegistry::most_bytes_on(const std::vector<PageSpan>& pages, int device) const {
   return bytes_on(device, pages,
                   [&](const PageSpan& each) { return blocks_.real_places_of(each, device); });
@@ -203,7 +203,7 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
   const std::vector<PageSpan> pages = blocks_.memory_of(group.number).pages[stream.device];
   const std::size_t left = most_bytes_on(pages, stream.device);
   if (discard) {
-    // A kernel that still runs would bring the pages back without their contents.
+    // A kernel that still runs would make the pages migrate back without their contents.
     if (!machine_.stream_work.wait_for_device(stream.device)) {
       throw std::runtime_error(fmt::format(
           "group \"{}\": its contents cannot be discarded, because device {} cannot be waited for",
@@ -223,7 +223,7 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
   return left;
 }
 
-// `left` are the bytes of the pages that are on the device.
+// `left` is the size of those pages that are on the device.
 void GroupRegistry::make_pages_leave(Group& group, const std::vector<PageSpan>& pages,
                                      std::size_t left, const DeviceStream& stream) {
   std::size_t kept = 0;
@@ -231,15 +231,16 @@ void GroupRegistry::make_pages_leave(Group& group, const std::vector<PageSpan>& 
     (void)machine_.runtime.synchronize_stream(stream.device, stream.handle);
     kept = std::min(drop_copies(group, pages), left);
   }
-  // Of pages that are on the host already, the driver copies none.
+  // The driver does not copy pages that are already on the host.
   blocks_.leave(pages, stream);
   group.figures.kept_bytes += kept;
   group.figures.left_bytes += left - kept;
 }
 
-// Pages of the group that the program has written to are ordinary pages again. The host is the
-// preferred place of the others, so they leave the device when their copies end. Then they keep
-// copies again, so that waking is a prefetch alone. Returns the bytes that have left.
+// Ends the copies of the group's pages. Pages that the program has written to are ordinary pages
+// then. The preferred place of the other pages is the host, so they are evicted when their copies
+// end. Afterwards these pages get the same advice again, so that waking needs only a prefetch.
+// Returns the evicted bytes.
 std::size_t GroupRegistry::drop_copies(Group& group, const std::vector<PageSpan>& pages) {
   const std::vector<PageSpan> copied = common_pages(group.copied, pages);
   const int device = group.copies_device;
@@ -253,7 +254,7 @@ std::size_t GroupRegistry::drop_copies(Group& group, const std::vector<PageSpan>
   return bytes_of(kept);
 }
 
-// These pages of the group are ordinary ones again: a kernel's touch brings them.
+// Makes these pages of the group ordinary pages again, which migrate when a kernel touches them.
 void GroupRegistry::end_copies(Group& group, const std::vector<PageSpan>& pages) {
   const std::vector<PageSpan> ended = common_pages(group.copied, pages);
   const Place device = Place::device(group.copies_device);
@@ -261,7 +262,7 @@ void GroupRegistry::end_copies(Group& group, const std::vector<PageSpan>& pages)
   group.copied = pages_without(group.copied, pages);
 }
 
-// Their next user must not inherit the advice.
+// The next user of the pages must not inherit the advice.
 void GroupRegistry::block_freed(GroupNumber number, const char* address,
                                 std::size_t size_bytes) noexcept {
   if (machine_.in_forked_child()) return;
@@ -276,8 +277,8 @@ void GroupRegistry::block_freed(GroupNumber number, const char* address,
 
 // ---- waking
 
-// If it is not known how often the group is written to, copies are kept once, to find out. Without
-// a driver that says where pages are, that would not be found out.
+// If it is unknown how much of the group is written to, copies are kept once to find out. That is
+// possible only if the driver reports where pages are.
 bool GroupRegistry::keeps_copies(const Group& group, int device) const {
   const bool has_one_memory = machine_.budget.devices[static_cast<std::size_t>(device)].coherent;
   if (has_one_memory || blocks_.is_planned(device)) return false;
@@ -324,8 +325,8 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
                           blocks_.room_bytes(stream) / kPageBytes);
   const bool keeps = before != GroupState::kDiscarded && keeps_copies(group, stream.device);
   if (!keeps || group.copies_device != stream.device) end_copies(group, std::vector(group.copied));
-  // Part by part, so that the advice for one part is given while the part before is copied.
-  // If the order is known, kernels wait only for the pages that they use.
+  // Prefetch in parts, so that one part is advised while the previous part is copied. If the order
+  // of use is known, kernels wait only for the pages that they use.
   group.comes = !group.learns && !machine_.device(stream.device).capabilities.prefetch_blocks;
   want_uses();
   std::size_t sent = 0;
@@ -344,9 +345,9 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   return sent;
 }
 
-// Cached memory goes first. Then groups that may leave do so down to their floors, the least
-// important one first, until there is room. A sleeping group leaves too if kernels have brought its
-// pages back.
+// Gives cached memory back first. Then evicts other groups down to their floors, the least
+// important group first, until there is room. Also evicts a sleeping group if kernels have brought
+// its pages back.
 void GroupRegistry::make_room(const Group& group, std::size_t bytes, const DeviceStream& stream) {
   if (blocks_.room_bytes(stream) >= bytes) return;
   reclaimer_.release_cached_of(Facade::kDevice);
@@ -407,7 +408,7 @@ void GroupRegistry::groups_unused() noexcept {
 
 // ---- the order of first use
 
-// Ends once kernels use known pages again and again: then most pages have been seen.
+// Learning ends when kernels mostly use known pages, because then most pages have been seen.
 void GroupRegistry::learn(Group& group, const PageSpan& pages) {
   const std::vector<PageSpan> unknown = pages_without({pages}, group.order);
   if (unknown.empty()) {
@@ -423,8 +424,8 @@ void GroupRegistry::learn(Group& group, const PageSpan& pages) {
   }
 }
 
-// The pages in the order in which kernels have used them after an earlier wake; the others last.
-// Learns the order again if many pages are unknown.
+// Returns the pages in the order in which kernels used them after an earlier wake; pages without a
+// known order come last. Learns the order again if many pages are unknown.
 std::vector<PageSpan> GroupRegistry::in_order(Group& group, const std::vector<PageSpan>& pages) {
   std::vector<PageSpan> unknown = pages_without(pages, group.order);
   group.learns = bytes_of(unknown) > bytes_of(pages) / policy::kUnknownParts;
@@ -448,7 +449,7 @@ void GroupRegistry::want_uses() {
 }
 
 // Kernels are reported only in the second half of the idle time of a group with pages on a device.
-// So a program whose groups are in use is seldom observed.
+// So a program whose groups are in use is rarely observed.
 std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
   if (machine_.in_forked_child() || HeapState::is_capturing()) return policy::kIdleRetry;
   std::chrono::nanoseconds next = policy::kLongestIdleLook;
@@ -490,7 +491,8 @@ bool GroupRegistry::may_be_idle(const Group& group) const {
   });
 }
 
-// They leave after uvmalloc's own work: a stream of the program may be gone.
+// The eviction is ordered after uvmalloc's own work, because a stream of the program may no longer
+// exist.
 void GroupRegistry::put_idle_to_sleep(Group& group) {
   for (const auto& [device, pages] : blocks_.memory_of(group.number).pages) {
     if (most_bytes_on(pages, device) == 0) continue;

@@ -1,5 +1,6 @@
-// The groups of one allocator (uvmalloc/groups.hpp). The allocator knows numbers of groups and
-// their pages (BlockGroups); names, settings and the order of sleeping and waking are here.
+// The groups of one allocator (uvmalloc/groups.hpp). The allocator knows only the numbers and pages
+// of groups (BlockGroups). This class owns names and settings, and decides in which order groups
+// sleep and wake.
 #pragma once
 
 #include <chrono>
@@ -19,7 +20,7 @@ namespace uvm {
 
 class GroupRegistry final : public Groups, public BlockGroups::Owner {
  public:
-  // Without `watches`, there is no thread for idle groups.
+  // If `watches` is false, there is no thread for idle groups.
   explicit GroupRegistry(Engine& engine, bool watches = true);
   ~GroupRegistry() override;
 
@@ -33,7 +34,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily) override;
 
   // Puts groups to sleep that nothing has used for their idle times. Returns the time until the
-  // next group may be idle. The thread of idle groups calls it.
+  // next group may be idle. Called by the thread for idle groups.
   std::chrono::nanoseconds look_for_idle_groups();
 
   // ---- BlockGroups::Owner
@@ -48,17 +49,17 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   struct Group {
     std::string name;
     GroupNumber number{};
-    GroupFigures figures;        // without those of its memory
-    std::uint64_t woken_at = 0;  // a count of all wakes
+    GroupFigures figures;        // without the figures of its memory
+    std::uint64_t woken_at = 0;  // the number of this wake among all wakes
     // Pages whose bytes the host keeps while they are on `copies_device`, until a write.
     std::vector<PageSpan> copied;
     int copies_device = 0;
-    bool writes_much = false;  // seen when it slept last
+    bool writes_much = false;  // as found at the last sleep
     std::chrono::nanoseconds used_at{0};
-    std::vector<PageSpan> order;  // pages as kernels have used them first
+    std::vector<PageSpan> order;  // pages in the order of their first use by kernels
     std::size_t repeats = 0;      // uses of pages that are in `order`, while it is learned
     bool learns = false;
-    bool comes = false;  // streams do not wait yet for all pages that come
+    bool comes = false;  // pages may be in flight for which no stream waits yet
   };
 
   void note_use(Group& group) { group.used_at = machine_.runtime.now(); }
@@ -88,7 +89,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   const bool watches_;
   const std::vector<NamedGroupSettings> configured_;
   mutable std::mutex mutex_;  // guards the members below; held across driver calls
-  std::vector<std::unique_ptr<Group>> groups_;  // by number - 1
+  std::vector<std::unique_ptr<Group>> groups_;  // group n is at index n - 1
   bool idle_groups_want_uses_ = false;
   std::uint64_t wakes_ = 0;
   WatchThread watch_;

@@ -1,4 +1,4 @@
-// Sets of pages, as spans in the order of their pages.
+// Sets of pages, as spans in the order of their page numbers.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ inline std::vector<PageSpan> first_pages(std::vector<PageSpan> pages, std::size_
   return pages;
 }
 
-// The pages in parts of at most so many, in their order.
+// Splits the pages into parts of at most this many pages, in the same order.
 inline std::vector<std::vector<PageSpan>> parts_of(const std::vector<PageSpan>& pages,
                                                    std::size_t most) {
   std::vector<std::vector<PageSpan>> parts;
@@ -78,7 +78,8 @@ inline std::vector<std::vector<PageSpan>> parts_of(const std::vector<PageSpan>& 
   return parts;
 }
 
-// The bytes of pages that are on the device. `places_of` returns the places of a span's pages.
+// Returns the bytes of the pages that are on the device. `places_of` returns the places of a span's
+// pages.
 template <class PlacesOf>
 std::size_t bytes_on(int device, const std::vector<PageSpan>& pages, PlacesOf places_of) {
   std::size_t count = 0;
@@ -88,7 +89,7 @@ std::size_t bytes_on(int device, const std::vector<PageSpan>& pages, PlacesOf pl
   return count * kPageBytes;
 }
 
-// The first pages of which at most so many are not on the device.
+// Returns the longest prefix of the pages with at most this many pages that are not on the device.
 inline std::vector<PageSpan> first_missing(const BlockGroups& blocks,
                                            const std::vector<PageSpan>& pages, Place device,
                                            std::size_t most) {
@@ -107,8 +108,9 @@ inline std::vector<PageSpan> first_missing(const BlockGroups& blocks,
   return first;
 }
 
-// All pages, if none is to stay. Otherwise the pages after the first `staying` ones that are on the
-// device. None, if no page of them is there. `places_of` returns the places of a span's pages.
+// Returns the pages after the first `staying` pages that are on the device; all pages if `staying`
+// is 0. Returns no pages if none of them is on the device. `places_of` returns the places of a
+// span's pages.
 template <class PlacesOf>
 std::vector<PageSpan> pages_beyond(std::size_t staying, const std::vector<PageSpan>& pages,
                                    Place device, PlacesOf places_of) {
@@ -135,8 +137,8 @@ inline std::vector<PageSpan> all_pages(std::vector<PageSpan> some,
   return some;
 }
 
-// The pages that a kernel has written to, so that they are on the device alone after their copies
-// have ended. None if the driver does not say where pages are.
+// Returns the pages that a kernel has written to: after their copies have ended, these pages are
+// only on the device. Empty if the driver does not report where pages are.
 inline std::vector<PageSpan> written_pages(const BlockGroups& blocks,
                                            const std::vector<PageSpan>& pages, int device) {
   std::vector<PageSpan> written;

@@ -24,10 +24,10 @@ struct WatchThread::Shared {
   std::condition_variable changed;
   bool is_wanted = false;
   bool was_changed = false;
-  bool has_ended = true;  // the thread will not look again
-  bool is_over = false;   // no thread starts any more
+  bool has_ended = true;  // the thread will not call look_ again
+  bool is_over = false;   // no thread may start any more
   std::thread thread;
-  std::shared_ptr<Shared> itself;  // set if it is never destroyed
+  std::shared_ptr<Shared> itself;  // set if this object is never destroyed
 
   void run();
   void stop() noexcept;
@@ -35,7 +35,7 @@ struct WatchThread::Shared {
 
 namespace {
 
-// Ends all threads at exit. Never destroyed, because handlers at exit may come later.
+// Ends all threads at exit. Never destroyed, because later exit handlers may use it.
 class AllWatches {
  public:
   static AllWatches& of_process() {
@@ -117,7 +117,7 @@ void WatchThread::set_wanted(bool wanted) {
     }
   }
   shared_->changed.notify_all();
-  if (before.joinable()) before.join();  // it looks no more
+  if (before.joinable()) before.join();  // the thread no longer calls look_
 }
 
 bool WatchThread::runs() const {

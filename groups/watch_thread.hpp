@@ -18,8 +18,8 @@ class WatchThread {
   WatchThread(const WatchThread&) = delete;
   WatchThread& operator=(const WatchThread&) = delete;
 
-  // Starts the thread if `wanted`, so that it looks at once; otherwise the thread ends by itself.
-  // Throws std::system_error if there can be no thread.
+  // If `wanted`, starts the thread, which calls the function at once. Otherwise the thread ends by
+  // itself. Throws std::system_error if the thread cannot be started.
   void set_wanted(bool wanted);
   bool runs() const;
   // Called in a forked child, which does not have the thread.

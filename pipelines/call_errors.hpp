@@ -7,7 +7,7 @@
 
 namespace uvm {
 
-// Copies the text, cut to the capacity and ended by NUL. Does nothing if `buffer` is NULL or
+// Copies the string, cut to the capacity and ended by NUL. Does nothing if `buffer` is NULL or
 // `capacity` is 0.
 inline void write_text(std::string_view text, char* buffer, std::size_t capacity) noexcept {
   if (buffer == nullptr || capacity == 0) return;

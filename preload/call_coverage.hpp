@@ -11,17 +11,17 @@ namespace uvm::preload {
 
 enum class Outcome : std::uint8_t {
   kServed,
-  kExcluded,     // UVMALLOC_EXCLUDE, or a library that is excluded always
-  kNoMemory,     // no memory for the block or its records: forwarded
-  kForwarded,    // on purpose: uvmalloc does not serve this call, or not with these arguments
-  kBeyondLimit,  // above a limit of this process: refused
+  kExcluded,     // UVMALLOC_EXCLUDE, or a library that is always excluded
+  kNoMemory,     // forwarded: no memory for the block or its records
+  kForwarded,    // forwarded: uvmalloc does not serve this call, or not with these arguments
+  kBeyondLimit,  // refused: above a limit of this process
 };
 inline constexpr std::size_t kOutcomes = 5;
 
 void count(Call call, Outcome outcome) noexcept;
 
-// Counts that the library at `caller` looked up a driver's function by name. A library that looks
-// up many functions contains a static copy of CUDA's runtime.
+// Counts, for the library at `caller`, a look-up of a driver's function by name. A library that
+// looks up many functions contains a static copy of CUDA's runtime.
 void note_lookup(const void* caller) noexcept;
 
 // Adds the counts to uvmalloc's report from now on.

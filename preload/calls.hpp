@@ -1,5 +1,5 @@
-// The calls of CUDA and HIP that this library intercepts: a number and an entry for each function
-// that calls.def lists. Thread-safe.
+// The calls of CUDA and HIP that this library intercepts: an enumerator and an entry for each
+// function in calls.def. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ enum Call : std::uint16_t {
 
 struct InterceptedCall {
   const char* name;
-  bool has_own_look_up;  // the interface has a look-up of its own by name (cuGetProcAddress)
+  bool has_own_look_up;  // the interface has its own look-up by name (cuGetProcAddress)
   NextDefinition real;
   std::atomic<void*> ours = nullptr;  // set by the first look-up that returns uvmalloc's function
 };

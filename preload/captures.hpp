@@ -19,7 +19,8 @@ class OpenCaptures {
 
   // Reserves memory, so that the use_room() that follows cannot fail. Throws std::bad_alloc.
   void make_room();
-  // Uses the reserved memory to record a capture of the stream, or none for DeviceStream{}.
+  // Uses the reserved memory to record a capture of the stream. For DeviceStream{}, only gives the
+  // reserved memory up.
   void use_room(const DeviceStream& stream) noexcept;
   // Records that the stream or its capture has ended. Does nothing if the stream has no capture.
   void remove(const DeviceStream& stream) noexcept;
@@ -46,7 +47,7 @@ void note_capture_begin(const DeviceStream& stream);
 void note_capture_end(const DeviceStream& stream) noexcept;
 
 // Calls begin(), which begins a capture of the stream, and records the capture. A per-thread
-// default stream is recorded as the calling thread's.
+// default stream is recorded as the stream of the calling thread.
 template <class Begin>
 auto begin_capture_of(const char* call, int device, StreamHandle stream, Begin begin) noexcept {
   bool is_noted = false;

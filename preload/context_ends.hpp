@@ -1,5 +1,5 @@
 // Handles the end of a context, which destroys uvmalloc's memory, streams and events in it.
-// Independent of the vendor. As thread-safe as the calls that end contexts.
+// Independent of the vendor. Callers synchronise these functions like the calls that end contexts.
 #pragma once
 
 #include "preload/interpose.hpp"
@@ -15,7 +15,7 @@ void note_device_reset(int device);
 
 // Forwards a call that destroys the primary context of `device` (-1: no such device). The call also
 // returns errors of earlier work, so it may fail although it destroyed the context. After a
-// failure, is_gone() returns whether it did.
+// failure, is_gone() returns whether the context was destroyed.
 template <class Reset, class IsGone>
 auto pass_reset_on(const char* call, int device, Reset reset, IsGone is_gone) noexcept {
   forget_layouts(call);

@@ -27,14 +27,16 @@ void DeferredFrees::add(int device, void* address, std::size_t size_bytes) {
 bool DeferredFrees::free_after(int device, const Wait& wait) {
   OfDevice taken;
   {
-    // Take the blocks before the wait, which may not cover the last use of a block added later.
+    // Take the blocks before the wait, because the wait may not cover the last use of a block added
+    // later.
     std::lock_guard lock(mutex_);
     taken = std::exchange(devices_[static_cast<std::size_t>(device)], {});
   }
   const bool waited = wait();
   if (taken.blocks == 0) return false;
   if (!waited) {
-    // A stream is capturing, or the device is lost: keep the blocks deferred.
+    // The wait failed because a stream is capturing or the device is lost, so keep the blocks
+    // deferred.
     std::lock_guard lock(mutex_);
     OfDevice& of = devices_[static_cast<std::size_t>(device)];
     of.batches.splice(of.batches.end(), taken.batches);

@@ -43,7 +43,7 @@ struct Intercepted : Interface {
     return pass_on(real(), arguments...);
   }
 
-  // Returns the handle by which the allocator knows the stream.
+  // Returns the handle that identifies the stream to the allocator.
   static StreamHandle order(StreamHandle stream) {
     return kIsPerThread && stream == nullptr ? kPerThreadStream : stream;
   }

@@ -58,7 +58,8 @@ bool is_default_stream(const void* stream) noexcept {
   return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefault;
 }
 
-// The handle does not say which device the stream belongs to, so every device forgets the stream.
+// The handle does not tell which device the stream belongs to, so forget the stream for every
+// device.
 void note_stream_gone(void* stream) noexcept {
   if (is_default_stream(stream)) return;
   OpenCaptures::instance().remove({0, stream, 0});

@@ -1,4 +1,4 @@
-// Lets this process's allocator answer intercepted calls that allocate nothing, for any vendor.
+// Answers intercepted calls that allocate nothing with this process's allocator, for any vendor.
 // Thread-safe.
 #pragma once
 
@@ -20,8 +20,9 @@ struct SharedMemory {
   std::size_t free_bytes;
   std::size_t own_bytes;
 };
-// Returns nothing if unified memory is off, or if the process uses a device with memory of its own.
-// Does not initialise the driver: before the process uses a device, the figures are the kernel's.
+// Returns nullopt if unified memory is off, or if the process uses a device with its own memory.
+// Does not initialise the driver; before the process uses a device, the figures come from the
+// kernel.
 std::optional<SharedMemory> shared_memory();
 
 // Call before a stream is destroyed: a new stream may get the same handle.

@@ -14,8 +14,8 @@
 namespace uvm::preload {
 namespace {
 
-// These libraries send device memory to network devices and other processes. Managed memory does
-// not allow that, or makes it slow.
+// These libraries send device memory to network devices and other processes. With managed memory
+// this is impossible or slow.
 constexpr std::array kNetworkLibraries = {"libnccl", "libnvshmem", "libucp",     "libuct",
                                           "libucs",  "libmpi",     "libopen-pal"};
 

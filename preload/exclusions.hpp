@@ -24,7 +24,8 @@ class Exclusions {
   // Appends one line to `errors` for each entry that cannot be parsed.
   Exclusions(std::string_view text, std::vector<std::string>* errors);
 
-  // Return whether to forward a call that returns to `caller`. Thread-safe; allocate nothing.
+  // Return whether to forward a call whose return address is `caller`. Thread-safe; allocate
+  // nothing.
   bool excludes_caller(const void* caller) const noexcept;
   bool excludes(std::size_t size_bytes, const void* caller) const noexcept {
     return size_bytes < least_bytes_ || size_bytes > most_bytes_ || excludes_caller(caller);
@@ -42,7 +43,7 @@ class Exclusions {
   std::size_t most_bytes_ = std::numeric_limits<std::size_t>::max();
   std::vector<std::string> libraries_;
   std::vector<CallSite> call_sites_;
-  // Caches callers: twice the address, plus 1 if the caller is excluded.
+  // A cache of callers. An entry is twice the caller's address, plus 1 if the caller is excluded.
   mutable std::array<std::atomic<std::uint64_t>, policy::kKnownCallers> known_{};
 };
 

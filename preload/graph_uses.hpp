@@ -16,7 +16,7 @@ class GraphUses {
  public:
   struct Node {
     const void* handle = nullptr;  // the node in the graph that was instantiated
-    Words words;                   // of the node's kernel, or of all kernels of its child graph
+    Words words;                   // of its kernel, or of all kernels of its child graph
   };
   using Nodes = std::vector<Node>;
 
@@ -28,7 +28,7 @@ class GraphUses {
   void set_node(const void* executable, Node node);
   void forget(const void* executable) noexcept;
 
-  // Returns the words of all nodes, each once, in node order; null if there are none.
+  // Returns the words of all nodes, each once, in node order; nullptr if there are no words.
   std::shared_ptr<const Words> words_of(const void* executable) const;
 
  private:
@@ -38,7 +38,7 @@ class GraphUses {
   };
   static std::shared_ptr<const Words> joined(const Nodes& nodes);
 
-  mutable std::mutex mutex_;  // guards the member below
+  mutable std::mutex mutex_;  // guards the map
   std::unordered_map<const void*, Graph> graphs_;
 };
 

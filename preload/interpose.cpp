@@ -28,7 +28,8 @@ struct LibrarySearch {
 };
 
 // Finds the first library after this one that defines a symbol. The loader lists libraries in the
-// order of loading. Skips earlier libraries: one may be a hook that has just called this library.
+// order of loading. Skips earlier libraries, because one of them may be a hook that has just called
+// this library.
 struct DefinitionSearch {
   const char* symbol;
   const void* own_base;

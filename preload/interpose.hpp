@@ -1,5 +1,5 @@
 // What an intercepting function needs: the real function, and beside(), which runs uvmalloc's work
-// so that the call cannot fail because of it. Thread-safe; owns nothing.
+// so that a failure of this work does not make the call fail. Thread-safe; owns nothing.
 #pragma once
 
 #include <atomic>
@@ -22,18 +22,18 @@
 namespace uvm::preload {
 
 // Returns the real definition of `symbol`, or nullptr. Searches, in this order:
-//   the global scope after this library;
-//   a mapped library with a file name that starts with `library`, unless `library` is nullptr: a
-//   Python import opens libraries outside the global scope;
-//   the libraries mapped after this one. So a definition in a library with another name is found:
-//   CuPy for ROCm defines CUDA's functions itself, and calls HIP.
+//   the global scope after this library; a mapped library with a file name that starts with
+//   `library`, unless `library` is nullptr: a Python import opens libraries outside the global
+//   scope; the libraries mapped after this one. This finds a definition in a library with another
+//   name. For example, CuPy for ROCm defines CUDA's functions itself, and calls HIP.
 // Allocates nothing.
 void* next_definition(const char* symbol, const char* library) noexcept;
 
 // The real definition of an intercepted function, cached when found, because libraries that define
 // such functions are never unloaded. Until it is found, each call searches again if more libraries
 // were mapped, because a weak reference can reach uvmalloc's function before the program opens the
-// library. Constant-initialized: a guard of a local static could stay locked in a forked child.
+// library. Constant-initialized, because a guard of a local static could stay locked in a forked
+// child.
 class NextDefinition {
  public:
   constexpr NextDefinition(const char* symbol, const char* library)
@@ -69,7 +69,7 @@ Result pass_on(Result (*next)(Parameters...), Arguments... arguments) {
   return next != nullptr ? next(arguments...) : static_cast<Result>(kNotInitialized);
 }
 
-// Returns the number that a query puts into its last argument, or -1 if the query fails.
+// Returns the number that a query writes to its last argument, or -1 if the query fails.
 template <class Query, class... Arguments>
 int number_of(Query query, Arguments... arguments) noexcept {
   int answer = -1;
@@ -83,8 +83,8 @@ int device_of_stream(Query next, Stream stream, int (*current)() noexcept) noexc
   return known >= 0 ? known : current();
 }
 
-// Calls `next` and returns whether the stream is being captured. In every interface 0 means success
-// as a result, and no capture as a status.
+// Calls `next` and returns whether the stream is being captured. In every interface a result of 0
+// means success, and a status of 0 means that no capture is running.
 template <class Result, class Stream, class Status>
 bool is_captured(Result (*next)(Stream, Status*), Stream stream) {
   Status status{};

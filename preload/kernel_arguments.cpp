@@ -7,7 +7,7 @@
 namespace uvm::preload {
 namespace {
 
-// Returns whether a word may be an address of the program: above the first page and below 2^57.
+// Returns whether a word may be an address: it is above the first page and below 2^57.
 constexpr bool may_be_address(std::uintptr_t word) {
   return word >= 4096 && word >> 57 == 0;
 }
@@ -30,7 +30,8 @@ KernelLayouts& KernelLayouts::instance() {
   return *layouts;
 }
 
-// Addresses have offsets that are multiples of 8, so a parameter at another offset holds none.
+// Addresses have offsets that are multiples of 8, so a parameter at another offset is not an
+// address.
 void KernelLayouts::add(const Layout& layout, void* const* arguments, Words* words) {
   for (std::size_t i = 0; i < layout.size(); ++i) {
     if (layout[i].offset_bytes % sizeof(std::uintptr_t) == 0)

@@ -1,6 +1,6 @@
 // Finds possible addresses in kernel arguments. The driver reports the layout of a kernel's
 // parameters. KernelLayouts caches layouts by the kernel's handle until code is unloaded, because
-// the handle may then name another kernel. Thread-safe; independent of the vendor.
+// the handle may then refer to another kernel. Thread-safe; independent of the vendor.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 namespace uvm::preload {
 
 // Reads a value at each multiple of 8 bytes from `first`. Adds to `words` the values that may be
-// addresses and are not in it yet. `first` need not be aligned.
+// addresses and are not in `words` yet. `first` need not be aligned.
 void add_words(const void* first, std::size_t size_bytes, Words* words);
 
 class KernelLayouts {
@@ -57,7 +57,7 @@ class KernelLayouts {
   std::uint64_t unloads_ = 0;
 };
 
-// Called before `call` unloads code: handles may name other kernels afterwards.
+// Called before `call` unloads code, because handles may refer to other kernels afterwards.
 inline void forget_layouts(const char* call) noexcept {
   if (may_want_uses()) beside(call, [] { KernelLayouts::instance().forget_all(); });
 }

@@ -27,7 +27,7 @@ const void* first_in_program(const char* function) noexcept {
   return global_scope != nullptr ? dlsym(global_scope, function) : nullptr;
 }
 
-// Stops at the first copy: the loader lists libraries in the order of loading.
+// Stops at the first copy, because the loader lists libraries in the order of loading.
 int visit(dl_phdr_info* library, std::size_t, void* context) {
   if (!file_name(library->dlpi_name).starts_with("libuvmalloc_preload.so")) return 0;
   if (!contains(*library, own_address())) *static_cast<std::string*>(context) = library->dlpi_name;

@@ -16,12 +16,12 @@ std::string own_path();
 // Returns whether `address` is in this library.
 bool is_of_own_library(const void* address) noexcept;
 
-// Returns whether the global scope has this library's functions before CUDA's, so that libraries
-// that link to CUDA call this library: it was preloaded.
+// Returns whether this library was preloaded: the global scope contains its functions before
+// CUDA's, so that libraries that link to CUDA call this library.
 bool is_first_for_calls() noexcept;
 
-// Returns whether the global scope has the interface of another library before this one's: the
-// program is linked to libuvmalloc.so, and this library came later.
+// Returns whether the global scope contains the interface of another library before that of this
+// one: the program is linked to libuvmalloc.so, and this library was loaded later.
 bool is_linked_to_another() noexcept;
 
 // Returns the path of the copy that was loaded first, or an empty string if this is the first copy.

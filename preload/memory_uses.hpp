@@ -26,7 +26,7 @@ inline constinit std::atomic<bool> wants_uses{false};
 inline constinit std::atomic<bool> may_want_uses{false};
 }  // namespace detail
 
-// Returns whether a device is short of memory: then launches must report uses. One relaxed load.
+// Returns whether launches must report uses, because a device is short of memory. One relaxed load.
 inline bool wants_uses() noexcept {
   return detail::wants_uses.load(std::memory_order_relaxed);
 }
@@ -42,7 +42,8 @@ void begin_to_note_uses(CachingManagedAllocator& allocator);
 // device that the words point into, except managed memory, which the program places itself.
 void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
 
-// Returns whether a launch runs now. It does not during a capture: then do not query the driver.
+// Returns whether a launch runs now, which it does not during a capture. If not, do not query the
+// driver.
 bool runs_now(int device, StreamHandle stream);
 
 // Calls note_words() for a kernel that `call` launches; words() finds the words of its arguments.

@@ -32,7 +32,7 @@ auto end_capture(const auto& call, Stream stream, auto* graph) {
   return result;
 }
 
-// Forgets the layouts of kernels, because code that is loaded later may reuse their handles.
+// Forgets the layouts of kernels, because code that is loaded later may reuse the kernels' handles.
 auto unload_code(const auto& call, auto handle) {
   forget_layouts(call.name());
   return call.forward(handle);

@@ -59,7 +59,7 @@ bool RegisteredMemory::contains(const void* address) {
   return holds(ranges_.upper_bound(wanted), wanted);
 }
 
-// Returns whether the range before `after` extends beyond the address. The caller holds the mutex.
+// Returns whether the last range before `after` contains the address. The caller holds the mutex.
 bool RegisteredMemory::holds(Ranges::const_iterator after, const char* address) const {
   if (after == ranges_.begin()) return false;
   const auto& [begin, size_bytes] = *std::prev(after);

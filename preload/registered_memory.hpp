@@ -1,6 +1,6 @@
 // Records host memory of uvmalloc that programs registered with CUDA. The driver refuses to
 // register managed memory, but devices can access it anyway. So add() only records the range, and
-// later queries are answered as for registered memory. Thread-safe.
+// later queries get the same results as for registered memory. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class RegisteredMemory {
   static RegisteredMemory& instance();
 
   // Returns the cudaError_t for the call: 0, or why the range cannot be registered. Returns nullopt
-  // if the memory is not managed host memory of uvmalloc: then the caller forwards the call.
+  // if the memory is not managed host memory of uvmalloc; then the caller forwards the call.
   std::optional<int> add(const void* address, std::size_t size_bytes);
   // Removes the range that starts at `address`. Returns false if no registered range starts there.
   bool remove(const void* address);

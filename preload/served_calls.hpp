@@ -81,7 +81,7 @@ bool serve(const auto& call, Kind kind, auto* out, std::size_t& size_bytes) noex
   return serve_at(call, kind, out != nullptr ? call.device() : -1, out, size_bytes);
 }
 
-// Like serve(), for pitched memory of `rows` rows. Does not serve 0 bytes, nor sizes that overflow.
+// Like serve(), for pitched memory of `rows` rows. Does not serve 0 bytes or sizes that overflow.
 bool serve_rows(const auto& call, auto* out, std::size_t* pitch_bytes, std::size_t& width_bytes,
                 std::size_t rows) noexcept {
   const std::size_t pitch = round_up(width_bytes, kPitchBytes);
@@ -104,7 +104,8 @@ bool is_default_pool(const auto& call, int device, Pool pool) noexcept {
   Pool found = nullptr;
   return call.default_pool(&found, device) == call.success() && found == pool;
 }
-// Returns whether the device allocates from its default pool, not from one that the program chose.
+// Returns whether the device allocates from its default pool, not from a pool that the program
+// chose.
 template <class Call>
 bool uses_default_pool(const Call& call, int device) noexcept {
   typename Call::Pool chosen = nullptr;
@@ -112,14 +113,15 @@ bool uses_default_pool(const Call& call, int device) noexcept {
   return !is_known || is_default_pool(call, device, chosen);
 }
 
-// Returns an address that no memory has, so that every call of the interface refuses it.
+// Returns an address without memory, which every call of the interface refuses.
 template <class Address>
 Address nobodys_address() {
   return reinterpret_cast<Address>(pointer_of(std::uintptr_t{1}));
 }
 
-// Returns the address to ask the interface about: nobody's, if the program has reserved `address`
-// without mapping memory there, because the interface knows the range as managed memory.
+// Returns the address to pass to a query of the interface. If the program has reserved `address`
+// without mapping memory, returns an address without memory, because the interface knows the
+// reserved range as managed memory.
 template <class Address>
 Address asked_address(Address address) noexcept {
   ServedMemory* memory = ServedMemory::existing_here();
@@ -130,7 +132,7 @@ Address asked_address(Address address) noexcept {
 
 // Forwards a free unless uvmalloc has done it. For an address in uvmalloc's memory that this call
 // may not free, the real free could free a whole span. So the call is forwarded with an address
-// that no memory has: the interface refuses that address, and sets its last error.
+// without memory: the interface refuses that address, and sets its last error.
 template <class Address, class... Arguments>
 auto answer_free(const auto& call, ServedMemory::Freed freed, Address address,
                  Arguments... arguments) noexcept {
@@ -265,7 +267,7 @@ auto free_in_order(const auto& call, auto address, auto stream) {
   return answer_free(call, freed, address, stream);
 }
 
-// `context` names the device. If it is absent, the call waits for the current device.
+// `context` determines the device. Without `context`, the call waits for the current device.
 auto synchronize(const auto& call, auto... context) {
   ServedMemory* memory = ServedMemory::existing();
   const bool may_serve = memory != nullptr && call.real() != nullptr;
@@ -281,8 +283,8 @@ auto synchronize(const auto& call, auto... context) {
 
 // ---- handlers of queries about memory
 
-// Does nothing for a served block: attaching is for devices that cannot share memory with the host,
-// and the driver attaches only whole spans.
+// Does nothing for a served block, because attaching is for devices that cannot share memory with
+// the host, and because the driver attaches only whole spans.
 auto attach(const auto& call, auto stream, auto address, std::size_t size_bytes, unsigned flags) {
   if (find(pointer_of(address))) return call.success();
   return call.forward(stream, address, size_bytes, flags);
@@ -296,7 +298,7 @@ auto get_free_memory(const Call& call, std::size_t* free_bytes, std::size_t* tot
   return result;
 }
 
-// Answers for served blocks itself, because the interface knows only spans.
+// Answers queries about served blocks itself, because the interface knows only spans.
 template <class Address>
 auto get_range(const auto& call, Address* base, std::size_t* size_bytes, Address address) {
   if (const auto range = find(pointer_of(address))) {

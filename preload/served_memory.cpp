@@ -82,7 +82,8 @@ ServedMemory* ServedMemory::instance() noexcept {
 }
 
 ServedMemory* ServedMemory::make() {
-  // While the allocator is being created, the driver itself allocates; forward its calls.
+  // True while the allocator is being created. Then the driver itself allocates, and its calls are
+  // forwarded.
   thread_local bool is_making = false;
   if (is_making) return nullptr;
   struct Making {
@@ -251,11 +252,11 @@ void ServedMemory::free_after_wait(void* address, int device) noexcept {
     return;
   }
   log(LogLevel::kWarning,
-      "a freed block stays out of use: there was no host memory to record the free while a "
-      "stream captured");
+      "a freed block cannot be reused: host memory ran out when uvmalloc recorded the free during "
+      "a stream capture");
 }
 
-// Frees at once: the context's work has ended, so nothing uses the memory.
+// Frees at once, because the context's work has ended, so nothing uses the memory.
 void ServedMemory::free_all_of(const void* context) noexcept {
   if (context == nullptr || allocator_.inspection().in_forked_child()) return;
   for (Shard& shard : shards_) {

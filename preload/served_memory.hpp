@@ -43,7 +43,7 @@ class ServedMemory {
   static ServedMemory* instance() noexcept;
   // Returns the same object if it exists, else nullptr.
   static ServedMemory* existing() noexcept;
-  // Returns the same object, but nullptr in a forked child.
+  // Same as existing(), but returns nullptr in a forked child.
   static ServedMemory* existing_here() noexcept;
 
   enum class Kind : std::uint8_t { kDevice, kManaged, kPinned };
@@ -66,7 +66,7 @@ class ServedMemory {
   enum class Freed : std::uint8_t {
     kYes,
     kNotOurs,  // the real free decides
-    kNoBlock,  // in uvmalloc's memory, but not the start of a live block that this call may free
+    kNoBlock,  // in uvmalloc's memory, but not the start of a block that this call may free
   };
   // The kinds of memory that a call frees.
   enum class Frees : std::uint8_t { kAll, kPinned, kAllButPinned };
@@ -81,13 +81,13 @@ class ServedMemory {
   // program's other blocks of the device.
   void forget_device(int device, const std::vector<void*>& lost);
 
-  // Whether calls of this vendor's interface are served in this process.
+  // Returns whether calls of this vendor's interface are served in this process.
   bool serves(Vendor vendor) const noexcept;
   bool excludes_caller(const void* caller) const noexcept {
     return exclusions_.excludes_caller(caller);
   }
-  // Prints a line at the first served call. Prints nothing at process start, because a program that
-  // uses only another vendor's devices has no served calls.
+  // Prints a line at the first served call. Prints nothing at process start, because no call of a
+  // program that uses only another vendor's devices is served.
   void say_that_it_serves() const noexcept;
   VirtualMemory& virtual_memory() { return virtual_memory_; }
 
@@ -96,13 +96,13 @@ class ServedMemory {
 
   struct Range {
     void* base = nullptr;
-    std::size_t size_bytes = 0;  // as requested
+    std::size_t size_bytes = 0;  // the requested size
     Kind kind = Kind::kDevice;
     // Of virtual memory management: the mapping that contains the address, and its device.
     std::optional<VirtualMemory::Found> mapped = {};
   };
   // Finds the served block, or the adjacent mappings, that contain `address`. Returns false if
-  // there are none.
+  // there is neither.
   bool find(const void* address, Range* out) const noexcept;
   // Returns whether `base` is the start of a block that the program allocated as managed memory.
   bool is_placed_by_program(const void* base) const noexcept;

@@ -1,7 +1,8 @@
-// Intercepts look-ups by name, which reach functions without linking: dlsym and dlvsym on a handle,
-// and the driver's cuGetProcAddress. If a look-up finds a function that uvmalloc intercepts, the
-// program gets uvmalloc's function. If UVMALLOC_CUDA is off, every look-up of CUDA and HIP is
-// forwarded unchanged. Look-ups of NVML do not depend on it, because NVML allocates nothing.
+// Intercepts look-ups by name, by which programs get functions without linking: dlsym and dlvsym on
+// a handle, and the driver's cuGetProcAddress. If a look-up finds a function that uvmalloc
+// intercepts, the program gets uvmalloc's function. If UVMALLOC_CUDA is off, every look-up of CUDA
+// and HIP is forwarded unchanged. Look-ups of NVML do not depend on UVMALLOC_CUDA, because NVML
+// allocates nothing.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -75,7 +76,8 @@ __attribute__((visibility("hidden"), used)) void uvmalloc_find_real_lookups() no
 namespace uvm::preload {
 namespace {
 
-// Returns uvmalloc's function of this name, or nullptr if this library was unloaded or lacks it.
+// Returns uvmalloc's function of this name, or nullptr if this library was unloaded or does not
+// define the function.
 void* ours_of(InterceptedCall& call) noexcept {
   if (void* known = call.ours.load(std::memory_order_acquire)) return known;
   if (uvmalloc_real_dlsym == nullptr) uvmalloc_find_real_lookups();
@@ -86,7 +88,7 @@ void* ours_of(InterceptedCall& call) noexcept {
   return found;
 }
 
-// Returns whether the caller gets the real functions. Libraries of CUDA, HIP and uvmalloc do.
+// Returns whether the caller gets the real functions. Libraries of CUDA, HIP and uvmalloc get them.
 bool is_left_alone(const void* caller) noexcept {
   if (is_of_own_library(caller)) return true;
   Dl_info found{};
@@ -103,12 +105,12 @@ InterceptedCall* call_of(const char* name) noexcept {
   return found != std::end(intercepted_calls) ? found : nullptr;
 }
 
-// NVML's functions are also answered in processes whose memory the PyTorch plugin serves.
+// uvmalloc also intercepts NVML's functions in processes whose memory the PyTorch plugin serves.
 bool wants_ours(const InterceptedCall& call) noexcept {
   return wants_to_serve() || std::string_view(call.name).starts_with("nvml");
 }
 
-// Makes the assembly return nullptr: nothing was found, and dlerror() says why.
+// Makes the assembly return nullptr: the function was not found, and dlerror() says why.
 void* const kNothing = reinterpret_cast<void*>(1);
 
 // Returns uvmalloc's function if `look_up` finds the real one by its handle, or nullptr to forward
@@ -123,13 +125,13 @@ void* ours_for_handle(const char* name, const void* caller, LookUp look_up) noex
 }
 
 // Programs search the global scope to find out whether CUDA is present. If only uvmalloc's function
-// is there, it has nothing to forward to, so the answer is "not found".
+// exists, it has no function to forward to, so the result is "not found".
 template <class LookUp>
 void* nothing_where_ours_is_alone(const char* name, LookUp look_up) noexcept {
   void* found = look_up(RTLD_DEFAULT);
   if (found == nullptr || !is_of_own_library(found)) return nullptr;
   if (next_definition(name, nullptr) != nullptr) return nullptr;
-  look_up(RTLD_NEXT);  // sets the text of dlerror()
+  look_up(RTLD_NEXT);  // sets the message of dlerror()
   return kNothing;
 }
 
@@ -164,8 +166,9 @@ using namespace uvm::preload;
 
 extern "C" {
 
-// Return what dlsym and dlvsym return to `caller`. After nullptr the assembly jumps to the real
-// function; after 1 it returns nullptr. Called only for names that start with "cu", "hi" or "nv".
+// Return what dlsym and dlvsym have to return to `caller`. If the result is nullptr, the assembly
+// jumps to the real function; if it is 1, the assembly returns nullptr. Called only for names that
+// start with "cu", "hi" or "nv".
 __attribute__((visibility("hidden"), used)) void* uvmalloc_served_symbol(
     void* handle, const char* name, const void* caller) noexcept {
   return answer(handle, name, caller,
@@ -180,9 +183,9 @@ __attribute__((visibility("hidden"), used)) void* uvmalloc_served_version(
 }
 }
 
-// The real dlsym inspects its return address, so the assembly jumps to it for all other look-ups.
-// The call-frame information lets debuggers unwind. Sanitized builds omit these functions, because
-// a sanitizer's runtime looks functions up before it is initialised.
+// The real dlsym inspects its return address. So for all other look-ups the assembly jumps to dlsym
+// instead of calling it. The call-frame information lets debuggers unwind. Sanitized builds omit
+// these functions, because a sanitizer's runtime looks functions up before it is initialised.
 #if !defined(UVMALLOC_SANITIZED) && defined(__x86_64__)
 #define UVMALLOC_PUSH(registers) "  pushq " registers "\n  .cfi_adjust_cfa_offset 8\n"
 #define UVMALLOC_POP(registers) "  popq " registers "\n  .cfi_adjust_cfa_offset -8\n"
@@ -222,7 +225,7 @@ UVMALLOC_LOOKUP("dlsym", "uvmalloc_real_dlsym", "uvmalloc_served_symbol", "%rdx"
 UVMALLOC_LOOKUP("dlvsym", "uvmalloc_real_dlvsym", "uvmalloc_served_version", "%rcx");
 #elif !defined(UVMALLOC_SANITIZED) && defined(__aarch64__)
 // "hint #34" is bti c, the landing pad of an indirect call, in a form that every assembler accepts.
-// The jump uses x16, because such a pad accepts jumps by x16.
+// The jump uses x16, because bti c accepts jumps through x16.
 #define UVMALLOC_LEAVE_FRAME    \
   "  ldp x29, x30, [sp], #48\n" \
   "  .cfi_restore 29\n  .cfi_restore 30\n  .cfi_def_cfa_offset 0\n"

@@ -1,4 +1,4 @@
-// Replaces the functions that CUDA's and HIP's look-ups by name return. Thread-safe; throws
+// Replaces the functions that the look-ups by name of CUDA and HIP return. Thread-safe; throws
 // nothing.
 #pragma once
 

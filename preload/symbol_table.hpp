@@ -14,8 +14,8 @@
 namespace uvm::preload {
 
 // Returns the address of a symbol that a library defines, in any version, or nullptr. `base` and
-// `dynamic` are the library's load address and dynamic section. Not for the kernel's library
-// (linux-vdso.so), which has other tables.
+// `dynamic` are the library's load address and dynamic section. Does not support the kernel's
+// library (linux-vdso.so), which has other tables.
 void* symbol_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char* wanted) noexcept;
 
 }  // namespace uvm::preload

@@ -77,9 +77,9 @@ auto free_addresses(const auto& call, auto address, std::size_t size_bytes) {
   return call.forward(address, size_bytes);
 }
 
-// Forwards memory of the host and tiles of arrays. Serves a handle for another process, because
-// programs request such handles without exporting them, and compressible memory, which is then not
-// compressed, as without room for compression.
+// Forwards memory of the host and tiles of arrays. Serves requests for exportable handles, because
+// programs request them without exporting them. Also serves requests for compressible memory; this
+// memory is not compressed, as on a device without room for compression.
 template <class Handle>
 auto create_piece(const auto& call, Handle* out, std::size_t size_bytes, const auto* properties,
                   unsigned long long flags) {
@@ -154,7 +154,7 @@ auto bind_multicast_of(const auto& call, auto multicast, auto device, std::size_
   return call.forward(multicast, device, offset, handle, handle_offset, size_bytes, flags);
 }
 
-// The driver cannot map its memory at addresses of ours, and refuses to.
+// The driver cannot map its memory at addresses of uvmalloc, and refuses to.
 auto map_piece(const auto& call, auto address, std::size_t size_bytes, std::size_t offset,
                auto handle, unsigned long long flags) {
   VirtualMemory* memory = virtual_memory_of(handle);
@@ -205,7 +205,7 @@ auto get_access(const auto& call, unsigned long long* out, const auto* location,
 auto get_granularity(const auto& call, std::size_t* out, const auto* properties, auto kind) {
   const auto result = call.forward(out, properties, kind);
   if (!wants_to_serve() || !serves_virtual_memory() || out == nullptr) return result;
-  // uvmalloc needs nothing of a driver that does not support these calls.
+  // uvmalloc serves these calls even if the driver does not support them.
   const bool is_unsupported = result == result_of(call, VirtualMemory::Result::kNotSupported) &&
                               properties != nullptr &&
                               properties->location.type == call.kDeviceLocation;

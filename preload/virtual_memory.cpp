@@ -35,8 +35,9 @@ auto holder_of(Map& map, std::uintptr_t address) {
   return address - before->first < before->second.size_bytes ? before : map.end();
 }
 
-// A page that is never mapped ends each range, because a driver copies no bytes over the border of
-// two managed allocations. So a program that requests the addresses behind a range gets others.
+// A page that is never mapped ends each range, because a driver does not copy across the border of
+// two managed allocations. So a program that requests the addresses behind a range gets other
+// addresses.
 constexpr std::size_t kGapBytes = kPageBytes;
 
 bool overlap(const VirtualMemory::Range& left, const VirtualMemory::Range& right) {
@@ -172,13 +173,13 @@ Result VirtualMemory::create(int device, std::size_t size_bytes, Handle* out) no
   });
 }
 
-// Whether the piece completes the memory of an unused range that is larger than the device. For a
-// request beyond such a range, PyTorch's expandable segments create pieces for the whole range, and
-// continue behind its end if none is refused.
+// Returns whether the piece completes the memory of an unused range that is larger than the device.
+// For a request larger than such a range, PyTorch's expandable segments create pieces for the whole
+// range, and continue behind its end unless a piece is refused.
 bool VirtualMemory::would_fill_a_large_range(int device, std::size_t size_bytes) const {
   const std::size_t device_bytes =
       allocator_.inspection().devices()[static_cast<std::size_t>(device)].total_bytes;
-  std::size_t least_bytes = SIZE_MAX;  // of the unused ranges that are larger than the device
+  std::size_t least_bytes = SIZE_MAX;  // of unused ranges larger than the device
   for (const auto& [address, reservation] : reservations_) {
     const auto mapping = mappings_.lower_bound(address);
     const bool is_unused =
@@ -232,8 +233,8 @@ std::optional<int> VirtualMemory::device_of(Handle handle) const noexcept {
 
 // ---- bytes
 
-// The bytes belong to no mapping, and the end of their mapping has waited for the device. So
-// nothing uses them, and the host may copy them while a capture forbids waits.
+// The bytes belong to no mapping, and the call that ended their mapping has waited for the device.
+// So no work uses the bytes, and the host may copy them even while a capture forbids waits.
 void VirtualMemory::copy(int device, char* to, const char* from, std::size_t size_bytes) {
   const DeviceRuntime& runtime = allocator_.inspection().runtime();
   const bool may_wait = allocator_.streams().wait_for_device(device) &&
@@ -262,7 +263,7 @@ void VirtualMemory::drop_aside(Piece& piece) noexcept {
   addresses_.release(pointer_to(aside.address));
 }
 
-// Moves all bytes of the piece to a range of their own.
+// Moves all bytes of the piece to a separate range.
 void VirtualMemory::put_aside(Piece& piece) {
   if (piece.placed.size_bytes == 0) return;
   char* const from = pointer_to(piece.placed.address);
@@ -279,7 +280,7 @@ void VirtualMemory::clear(const Range& range) {
   }
 }
 
-// Brings the first bytes of the piece to the range, which is clear of other pieces.
+// Moves the first bytes of the piece to the range, which contains no other piece.
 void VirtualMemory::place(Piece& piece, const Range& range) {
   put_aside(piece);
   char* const to = pointer_to(range.address);

@@ -4,12 +4,12 @@
 //
 // Differences from a driver: a piece has one mapping at a time; no handle leaves the process; a
 // kernel may read addresses that have no mapping or no access. The bytes of a piece are in a block
-// at its last mapping. They stay there after the mapping has ended, as long as the program holds a
-// handle. They move to a range of their own if another piece is mapped there, or if the range is
-// freed.
+// at its last mapping. The bytes stay at these addresses after the mapping has ended, as long as
+// the program holds a handle. They move to a separate range if another piece is mapped at these
+// addresses, or if the range is freed.
 //
-// Thread-safe. One lock serialises all calls, which may wait for devices. A call that a pressure
-// callback makes inside another call of the same thread is refused. No function throws.
+// Thread-safe. One lock serialises all calls, which may wait for devices. If a pressure callback
+// runs inside one of these calls, calls that the callback makes are refused. No function throws.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace uvm::preload {
 
 class VirtualMemory {
  public:
-  // The numbers are those of CUDA's driver, CUDA's runtime and HIP.
+  // The numbers are the same in CUDA's driver, CUDA's runtime and HIP.
   enum class Result : std::uint16_t {
     kOk = 0,
     kInvalidValue = 1,
@@ -41,10 +41,10 @@ class VirtualMemory {
     kNotSupported = 801,
   };
   using Handle = std::uint64_t;
-  // Return whether a handle or an address is one of these. Others belong to the driver.
+  // Return whether a handle or an address belongs to uvmalloc. Others belong to the driver.
   static bool is_handle(Handle handle) { return handle >> kMarkShift == kMark; }
   bool has_reserved(std::uintptr_t address) const noexcept;
-  // Whether the address is reserved, but no device may access it.
+  // Returns whether the address is reserved, but no device may access it.
   bool is_unmapped(std::uintptr_t address) const noexcept;
 
   explicit VirtualMemory(CachingManagedAllocator& allocator);
@@ -72,10 +72,10 @@ class VirtualMemory {
   };
   struct Found {
     Range run;      // the adjacent mappings with the same device and access
-    Range mapping;  // the one of them that contains the address
+    Range mapping;  // the mapping in `run` that contains the address
     int device = 0;
   };
-  // Returns what is mapped at the address, or nullopt if no device may access it.
+  // Returns the mapping of the address, or nullopt if no device may access the address.
   std::optional<Found> find(std::uintptr_t address) const noexcept;
 
   // Call after the device was reset, which destroyed its memory and uvmalloc's blocks in it.
@@ -92,11 +92,11 @@ class VirtualMemory {
   struct Mapping {
     std::size_t size_bytes = 0;
     Handle piece = 0;
-    std::uint64_t devices = 0;  // bit mask of the devices that may access it
+    std::uint64_t devices = 0;  // bit mask of the devices that may access the mapping
   };
-  // The first bytes of a piece are in `placed`, at addresses of the program, and the bytes after
-  // them in `aside`, a range of its own that is larger. The others are only promised: they were
-  // never mapped.
+  // The first bytes of a piece are in `placed`, at addresses of the program. The bytes after them
+  // are in `aside`, a separate range that is larger. The remaining bytes were never mapped, and are
+  // only promised.
   struct Piece {
     int device = 0;
     std::size_t size_bytes = 0;
@@ -110,7 +110,8 @@ class VirtualMemory {
   };
   using Mappings = std::map<std::uintptr_t, Mapping>;
 
-  // Runs `action` under the lock, and returns its result or that of its exception.
+  // Runs `action` under the lock. Returns its result, or the result that corresponds to its
+  // exception.
   template <class Action>
   Result change(const char* call, Action action) noexcept;
   bool has_device(int device) const noexcept;
@@ -121,7 +122,7 @@ class VirtualMemory {
   Mappings::iterator mappings_of(std::uintptr_t address, std::size_t size_bytes) noexcept;
   int device_of(const Mapping& mapping) const { return pieces_.at(mapping.piece).device; }
 
-  // Move bytes. If one of them throws for lack of memory or addresses, no bytes are lost.
+  // Move bytes. If a function throws for lack of memory or addresses, no bytes are lost.
   void place(Piece& piece, const Range& range);
   void put_aside(Piece& piece);
   void clear(const Range& range);
@@ -130,14 +131,14 @@ class VirtualMemory {
   Range make_aside(int device, std::size_t size_bytes);
   void drop_aside(Piece& piece) noexcept;
   bool would_fill_a_large_range(int device, std::size_t size_bytes) const;
-  // Removes a piece that has no handle and no mapping, with its memory.
+  // Removes a piece and its memory if the piece has no handle and no mapping.
   void drop_if_unused(Handle handle) noexcept;
 
   CachingManagedAllocator& allocator_;
   ReservedAddresses addresses_;
-  mutable std::recursive_mutex mutex_;  // recursive for the queries of a pressure callback
+  mutable std::recursive_mutex mutex_;  // recursive, because a pressure callback may query
   bool is_changing_ = false;
-  std::atomic<bool> has_any_ = false;  // a range was reserved; most programs never reserve any
+  std::atomic<bool> has_any_ = false;  // a range was reserved; most programs never reserve one
   std::map<std::uintptr_t, Reservation> reservations_;
   Mappings mappings_;
   std::unordered_map<Handle, Piece> pieces_;

@@ -1,5 +1,5 @@
-// Keeps captures of streams and uvmalloc's own calls apart (Note "Captures"). To wait for a device,
-// or to record an event on a stream, is harmless before a capture begins and invalidates a capture
+// Keeps captures of streams and uvmalloc's own calls apart (Note "Captures"). Waiting for a device,
+// or recording an event on a stream, is harmless before a capture begins, but invalidates a capture
 // that has begun. So a caller takes a Hold, during which no capture begins, checks captures(), and
 // then makes its call. The process has one guard, which is held across driver calls. Thread-safe.
 #pragma once
@@ -19,7 +19,8 @@ class CaptureGuard {
     return guard;
   }
 
-  // While a Hold exists, no capture begins. A forked child takes no Hold, as it calls no driver.
+  // While a Hold exists, no capture begins. A forked child takes no Hold, because it calls no
+  // driver.
   class UVM_SCOPED_CAPABILITY Hold {
    public:
     explicit Hold(CaptureGuard& guard) UVM_NOT_ANALYSED : guard_(guard) {
@@ -28,7 +29,7 @@ class CaptureGuard {
     ~Hold() UVM_NOT_ANALYSED { guard_.mutex_.unlock_shared(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
-    // Returns whether a stream is being captured: then no call may wait for a device.
+    // Returns whether a stream is being captured. If so, no call may wait for a device.
     bool captures() const { return guard_.any(); }
 
    private:
@@ -44,14 +45,14 @@ class CaptureGuard {
     ~Beginning() UVM_NOT_ANALYSED { guard_.mutex_.unlock(); }
     Beginning(const Beginning&) = delete;
     Beginning& operator=(const Beginning&) = delete;
-    // Notes a capture that has begun, or that begins before end() is called.
+    // Records that a capture has begun, or begins before end() is called.
     void begun() { guard_.open_.fetch_add(1, std::memory_order_relaxed); }
 
    private:
     CaptureGuard& guard_;
   };
 
-  // Notes the end of a capture that begun() noted.
+  // Records the end of a capture that begun() recorded.
   void end() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
   bool any() const noexcept { return open_.load(std::memory_order_relaxed) != 0; }
 

@@ -11,7 +11,8 @@ const char* name_of_move(Place destination) {
   return destination.is_device() ? "prefetch" : "evict";
 }
 
-// Opens a range for a call that moves pages, as long as the result lives. Other calls have none.
+// Opens a WorkRange for a call that moves pages; the range ends with the returned object. Other
+// calls get no range.
 template <RuntimeCall kCall, class... Arguments>
 auto range_of(const Arguments&... arguments) {
   constexpr bool kIsBatch =
@@ -57,8 +58,7 @@ CountingRuntime::Calls CountingRuntime::named(const Counters& counters) {
   return out;
 }
 
-// The arguments have their parentheses.
-// NOLINTBEGIN(bugprone-macro-parentheses)
+// The arguments contain their own parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 #define UVM_CALL(constant, name, parameters, arguments)                            \
   RuntimeStatus CountingRuntime::name parameters const {                           \
     [[maybe_unused]] const auto range = range_of<RuntimeCall::constant> arguments; \

@@ -27,11 +27,12 @@ class CountingRuntime final : public DeviceRuntime {
   static constexpr auto kCallKinds = static_cast<std::size_t>(RuntimeCall::kEnd);
   using Counters = std::array<std::atomic<std::uint64_t>, kCallKinds>;
 
-  // Adds the counts so far to `counters`, and counts there from now on. Must be called before other
-  // threads use this object. `counters` must outlive this object.
+  // Adds the current counts to `counters`, and counts in `counters` from now on. Must be called
+  // before other threads use this object. `counters` must outlive this object.
   void count_in(Counters* counters);
 
-  // Returns the calls so far, by the name of the DeviceRuntime method. Leaves out uncalled methods.
+  // Returns the number of calls by the name of the DeviceRuntime method. Leaves out uncalled
+  // methods.
   using Calls = std::map<std::string, std::uint64_t>;
   Calls calls() const;
   static Calls named(const Counters& counters);

@@ -94,7 +94,7 @@ void unlock_log_after_fork() noexcept {
 }
 
 void log_once(LogLevel level, std::string_view key, std::string_view text) noexcept {
-  if (level > log_level()) return;  // the key stays new until the level lets a line pass
+  if (level > log_level()) return;  // the key stays new until a line is logged
   try {
     if (!is_first(key)) return;
   } catch (const std::bad_alloc&) {

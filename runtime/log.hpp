@@ -3,7 +3,7 @@
 // memory: a line is built in a fixed buffer, and cut at kMostLineBytes.
 //
 // A slow reader of stderr blocks the writer. So a thread that holds a lock of rank kArena or later
-// must not write a line; builds without NDEBUG abort if one does.
+// must not write a line; builds without NDEBUG abort if it does.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ class MadeOnce {
   }
 
  private:
-  // Ends the making, also after an exception: wakes the threads that wait.
+  // Marks the end of make(), also after an exception: wakes the threads that wait.
   struct Making {
     ~Making() {
       of->store(0);

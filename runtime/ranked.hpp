@@ -1,6 +1,7 @@
-// A mutex with a rank. A thread may take a mutex only if its rank is above the ranks of all locks
-// that the thread holds: another order could deadlock (invariant 12). Debug builds check the order
-// and abort with the names of both locks. Release builds contain only the mutex.
+// A mutex with a rank. A thread may take a mutex only if the rank of the mutex is above the ranks
+// of all locks that the thread holds, because another order could deadlock (invariant 12). Debug
+// builds check the order and abort with the names of both locks. Release builds contain only the
+// mutex.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ void leave_rank(LockRank rank);
 inline bool holds_rank_from(LockRank rank) {
   return held_ranks >> static_cast<unsigned>(rank) != 0;
 }
-// Forgets the ranks that this thread holds. Needed at a fork, which takes all locks of one
-// allocator and then the locks of the next, and to log a line just before an abort.
+// Forgets which ranks this thread holds. Called at a fork, which takes all locks of one allocator
+// and then the locks of the next, and before a line is logged just before an abort.
 inline void forget_ranks() {
   held_ranks = 0;
 }

@@ -16,7 +16,7 @@
 #define UVM_ACQUIRE(...) UVM_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define UVM_TRY_ACQUIRE(...) UVM_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define UVM_RELEASE(...) UVM_THREAD_SAFETY(release_capability(__VA_ARGS__))
-// For a caller that holds the lock in a way that the analysis does not follow.
+// For a caller that holds the lock although the analysis cannot see it.
 #define UVM_ASSERT_HELD(...) UVM_THREAD_SAFETY(assert_capability(__VA_ARGS__))
 // Leaves a function out of the analysis. State the reason next to each use.
 #define UVM_NOT_ANALYSED UVM_THREAD_SAFETY(no_thread_safety_analysis)

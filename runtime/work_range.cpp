@@ -1,6 +1,6 @@
 #include "runtime/work_range.hpp"
 
-#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): NVTX includes it, and finds it done
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): included before NVTX does
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 // NVTX's header looks up the profiler's library. A program with raised rights must not load it.

@@ -1,6 +1,6 @@
 // Shows uvmalloc's own work in profilers, as NVTX ranges of the domain "uvmalloc" (UVMALLOC_NVTX).
-// A range belongs to the thread that does the work. While ranges are off, one costs a load.
-// Thread-safe.
+// A range belongs to the thread that does the work. While ranges are off, a WorkRange costs one
+// memory load. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace uvm {
 
 class WorkRange {
  public:
-  // `name` needs to live until the end of the constructor. The range shows `size_bytes` if not 0.
+  // `name` needs to live only during the constructor. The range shows `size_bytes` if it is not 0.
   explicit WorkRange(const char* name, std::size_t size_bytes = 0) noexcept
       : is_open_(is_on_.load(std::memory_order_relaxed)) {
     if (is_open_) [[unlikely]]

@@ -51,7 +51,7 @@ constexpr std::size_t operator-(PageNumber page, PageNumber first) {
   return static_cast<std::uintptr_t>(page) - static_cast<std::uintptr_t>(first);
 }
 
-// Neighbouring pages.
+// A run of adjacent pages.
 struct PageSpan {
   PageNumber first{};
   std::size_t count = 0;

@@ -20,7 +20,8 @@ namespace uvm {
 
 class ResidencyLedger {
  public:
-  // Adds a span of pages that are nowhere yet. Address and size are multiples of 2 MiB.
+  // Adds a span whose pages are at no place yet (Place::nowhere()). Address and size are multiples
+  // of 2 MiB.
   void add_span(const void* address, std::size_t size_bytes);
   void remove_span(const void* address);
 
@@ -28,12 +29,12 @@ class ResidencyLedger {
   // nothing, so it cannot fail after a hint was planned.
   void set(const void* address, std::size_t size_bytes, Place place);
 
-  // Records that the contents of these pages were discarded: the pages are nowhere. Until their
-  // next use the driver may still charge the pages to their last place.
+  // Records that the contents of these pages were discarded: the pages are at no place. Until their
+  // next use the driver may still count the pages at their last place.
   void discard(const void* address, std::size_t size_bytes);
   std::size_t discarded_bytes_at(Place place) const;
 
-  // Returns the place of each page that the range touches; no places if no span has the range.
+  // Returns the place of each page that the range touches; empty if no span contains the range.
   std::vector<Place> places_of(const void* address, std::size_t size_bytes) const;
 
   // Returns whether every page of the range, rounded outward, is known to be at `place`.
@@ -44,14 +45,14 @@ class ResidencyLedger {
   std::size_t bytes_at(Place place) const;
 
   // Return the most bytes, in whole pages, that the driver may count at `device`: also discarded
-  // pages, and pages that left `device`, because a kernel there can have brought them back.
+  // pages, and pages that were evicted from `device`, because a kernel may have brought them back.
   std::size_t most_bytes_at(const void* address, std::size_t size_bytes, Place device) const;
   std::size_t most_bytes_at(Place device) const;
 
  private:
   struct Page {
     Place place;
-    bool is_discarded = false;  // the page is nowhere now, and was at `place` before
+    bool is_discarded = false;  // the page is at no place now, and was at `place` before
     PlaceSet earlier;
     bool may_be_at(Place device) const { return place == device || earlier.has(device); }
     Place now() const { return is_discarded ? Place::nowhere() : place; }
@@ -72,7 +73,8 @@ class ResidencyLedger {
   std::map<std::uintptr_t, Span>::const_iterator span_of(std::uintptr_t page_address) const;
 
   std::map<std::uintptr_t, Span> spans_;
-  // Counts of pages by place, so that bytes_at(place) is cheap. The last counts pages nowhere.
+  // Counts of pages by place, so that bytes_at(place) is cheap. The last element counts pages at no
+  // place.
   static constexpr std::size_t kMostDevices = std::numeric_limits<std::int8_t>::max() + 1;
   static std::size_t index_of(Place place) {
     if (place.is_device()) return static_cast<std::size_t>(place.index);

@@ -1,10 +1,10 @@
 // The records of an allocation: one RealStorage, and an IndirectStorage for each use (RFC-0023,
-// "Empty Tensors"). The real record has the data for freeing: the address, and the place with the
-// context that owns the memory. An indirect record has the place where the memory is used. Every
+// "Empty Tensors"). The real record contains what a free needs: the address, and the place whose
+// context owns the memory. An indirect record contains the place where the memory is used. Every
 // allocation starts with a pair inside the block's own record, which costs no allocation. A move
 // adds an indirect record, which refers to the real one. The last indirect record frees the memory.
 //
-// The pair of a block belongs to the thread that has the block. The allocator's lock guards other
+// The pair of a block belongs to the thread that owns the block. The allocator's lock guards other
 // attached records. The pair is small, because every live block has one: the pair and the
 // allocator's own data fill one cache line.
 #pragma once
@@ -33,16 +33,17 @@ struct IndirectStorage {
 
   IndirectStorage* next = nullptr;
   // Size, place and the flag `held`, in one word that is read and written as a whole. For
-  // bit-fields a compiler writes single bytes, and a read of the word soon afterwards waits about
-  // 12 cycles for the store buffer.
+  // bit-fields a compiler would write single bytes, and a read of the word soon afterwards would
+  // wait about 12 cycles for the store buffer.
   std::uint64_t word = kHeld | bits_of(Place::nowhere());
 
   IndirectStorage() = default;
   IndirectStorage(std::size_t size_bytes, Place location)
       : word(size_bytes | kHeld | bits_of(location)) {}
 
-  std::size_t size_bytes() const { return word & kSizeMask; }  // as requested
-  // Returns whether an owner releases this record. If not, it is freed with the real record.
+  std::size_t size_bytes() const { return word & kSizeMask; }  // the requested size
+  // Returns whether an owner releases this record. If not, this record is freed with the real
+  // record.
   bool held() const { return (word & kHeld) != 0; }
   Place location() const {  // the place where this use wants the memory
     return {static_cast<PlaceKind>(word >> kKindBit & 0xff),
@@ -59,7 +60,7 @@ struct RealStorage {
   static constexpr std::uint16_t kMostReferences = std::numeric_limits<std::uint16_t>::max();
 
   char* address = nullptr;
-  IndirectStorage* indirect = nullptr;  // newest first; the last one is the allocation's own
+  IndirectStorage* indirect = nullptr;  // newest first; the last is the allocation's own record
   std::uint32_t granules = 0;           // the size, rounded up
   std::uint16_t references = 0;         // number of indirect records
   Place origin;                         // the memory is freed in the context of this place

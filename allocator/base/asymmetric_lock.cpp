@@ -23,13 +23,13 @@ bool barrier(int command) {
 }
 
 // Makes every thread of the process pass a full barrier. Aborts if membarrier fails, which may
-// happen after earlier calls worked: if memory is short, or if a filter of system calls (seccomp)
-// was installed. Without a barrier two threads could hold one lock, and locks in use cannot be made
+// happen even if earlier calls worked: if memory is short, or if a filter of system calls (seccomp)
+// was installed. Without the barrier two threads could hold one lock. Locks in use cannot be made
 // symmetric.
 void pass_barrier() {
   if (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) [[likely]]
     return;
-  // Slower: this command covers the threads of all processes.
+  // Slower, because this command covers the threads of all processes.
   if (barrier(MEMBARRIER_CMD_GLOBAL)) return;
   log(LogLevel::kError,
       "membarrier, which worked when the process began, fails now ({}): threads cannot be stopped "

@@ -1,11 +1,12 @@
 // A lock for data that one thread, the owner, uses all the time and other threads rarely use (Note
 // "Asymmetric lock"). The owner locks without an atomic read-modify-write or a fence. Other threads
-// make up for both with the membarrier system call (asymmetric Dekker, membarrier(2)). Under
+// issue the membarrier system call instead (asymmetric Dekker, membarrier(2)). Under
 // ThreadSanitizer, or if the system has no membarrier, the owner locks by an atomic exchange.
 //
 // The owner must not block while it holds the lock, because other threads spin until the owner
-// unlocks. Another thread may hold the lock for long, for example around a fork that copies memory;
-// the owner then sleeps. The callers of lock_all() must exclude each other by a mutex of their own.
+// unlocks. Another thread may hold the lock for a long time, for example around a fork that copies
+// memory; the owner then sleeps. The callers of lock_all() must exclude each other by a mutex of
+// their own.
 #pragma once
 
 #include <atomic>
@@ -36,7 +37,8 @@ class AsymmetricLock {
   static void lock_all(std::span<AsymmetricLock* const> locks);
   static void unlock_all(std::span<AsymmetricLock* const> locks);
 
-  // Frees the lock in a forked child: threads that held it or waited for it do not exist there.
+  // Frees the lock in a forked child, because the threads that held the lock or waited for it do
+  // not exist in the child.
   void reset() {
     busy_.store(false, std::memory_order_relaxed);
     taken_.store(false, std::memory_order_relaxed);
@@ -54,7 +56,7 @@ class AsymmetricLock {
   void lock_symmetric();
 
   static bool asymmetric_;
-  std::atomic<bool> busy_{false};   // the owner holds the lock; symmetric kind: any thread does
+  std::atomic<bool> busy_{false};   // the owner holds the lock; if symmetric: any thread holds it
   std::atomic<bool> taken_{false};  // another thread holds the lock, or waits for the owner
 };
 

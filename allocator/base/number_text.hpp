@@ -1,4 +1,4 @@
-// Reads numbers in texts; the locale does not matter.
+// Parses numbers in strings, independently of the locale.
 #pragma once
 
 #include <charconv>
@@ -8,7 +8,7 @@
 
 namespace uvm {
 
-// Returns the number if the text is a number and nothing else. `how`: the base of an integer, as in
+// Returns the number if the whole string is a number. `how`: the base of an integer, as in
 // std::from_chars.
 template <class Number, class... How>
 std::optional<Number> read_number(std::string_view text, How... how) {

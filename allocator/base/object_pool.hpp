@@ -1,5 +1,5 @@
-// Makes records with stable addresses. make() reuses dropped records, the last dropped first.
-// Guarded by the lock of the pool's owner.
+// Makes records with stable addresses. make() reuses dropped records, last dropped first. Guarded
+// by the lock of the pool's owner.
 #pragma once
 
 #include <cstddef>

@@ -24,7 +24,7 @@ constexpr int kMostLinks = 40;  // the kernel's own limit
 constexpr int kMostNames = 100;
 constexpr mode_t kOwnOnly = 0600;
 
-// Returns whether this user may follow `link`, which is in the open `folder` (OwnFile::OwnFile).
+// Returns whether this user may follow `link`, a link in the open `folder` (see OwnFile::OwnFile).
 bool is_trusted(const struct stat& link, int folder) {
   struct stat found {};
   if (fstat(folder, &found) != 0) return false;

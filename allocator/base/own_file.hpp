@@ -11,7 +11,7 @@ namespace uvm {
 
 class OwnFile {
  public:
-  // Opens the folder of `path`. Follows links on the way by the rule of the kernel's
+  // Opens the folder of `path`. Follows links in the path by the rule of the kernel's
   // protected_symlinks: in a folder that everybody may write to, a link must belong to this user or
   // to the folder's owner. If the folder cannot be opened, every function fails with that error.
   explicit OwnFile(const std::string& path);
@@ -21,10 +21,11 @@ class OwnFile {
 
   // Creates the file and opens it for reading and writing. EEXIST: the file or a link exists.
   int create() const;
-  // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP: it is a link.
+  // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP: the file is a
+  // link.
   int open_existing() const;
   bool remove() const;
-  // Writes `text` to a new file and renames the new file over the present one, if any.
+  // Writes `text` to a new file and renames the new file over the existing one, if any.
   bool replace(const std::string& text) const;
 
  private:
@@ -33,7 +34,7 @@ class OwnFile {
   int error_ = 0;  // errno if the folder could not be opened
 };
 
-// The text for an errno of these functions; for ELOOP it explains why links are refused.
+// Describes an errno of these functions. For ELOOP, explains why links are refused.
 std::string own_file_error(int error);
 
 }  // namespace uvm

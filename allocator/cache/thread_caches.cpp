@@ -75,7 +75,7 @@ struct ThreadExitHook {
 
 namespace {
 // Set at this thread's end, when ThreadExitHook is destroyed or LateExitHook runs the hook. A plain
-// bool can still be read afterwards.
+// bool stays readable after the thread's objects are destroyed.
 constinit thread_local bool thread_is_exiting = false;
 
 ThreadExitHook& thread_end() {
@@ -225,8 +225,8 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
 
 ThreadCaches::StopTheWorld::StopTheWorld(ThreadCaches& caches)
     : caches_(caches), lock_(caches.mutex_) {
-  // A forked child has no other threads. Their locks may still look held: at the fork an owner may
-  // have been about to notice that another thread had taken the lock.
+  // A forked child has no other threads, but their locks may still look held: at the fork an owner
+  // may have been about to notice that another thread had taken the lock.
   if (caches.abandoned_) return;
   const ThreadCache* own = slot_.serial == caches.serial_ ? slot_.cache : nullptr;
   for (const auto& cache : caches_.caches_) {
@@ -360,7 +360,8 @@ void ThreadCaches::unlock_list_after_fork() {
 void ThreadCaches::abandon() noexcept {
   abandoned_ = true;
   slot_ = {};
-  // This thread must take no locks when it ends: other threads may have held these at the fork.
+  // This thread must take no locks when it ends, because other threads may have held these locks at
+  // the fork.
   if (!thread_is_exiting) thread_end().caches.clear();
 }
 

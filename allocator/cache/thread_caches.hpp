@@ -105,7 +105,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
  private:
   friend struct ThreadExitHook;
   struct Slot {
-    std::uint64_t serial = 0;  // of the allocator that owns the cache
+    std::uint64_t serial = 0;  // serial of the allocator that owns the cache
     ThreadCache* cache = nullptr;
   };
 
@@ -145,7 +145,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   std::vector<StreamCounters> ended_streams_;
   std::atomic<std::size_t> streams_with_room_ = 0;  // size of ended_streams_
   PeakTracker peaks_;
-  std::int64_t& peak_live_bytes_;  // of all facades and devices together
+  std::int64_t& peak_live_bytes_;  // of all memory kinds and devices together
   // Working memory, with room for one entry per thread.
   std::vector<AsymmetricLock*> taken_;          // StopTheWorld: locks of all other threads' caches
   HeadroomShares shares_;                       // aggregate()

@@ -164,7 +164,7 @@ void FigureStore::leave_to_parent() noexcept {
   file_.clear();
   void* copy =
       mmap(nullptr, layout_.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return;  // the child then counts in the parent's figures
+  if (copy == MAP_FAILED) return;  // then the child changes the parent's figures
   std::memcpy(copy, mapped_, layout_.size_bytes);
   mremap(copy, layout_.size_bytes, layout_.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, mapped_);
 }

@@ -37,7 +37,7 @@ struct UnmanagedHost {
   }
 };
 
-// A group of blocks, as it was when it last slept, woke or changed.
+// The figures of a group of blocks when it last slept, woke or changed.
 struct GroupLine {
   std::array<char, 65> name{};
   std::atomic<std::uint8_t> state{0};  // a GroupState
@@ -73,16 +73,16 @@ struct Figures {
     std::uint64_t failed = 0;
     std::array<std::uint64_t, kSkipReasons> skipped{};
   };
-  std::string about;  // the text passed to describe()
+  std::string about;  // the string passed to describe()
   std::array<OfFacade, kFacades> facades{};
-  std::uint64_t peak_bytes = 0;  // of all facades together
+  std::uint64_t peak_bytes = 0;  // of all memory kinds together
   Totals totals;
   std::array<OfHints, kHintKinds> hints{};
   CountingRuntime::Calls calls;
   std::uint64_t unmanaged_host_allocations = 0;
   std::uint64_t unmanaged_host_bytes = 0;
-  std::vector<OfGroup> groups;         // the first kGroupLines ones
-  std::uint64_t threads_left_out = 0;  // threads with counters outside the store, for lack of room
+  std::vector<OfGroup> groups;         // the first kGroupLines groups
+  std::uint64_t threads_left_out = 0;  // threads whose counters did not fit in the store
 };
 
 class FigureStore {
@@ -99,7 +99,7 @@ class FigureStore {
   bool is_in_file() const { return !file_.empty(); }
   // Unlinks the file. The figures stay in the mapping.
   void remove_file() noexcept;
-  // Called in a forked child. The child then does not count in the parent's figures.
+  // Called in a forked child, so that the child does not change the parent's figures.
   void leave_to_parent() noexcept;
 
   std::size_t counters() const { return counters_; }
@@ -113,7 +113,7 @@ class FigureStore {
   // The sums over ended threads, by index of the counter.
   std::span<ThreadCounters> ended() { return {thread_counts_, counters_}; }
 
-  // Stores the text of Figures::about. Returns false if the text is too long.
+  // Sets Figures::about. Returns false if the string is too long.
   bool describe(std::string_view text) noexcept;
 
   // One thread's counters, one for each memory kind and device, all zero at first. If the store is

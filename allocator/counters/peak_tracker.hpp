@@ -17,7 +17,7 @@ namespace uvm {
 // division. Idle threads get none, but if all are idle, each gets an equal part.
 class HeadroomShares {
  public:
-  // Adds a thread. `asks`: it is the calling thread.
+  // Adds a thread. `asks`: the added thread is the calling thread.
   void add(bool has_allocated, bool asks);
   std::int64_t part(std::size_t thread, std::int64_t room) const;
   Amounts part(std::size_t thread, const Amounts& room) const {
@@ -50,7 +50,7 @@ class PeakTracker {
   void aggregate(std::size_t counter, std::span<ThreadCounters* const> thread_counts,
                  const ThreadCounters& ended, const HeadroomShares& shares);
 
-  // Restart the peaks from the present sum, and the totals from zero. The caller must call
+  // Restart the peaks from the current sum, and the totals from zero. The caller must call
   // aggregate() afterwards, because the threads' headroom is too large until then.
   void reset_peaks(std::size_t counter) { counters_[counter].peaks = {}; }
   void reset_totals(std::size_t counter, const ThreadCounters& sum);

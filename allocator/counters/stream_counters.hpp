@@ -9,9 +9,9 @@
 namespace uvm {
 
 struct StreamCounters {
-  std::int64_t live_bytes = 0;  // negative if the thread frees blocks of other threads
+  std::int64_t live_bytes = 0;  // negative if this thread freed more than it allocated
   std::int64_t peak_bytes = 0;
-  std::uint64_t blocks = 0;  // allocated since the start
+  std::uint64_t blocks = 0;  // number of blocks allocated since the start
   std::uint64_t bytes = 0;
 
   void allocated(std::size_t size_bytes) {

@@ -1,7 +1,7 @@
 // Counts the blocks of one memory kind on one device that one thread has allocated and freed, and
 // knows how much more the thread can allocate before the process's peak might rise. A figure of the
-// process is the sum over threads. The peak of that sum is exact nevertheless, because the headroom
-// between the present sum and the peak is divided among the threads. A thread that has used up its
+// process is the sum over its threads. The peak of that sum is still exact, because the headroom
+// between the current sum and the peak is divided among the threads. A thread that has used up its
 // part sums all threads' counts again (PeakTracker).
 //
 // Owned by the thread whose cache contains them; other threads read them under the cache's lock.
@@ -20,8 +20,8 @@ namespace uvm {
 // Counts of blocks.
 struct Amounts {
   std::int64_t blocks = 0;
-  std::int64_t bytes = 0;            // of the blocks, which have rounded sizes
-  std::int64_t requested_bytes = 0;  // of the requests
+  std::int64_t bytes = 0;            // sum of the blocks' rounded sizes
+  std::int64_t requested_bytes = 0;  // sum of the requested sizes
 
   Amounts& operator+=(const Amounts& other) {
     blocks += other.blocks;
@@ -79,7 +79,7 @@ class alignas(kCacheLinePair) ThreadCounters {
   }
 
  private:
-  std::array<Amounts, kSizeClasses> live_;   // negative if it frees blocks of other threads
+  std::array<Amounts, kSizeClasses> live_;   // negative if this thread freed more than it allocated
   std::array<Amounts, kSizeClasses> total_;  // allocated since the start
   std::array<std::uint64_t, kSizeClasses> misses_{};
   std::array<Amounts, kSizeClasses + 1> limits_;

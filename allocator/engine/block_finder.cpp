@@ -19,7 +19,8 @@ BlockFinder::Taken BlockFinder::take_displaced(const LockedHeap& heap, const Req
   PageBlock* block = take_displaced_here(heap, request, request.pools);
   if (block != nullptr) {
     block = heap->pools.trim(block, request.size_bytes);
-    // Only the owning pool has to wait for the fences: this stream does its work in order anyway.
+    // Only the owning pool has to wait for the fences, because this stream runs its work in order
+    // anyway.
     fenced_.drop_fences(heap, block);
   }
   const bool may_be_away = !heap->pools.at(request.pool()).displaced_away.empty();
@@ -42,8 +43,8 @@ Found BlockFinder::find(const Request& request, Searched searched) {
   return displaced_.recall(request);
 }
 
-// Turns pages that left one pool into a block of another pool. The block is in no index. After
-// std::bad_alloc the pages are free in their span.
+// Turns pages that were taken out of one pool into a block of another pool. The block is in no
+// index. After std::bad_alloc the pages are free in their span.
 PageBlock* BlockFinder::transfer(const LockedHeap& heap, const Pool& lender, const PageRun& pages,
                                  Pool& pool) {
   heap->statistics.pages_removed(lender, pages.base, pages.size_bytes);

@@ -21,12 +21,12 @@ class BlockFinder {
     PageBlock* block = nullptr;
     Searched searched = Searched::kNothing;
   };
-  // Takes a block of another pool that is displaced to the request's stream. Called if the
-  // request's pool has no free block of its own.
+  // Takes a block of another pool that is displaced to the request's stream. Called if no own free
+  // block of the request's pool fits.
   Taken take_displaced(const LockedHeap& heap, const Request& request);
 
   // Searches the pool's own blocks, then blocks displaced to the pool, then the pool's blocks that
-  // are displaced elsewhere and have no pending work there (DisplacedBlocks). Skips what is in
+  // are displaced to other pools and have no pending work (DisplacedBlocks). Skips what is in
   // `searched`.
   Found find(const Request& request, Searched searched = Searched::kNothing);
 
@@ -39,7 +39,7 @@ class BlockFinder {
   //
   // Takes a block for the request.
   Found steal(const Request& request);
-  // Moves a free page of another stream to the pool of a small object. Returns false if none is
+  // Moves a free page of another stream to the pool of a small object. Returns false if no page is
   // free.
   bool steal_page(const Request& request);
 

@@ -22,8 +22,8 @@ std::vector<void*> DeviceReset::forget(int device) {
   machine_.check_device(device);
   if (machine_.in_forked_child()) return {};
   const std::lock_guard lock(mutex_);
-  // From here on, calls to the device report that nothing runs there: fences have finished, waits
-  // return at once, and memory counts as given back.
+  // From now on, the runtime treats the device as idle: fences have finished, waits return at once,
+  // and memory counts as given back.
   machine_.runtime.lose_context(device);
   struct Renewal {
     ~Renewal() { machine.runtime.renew_context(device); }

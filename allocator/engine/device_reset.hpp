@@ -1,6 +1,6 @@
 // Forgets the allocator's memory, streams and events of a device after the program has destroyed
-// the device's context, by cudaDeviceReset or a similar call, and all of these with it. Makes no
-// call to the device. Thread-safe; one thread at a time.
+// them together with the device's context, by cudaDeviceReset or a similar call. Makes no call to
+// the device. Thread-safe; one thread at a time.
 #pragma once
 
 #include <mutex>

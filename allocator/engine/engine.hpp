@@ -1,4 +1,4 @@
-// Owns the parts of an allocator and connects them: each part gets the parts that it uses.
+// Owns the parts of an allocator and gives each part references to the parts that it uses.
 //
 // Locks, in the order in which they may be taken (ARCHITECTURE.md has all of them). The first three
 // serialise slow work and may be held across driver calls, so that a second thread short of memory
@@ -75,13 +75,13 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // Reads from the driver how much memory is free on devices that fill up. Starts to plan moves for
   // each device with a prefetch that did not fit in the soft budget.
   void follow_placement();
-  // Called before a kernel that uses the ranges: waits for a turn on the device, and plans moves.
+  // Called before a kernel that uses `ranges`: waits for a turn on the device, and plans moves.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
                  live::Launch launch) noexcept;
   // Replaces allocate() while moves are planned.
   void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
-  // Reports an allocated block to the plan of moves. If the program has to fail because it
-  // thrashes, frees the block and throws OutOfMemoryError.
+  // Reports an allocated block to the plan of moves. If the settings make a thrashing program fail,
+  // frees the block and throws OutOfMemoryError.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,
                       StreamHandle stream);
   // Calls `attempt` under the state lock until it succeeds. After each refusal, gives back cached
@@ -122,7 +122,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   Introspection introspection;
   OutOfMemoryReport out_of_memory;
   ForkGuard fork_guard;
-  std::function<void()> places_source;  // called before figures are read; notes where blocks are
+  std::function<void()> places_source;  // called before figures are read; updates where blocks are
 
  private:
   BlockFinder finder_;
@@ -141,15 +141,15 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
 
   [[gnu::always_inline]] inline void* allocate_from_pool(ThreadCache* cache,
                                                          const Request& request);
-  // Allocate if the stream's pools are known and the thread's cache has no block.
+  // Allocate if the stream's pools are known and no block of the thread's cache fits.
   void* allocate_pages(const Request& request, const BlockFinder::Taken& taken);
   void* allocate_small(const Request& request);
   void* allocate_from_cache(ThreadCache* cache, const Request& request, const StreamKey& key,
                             bool may_be_cached, bool may_cache_large);
   // Gives back memory that is unlikely to be used soon. Called after every few large requests.
   void trim_large(ThreadCache* cache, const Request& request) noexcept;
-  // Updates the peaks, and gives idle memory back. Called if a peak may have been passed, or if it
-  // is time to read the clock.
+  // Updates the peaks, and gives idle memory back to the driver. Called if a peak may have been
+  // passed, or if it is time to read the clock.
   void on_cache_limit(Facade facade, int device) noexcept;
   FreeResult report_misuse(const void* address) const noexcept;
 };

@@ -44,7 +44,7 @@ bool Escalation::climb(Demand* demand) {
   return false;
 }
 
-// Continues with the step that has `action`, which must be in the table only once.
+// Continues with the step whose action is `action`. Only one step may have this action.
 void Escalation::go_on_with(Action action, Demand* demand) {
   const auto step = std::find_if(kSteps.begin(), kSteps.end(),
                                  [&](const Step& other) { return other.run == action; });
@@ -64,7 +64,7 @@ void Escalation::retry(const Step& step, Demand* demand) {
   }
 }
 
-// Makes a page that the arena of a small object may take. For other requests retry() takes pages.
+// Makes a page for the arena of a small object. For other requests retry() takes pages.
 bool Escalation::make_page(Demand* demand) {
   return !demand->is_small ||
          grower_.make_page(demand->request, demand->allowed_growth, &demand->refusal);
@@ -127,8 +127,8 @@ bool Escalation::decay(Demand* demand) {
   return true;
 }
 
-// Calls callbacks until the memory that they have freed may be enough together with all cached
-// memory.
+// Calls callbacks until the memory that they have freed and all cached memory together may be
+// enough.
 bool Escalation::call_back(Demand* demand) {
   if (!demand->callbacks) demand->callbacks.emplace(callbacks_.rounds(demand->request));
   bool has_any_freed = false;
@@ -171,8 +171,8 @@ bool Escalation::repeat_callbacks(Demand* demand) {
   return false;
 }
 
-// Retries if a page is free, because other threads may have taken the last one; but only a few
-// times, because the request may fail for another reason.
+// Retries if a page is free, because other threads may have taken the page of the last try. Retries
+// only a few times, because the request may fail for another reason.
 bool Escalation::again(Demand* demand) {
   const bool may_help = demand->retries++ < policy::kSmallRetries && find_page(demand);
   if (may_help) go_on_with(&Escalation::again, demand);

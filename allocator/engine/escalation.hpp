@@ -20,7 +20,7 @@
 //   reserve          small objects: takes a few pages beyond the budget         new pages
 //   again            small objects: retries, a few times, if other threads took the page
 //
-// During a capture no step may wait; kSteps says which steps are skipped.
+// During a capture no step may wait; kSteps marks the steps that are skipped.
 #pragma once
 
 #include <array>
@@ -87,7 +87,7 @@ class Escalation {
     Of of;
     Action run;
     Retry retry;
-    // From this step on, arenas may grow this far.
+    // From this step on, arenas may take memory of this kind.
     SmallArenas::Growth grows_into = SmallArenas::Growth::kFreeMemory;
   };
   static constexpr auto kNewPages = SmallArenas::Growth::kNewPages;

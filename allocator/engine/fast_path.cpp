@@ -51,7 +51,8 @@ namespace uvm {
     const StreamHandle of = is_stream_ordered(facade) ? stream : nullptr;
     cache->lock.lock_owner();
     Block* block = cache->allocate(facade, device, of, size_bytes, &outcome, &pools);
-    // Read under the lock: if no trace is on yet, one that begins later lists this block as live.
+    // Read under the lock: if no trace runs yet, a trace that begins later lists this block as
+    // live.
     const bool is_traced = machine.trace.enabled();
     cache->lock.unlock_owner();
     if (block != nullptr) [[likely]] {
@@ -126,7 +127,7 @@ void* CachingManagedAllocator::allocate(Facade facade, int device, std::size_t s
 FreeResult CachingManagedAllocator::free(void* address) noexcept {
   if (engine_->live.is_watching()) [[unlikely]] {
     engine_->live.freed(address);
-    // Bypasses the thread's cache: only a block that is free in its pool can be discarded.
+    // Bypasses the thread's cache, because only a block that is free in its pool can be discarded.
     return engine_->free_slow(address, nullptr);
   }
   return engine_->free(address);

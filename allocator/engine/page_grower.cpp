@@ -68,7 +68,8 @@ PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run
     if (run.span->facade != key.facade || run.span->device != key.device) {
       *plan = heap->planner.plan_move(run.base(), size_bytes, &placement, wanted);
     } else if (wanted.is_host() && is_on_a_device(heap, run.base(), size_bytes)) {
-      // An earlier block here was moved. Its advice is no longer on record, so it is given anew.
+      // An earlier block at this address was moved. Its advice is no longer on record, so the
+      // advice is given again.
       SegmentPlacement of_the_block = placement;
       of_the_block.preferred = Place::nowhere();
       *plan = heap->planner.plan_move(run.base(), size_bytes, &of_the_block, wanted);

@@ -42,8 +42,8 @@ class PageGrower {
   PageBlock* add_page_for_small(const LockedHeap& heap, Pool& pool, SmallArenas::Growth most);
   // Returns whether add_page_for_small() would find a page now.
   bool has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const;
-  // Makes a span if none of the request's own memory kind has a free page. Returns whether there is
-  // one now.
+  // Makes a span if no span of the request's own memory kind has a free page. Returns whether a
+  // page is free now.
   bool make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal);
 
  private:

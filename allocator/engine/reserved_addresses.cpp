@@ -69,11 +69,11 @@ void ReservedAddresses::withdraw(int device, std::size_t size_bytes) noexcept {
   promised_bytes(heap, device) -= size_bytes;
 }
 
-// Takes pages at the address, and their bytes out of the promise.
+// Takes pages at the address, and subtracts their bytes from the promise.
 Found ReservedAddresses::take_at(const Request& request, const char* address) {
   HintDispatcher::Later hints(engine_.hints, request.device);
   const HeapGuard heap(engine_.state);
-  // A user of the private pool keeps its pages from all other requests.
+  // While the private pool has a user, its pages serve no other request.
   if (heap->private_pools.users(request.device, StreamKey::kReserved) == 0)
     heap->private_pools.retain(request.device, StreamKey::kReserved);
   const Found found = engine_.grower.take_at(heap, request, address, &hints.plan);
@@ -87,7 +87,7 @@ void ReservedAddresses::place(int device, char* address, std::size_t size_bytes)
   request.pools = opened.pools;
   Found found = take_at(request, address);
   if (found.block == nullptr) {
-    // Pages of a removed block may still wait for streams, or for host memory.
+    // Pages of a removed block may not be free yet: they wait for streams, or for host memory.
     release_pages();
     found = take_at(request, address);
   }

@@ -117,7 +117,7 @@ void Engine::trim_large(ThreadCache* cache, const Request& request) noexcept {
   try {
     reclaimer.release_surplus_spans(request);
   } catch (const std::bad_alloc&) {
-    // The surplus spans stay.
+    // The surplus spans are kept.
   }
 }
 
@@ -275,7 +275,7 @@ FreeResult Engine::free_slow(void* address, Block* block) noexcept {
           const Pool& target = heap->pools.at(fenced_.pool_for(heap, *block));
           fence = fenced_.needs_fence(heap, *block, target);
         } catch (const std::bad_alloc&) {
-          fence = true;  // the block's pools could not be made; below this may fail again
+          fence = true;  // the block's pools could not be made; the same may fail again below
         }
       }
       charged = Charges::end(heap, *block);

@@ -16,7 +16,7 @@ class SmallAllocator {
   SmallAllocator& operator=(const SmallAllocator&) = delete;
 
   struct Refill {
-    Block* block = nullptr;  // for the caller; the thread's cache has the rest of the batch
+    Block* block = nullptr;  // for the caller; the rest of the batch is in the thread's cache
     bool took_page = false;
     bool thread_is_exiting = false;  // no arena serves a thread that is ending
   };

@@ -9,7 +9,7 @@
 
 namespace uvm {
 
-// Work that may take long, or that reads folders, is done before the locks are taken.
+// Slow work and work that reads folders is done before the locks are taken.
 void ForkGuard::before_fork() noexcept {
   if (machine_.in_forked_child()) {
     state_.lock_for_fork().lock_for_fork();

@@ -49,7 +49,8 @@ bool write_all(int file, const char* from, std::size_t size_bytes, std::size_t o
 }
 
 // Compares whole pages without sanitizers. AddressSanitizer, which also checks memcmp(), would
-// report the bytes of free blocks, and ThreadSanitizer other threads' writes to live blocks.
+// report the bytes of free blocks, and ThreadSanitizer would report other threads' writes to live
+// blocks.
 __attribute__((no_sanitize("address", "thread"))) bool same_bytes(const char* a, const char* b,
                                                                   std::size_t size_bytes) {
   using Word [[gnu::may_alias]] = std::uint64_t;
@@ -177,7 +178,7 @@ void ForkSnapshot::take(const Limits& limits, ForkStatistics* statistics) {
                        way_out(limits))};
 }
 
-// Files are sealed, so a file that a child has open has its old contents.
+// Files are sealed, so a file that a child has open still contains what was written to it.
 void ForkSnapshot::find_files() {
   if (files_.empty()) return;
   std::error_code error;
@@ -187,7 +188,7 @@ void ForkSnapshot::find_files() {
     const std::filesystem::path folder = "/proc/" + child + "/fd";
     for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
       struct stat found {};
-      // Compare the file's number first: opening an unrelated file can have side effects.
+      // Compare the inode number first, because opening an unrelated file can have side effects.
       if (stat(entry.path().c_str(), &found) != 0) continue;
       for (File& file : files_) {
         if (file.descriptor >= 0 || file.device != found.st_dev || file.number != found.st_ino) {
@@ -219,7 +220,8 @@ void ForkSnapshot::unmap_files() noexcept {
   }
 }
 
-// Returns the earlier copy of the whole range in a mapped file, or nullopt if no file has one.
+// Returns the earlier copy of the whole range in a mapped file, or nullopt if no file contains such
+// a copy.
 std::optional<ForkSnapshot::Piece> ForkSnapshot::find_copy(const Range& range) const {
   auto after = std::upper_bound(
       pieces_.begin(), pieces_.end(), range.address,
@@ -249,8 +251,8 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
     }
   }
   unmap_files();
-  // A child that maps part of a file keeps the whole file in memory. So files with few used bytes
-  // are not used again.
+  // A child that maps part of a file keeps the whole file in memory. So files of which few bytes
+  // are used are not used again.
   std::vector<Piece> kept;
   for (const Piece& piece : same) {
     if (same_bytes_of[piece.file] >= files_[piece.file].size_bytes / policy::kReusedFileParts) {
@@ -326,7 +328,7 @@ void ForkSnapshot::restore() noexcept {
 }
 
 void ForkSnapshot::release() noexcept {
-  // keep() has closed the files that no piece uses. Remove these, and renumber the other files.
+  // keep() has closed the files that no piece uses. Remove these files, and renumber the others.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (files_[i].descriptor < 0) continue;

@@ -3,8 +3,8 @@
 // to an anonymous file, and the child maps the file privately at the same addresses.
 //
 // A written file is sealed, so the bytes that a child maps never change. Only children keep a file
-// open, so the kernel drops it when the last child that maps it has ended. At the next fork the
-// parent finds the earlier files among its children's descriptors, compares them with the live
+// open, so the kernel deletes the file when the last child that maps it has ended. At the next fork
+// the parent finds the earlier files among its children's descriptors, compares them with the live
 // blocks, and writes only the differences. So children that are forked one after another share one
 // copy. A file is used again only if at least half of it equals the live bytes.
 //
@@ -29,7 +29,7 @@ class ForkSnapshot {
   struct Limits {
     std::optional<std::size_t> live_bytes;  // limit on all noted ranges: UVMALLOC_FORK_LIMIT
     std::size_t available_bytes = 0;        // limit on the bytes written, if live_bytes is not set
-    bool can_be_ordinary = false;           // UVMALLOC_HOST_MEMORY=ordinary would work here
+    bool can_be_ordinary = false;           // UVMALLOC_HOST_MEMORY=ordinary would work
   };
 
   // Notes a range for take(), widened to whole pages of the host.
@@ -65,7 +65,7 @@ class ForkSnapshot {
     int descriptor = -1;          // open from take() to release()
     const char* bytes = nullptr;  // mapped while take() compares
   };
-  // A range, and the place of its copy in a file.
+  // A range, and the position of its copy in a file.
   struct Piece {
     Range range;
     std::size_t file = 0;  // in files_
@@ -87,7 +87,7 @@ class ForkSnapshot {
   void keep(std::vector<Piece> pieces);
 
   std::vector<Range> noted_;
-  // The pieces of the last fork, sorted by address, and the files with these pieces.
+  // The pieces of the last fork, sorted by address, and the files that contain these pieces.
   std::vector<Piece> pieces_;
   std::vector<File> files_;
   std::optional<Line> line_;

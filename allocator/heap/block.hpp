@@ -8,7 +8,7 @@
 //    shares at most its first and last page. With whole pages it would need up to two more, and
 //    pages of a device are scarce.
 //  * page-granular: the only block in its 2 MiB pages, so that the block can be moved, advised and
-//    released alone. Host blocks from kPageGranularBytes on, which programs move to devices.
+//    released separately. Host blocks from kPageGranularBytes on, which programs move to devices.
 //
 // The caller owns the record of a live block, and a thread cache owns the records of the blocks
 // that it holds. The state lock guards all other records. Any thread may read `state`.
@@ -59,7 +59,7 @@ struct BlockSideState {
   DeviceStream mover;               // stream of the block's last move to a device, if any
   std::vector<DeviceStream> uses;   // streams that touched a live block, except the pool's own
   std::vector<Fence> fences;        // of a free displaced block: its owning pool waits for them
-  std::optional<PlaceSet> used_at;  // of a live block that moved; not set: the place of its pool
+  std::optional<PlaceSet> used_at;  // of a live block that was moved; not set: its pool's place
   std::optional<bool> pinned;       // argument of set_pinned(); not set: the memory kind decides
   std::uint32_t group = 0;          // of a live block: a GroupNumber (BlockGroups)
 };
@@ -107,7 +107,8 @@ struct alignas(64) Block {  // one cache line; PageBlock uses its last quarter
   Block() : use() {}
 
   char* address() const { return real.address; }
-  // Sets the address. A thread that remembers the record may read the address at the same time.
+  // Sets the address. A thread that still knows the record (ThreadCache::known_at) may read the
+  // address at the same time.
   void place_at(char* address) {
     std::atomic_ref(real.address).store(address, std::memory_order_relaxed);
   }

@@ -1,6 +1,7 @@
-// A list of blocks on their way between caches, fences and pools. They are in no index or cache,
-// and no caller has them. The list links the blocks' records, so adding a block needs no memory and
-// cannot fail. Last in, first out. Used by one thread, or guarded by its owner's lock.
+// A list of blocks that are in transit between caches, fences and pools. These blocks are in no
+// index or cache, and no caller owns them. The list links the blocks' records, so adding a block
+// needs no memory and cannot fail. Last in, first out. Used by one thread, or guarded by its
+// owner's lock.
 #pragma once
 
 #include <utility>
@@ -12,7 +13,8 @@ namespace uvm {
 class BlockChain {
  public:
   BlockChain() = default;
-  // An assignment would lose the target's blocks. A chain must be empty when it is destroyed.
+  // Not assignable: an assignment would lose the target's blocks. A chain must be empty when it is
+  // destroyed.
   BlockChain(const BlockChain&) = delete;
   BlockChain& operator=(const BlockChain&) = delete;
   BlockChain(BlockChain&& other) noexcept : first_(std::exchange(other.first_, nullptr)) {}

@@ -1,7 +1,7 @@
 // Takes, cuts and puts back free blocks. Each memory kind, device and stream has two pools, one for
 // each way to cut memory. Blocks of a packed pool follow one another in runs of pages; arenas of
-// small objects take some of these blocks. This class knows nothing of the work of streams, the
-// driver or budgets, and requests no memory: callers add pages.
+// small objects take some of these blocks. This class does not depend on streams' work, the driver
+// or budgets, and requests no memory: callers add pages.
 //
 // Guarded by the state lock. A taken block is in no index.
 #pragma once
@@ -40,12 +40,14 @@ class BlockPools {
 
   // ---- blocks
 
-  // Take the free block that fits (FreeIndex::fit) and do not cut it. Return nullptr if no block is
-  // large enough. take_displaced_here() searches the blocks that are displaced to the pool.
+  // Take the free block that fits best (FreeIndex::fit) without cutting it. Return nullptr if no
+  // block is large enough. take_displaced_here() searches the blocks that are displaced to the
+  // pool.
   PageBlock* take(Pool& pool, std::size_t size_bytes);
   PageBlock* take_displaced_here(Pool& pool, std::size_t size_bytes);
-  // Takes these bytes out of one free packed block. Returns nullptr if no such block holds all the
-  // bytes, if the block is displaced or has fences, or if a rest would be too small for a block.
+  // Takes these bytes out of one free packed block. Returns nullptr if no single packed block holds
+  // all the bytes, if the block is displaced or has fences, or if a rest would be too small for a
+  // block.
   PageBlock* take_at(char* address, std::size_t size_bytes);
   // Does what take() and trim() do, in one step, for the pool's own blocks.
   PageBlock* take_trimmed(Pool& pool, std::size_t size_bytes);
@@ -54,8 +56,8 @@ class BlockPools {
   PageBlock* take_aligned(Pool& pool, std::size_t size_bytes);
 
   // Cuts a taken block down to `size_bytes` and puts the rest into block->pool. Returns the cut
-  // block, which may have another record. Fences stay with the rest; the returned block must not
-  // need them. After std::bad_alloc the whole block is free again.
+  // block, which may have another record. Fences stay with the rest, so the returned block must not
+  // need the fences. After std::bad_alloc the whole block is free again.
   PageBlock* trim(PageBlock* block, std::size_t size_bytes);
   // Like trim(), but the returned block begins at a multiple of `alignment_bytes`, a power of two.
   // The taken block must be larger than `size_bytes` by `alignment_bytes` + kSmallestPacked.
@@ -73,9 +75,10 @@ class BlockPools {
 
   // ---- pages
 
-  // Called once pages may run short. From then on page_conserving_offset() places packed blocks of
-  // at least a page so that whole pages are free after such a block is freed. While pages are
-  // plentiful, the gaps that this leaves in front of blocks would cost more than they save.
+  // Called when pages may soon run short. From then on page_conserving_offset() places packed
+  // blocks of at least a page so that whole pages are free after such a block is freed. While pages
+  // are plentiful, the gaps that this placement leaves in front of blocks would cost more than they
+  // save.
   void conserve_pages() { conserves_pages_ = true; }
 
   // Turns pages that were just taken from their span into one block of `owning_pool` that is in no
@@ -96,14 +99,15 @@ class BlockPools {
   // Returns the free blocks of the pool that may hold whole pages, smallest first. Leaves out
   // blocks with fences unless `fenced_too`.
   std::vector<PageBlock*> with_pages(const Pool& pool, bool fenced_too) const;
-  // The same for the blocks that are displaced to the pool.
+  // Same as with_pages(), for the blocks that are displaced to the pool.
   std::vector<PageBlock*> displaced_with_pages(const Pool& pool, bool fenced_too) const;
   // Returns the bytes of the pages that lie wholly in the block.
   static std::size_t whole_page_bytes(const PageBlock& block);
   // Returns the bytes of whole pages in the free blocks of all pools.
   std::size_t free_page_bytes() const;
   // Return the bytes of the free block that ends, or begins, at a page boundary of a span and would
-  // be joined with pages added to the pool there. Return 0 if there is no such block.
+  // be joined with pages that are added to the pool at that boundary. Return 0 if there is no such
+  // block.
   std::size_t free_bytes_before(const Pool& pool, const Span& span, const char* boundary) const;
   std::size_t free_bytes_after(const Pool& pool, const Span& span, const char* boundary) const;
 
@@ -137,7 +141,8 @@ class BlockPools {
   PoolTable table_;
 };
 
-// Blocks with fences are not joined, because the joined block would have to wait for all of them.
+// Blocks with fences are not joined, because the joined block would have to wait for all fences of
+// both.
 [[gnu::always_inline]] inline bool BlockPools::can_join(const PageBlock* left,
                                                         const PageBlock* right) {
   if (left == nullptr || right == nullptr || left->now() != BlockState::kFree ||

@@ -1,8 +1,8 @@
 // Finds the blocks that start in a 2 MiB page. A page has 512 steps of 4 KiB, and at most one block
-// starts in a step. Two starts fit in the map itself, and up to four in a short list. All entries
-// of the list are compared, without branches, because all are equally likely. For more starts the
-// page is cut into equal slots: the fewest in which no two starts share a slot, so that blocks of
-// one size cost one entry each. Numbers of blocks are never 0.
+// starts in a step. The map itself stores two starts, and a short list stores up to four. All
+// entries of the list are compared, without branches, because all are equally likely. If there are
+// more starts, the page is cut into as few equal slots as possible so that no two starts share a
+// slot. So blocks of one size cost one entry each. Block IDs are never 0.
 //
 // at() may run while other starts change; all other functions are guarded by the owner's lock. A
 // reader may still use an outgrown table, so the map keeps all its tables until the map is
@@ -55,7 +55,7 @@ class BlockStartMap {
   }
 
   // Adds the start of a block at a step that has no start. `step_of_block` returns the step of a
-  // block, given its number. Returns the bytes of the tables that were made.
+  // block, given its ID. Returns the bytes of the tables that were made.
   template <class StepOfBlock>
   std::size_t add(std::size_t step, std::uint32_t block, StepOfBlock step_of_block) {
     const std::uint64_t word = now();
@@ -135,8 +135,8 @@ class BlockStartMap {
   }
 
  private:
-  // The word is 0, or the address of a table, or, with the lowest bit set, two starts of 31 bits
-  // each: 9 for the step, 22 for the block's number. A missing start is all 0.
+  // The word is 0, or the address of a table, or, if its lowest bit is set, two starts of 31 bits
+  // each: 9 for the step, 22 for the block's ID. A missing start is all 0.
   struct Two {
     static constexpr unsigned kIdBits = 22;
     static constexpr std::uint32_t kIds = (1u << kIdBits) - 1;
@@ -163,7 +163,8 @@ class BlockStartMap {
 
   static std::uint32_t mask(bool holds) { return 0u - static_cast<std::uint32_t>(holds); }
 
-  // A list of starts in no order, each with a step and a number; or slots, each with a number.
+  // Either an unordered list of entries (step and block ID), or an array of slots that each hold a
+  // block ID.
   struct Table {
     static constexpr std::uint32_t kListed = 4;
     static constexpr unsigned kIdBits = 23;
@@ -226,7 +227,7 @@ class BlockStartMap {
     void remove(std::size_t step) {
       std::size_t entry = step >> shift;
       if (is_list) {
-        unsigned there = 0;  // a bit for each entry
+        unsigned there = 0;  // a bit for each entry that matches
         for (unsigned i = 0; i < kListed; ++i) {
           const std::uint32_t start = entries()[i].load(std::memory_order_relaxed);
           there |= (unsigned{start >> kIdBits == step} & unsigned{start != 0}) << i;
@@ -261,7 +262,7 @@ class BlockStartMap {
     }
   }
 
-  // Turns the word's starts into a list, or into slots if a number is too large for a list.
+  // Turns the word's starts into a list, or into slots if a block ID is too large for a list.
   template <class StepOfBlock>
   Table* grow_to_list(std::size_t new_step, std::uint32_t new_block, StepOfBlock step_of_block) {
     if (new_block > Table::kIds) return grow_to_slots(new_step, step_of_block);

@@ -6,7 +6,7 @@
 namespace uvm {
 
 // The functions that serve packed blocks are marked always_inline. In a position-independent
-// library the compiler would not inline a function that another library could replace.
+// library the compiler does not inline a function that another library could replace.
 
 void BlockPools::unlink(PageBlock* block) {
   Pool& pool = at(block->pool);
@@ -149,7 +149,8 @@ PageBlock* BlockPools::take_trimmed(Pool& pool, std::size_t size_bytes) {
   try {
     auto [taken, rest] = split_off_rest(block, size_bytes);
     if (rest != nullptr) {
-      // No neighbour could be joined with the free block, so none can be joined with the rest.
+      // No neighbour could be joined with the free block, so no neighbour can be joined with the
+      // rest.
       rest->set(BlockState::kFree);
       pool.own.insert(rest);
     }
@@ -201,7 +202,7 @@ void BlockPools::put(PageBlock* block, Pool& pool) noexcept {
     try {
       at(block->owning_pool).displaced_away.insert(block);
     } catch (const std::bad_alloc&) {
-      // The owning pool cannot find the block until the block has been used again.
+      // The owning pool cannot find this block until the block has been used again.
     }
   }
 }

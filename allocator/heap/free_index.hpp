@@ -1,16 +1,16 @@
 // Finds free blocks by size and address. A request gets the best fit of its own bin, which is at
 // most an eighth too large. If the bin has no block that fits:
 //  * A request from kPageGranularBytes on gets, among the blocks up to about 50 % larger than the
-//    request, the one at the lowest address. If there is none, it gets the lowest larger block.
-//  * A smaller request gets the lowest of all blocks in larger bins below kPageGranularBytes. If
+//    request, the one at the lowest address. If there is none, it gets the lowest larger block. * A
+//    smaller request gets the lowest of all blocks in larger bins below kPageGranularBytes. If
 //    there is none, it gets the lowest larger block.
-// So a nearly right block is used, blocks in use stay together at low addresses, and large free
-// blocks stay in one piece. (Best fit everywhere would leave rests that nothing fits into. First
-// fit would cut up the blocks that the largest requests will need.)
+// So requests get blocks of nearly their size, blocks in use stay together at low addresses, and
+// large free blocks stay in one piece. (Best fit everywhere would leave rests that no request fits
+// into. First fit would cut up the blocks that the largest requests will need.)
 //
 // There is a bin for each eighth of an octave (a power of two). A bin has parts by size, and each
-// part has a FreeTree, most often of a few blocks. The lowest block of each part, bin and octave is
-// stored, and the lowest of several is found without branches, which would be unpredictable. The
+// part has a FreeTree, which usually has few blocks. The lowest block of each part, bin and octave
+// is stored, and the lowest of several is found without branches, which would be unpredictable. The
 // newest block stays outside the tables until the next one is inserted, because in training steps
 // 30 to 60 % of the requests are cut from the newest block, and 17 to 33 % of the freed blocks are
 // joined with it. The first insertion makes the tables, about 25 KiB; nothing else is allocated.
@@ -32,7 +32,7 @@ namespace uvm {
 
 class FreeIndex {
  public:
-  // `blocks` has the records of all blocks in the index.
+  // `blocks` owns the records of all blocks in the index.
   explicit FreeIndex(const PageBlockStore& blocks) : blocks_(&blocks) {}
 
   // Makes the tables, so that insert() allocates nothing.
@@ -166,7 +166,7 @@ class FreeIndex {
   [[gnu::always_inline]] static std::size_t part_of(std::size_t size_bytes) {
     const std::size_t granules = size_bytes / kGranule;
     if (granules < kSteps) return granules * kParts;
-    // granules >> octave is 8..15
+    // granules >> octave is 8 to 15
     const auto octave = static_cast<std::size_t>(std::bit_width(granules)) - 4;
     return octave * kPartsOfOctave + (granules * kParts >> octave);
   }

@@ -3,8 +3,8 @@
 // tree is a treap with hashes of the blocks' addresses as ranks: the same blocks always make the
 // same tree, of logarithmic depth.
 //
-// The nodes are in the blocks' records (Block::node) and name each other by number, so nothing is
-// allocated. Every call must get the same store of records. Guarded by the state lock.
+// The nodes are in the blocks' records (Block::node) and refer to each other by block ID, so
+// nothing is allocated. Every call must pass the same store of records. Guarded by the state lock.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class FreeTree {
  public:
   using Records = const PageBlockStore&;
 
-  // Most often the tree has no other block, so only that case is inlined.
+  // Usually the tree has no other block, so only that case is inlined.
   [[gnu::always_inline]] void insert(Records records, PageBlock* block) {
     if (empty()) {
       block->node = {0, 0, key_of(block)};
@@ -111,8 +111,9 @@ class FreeTree {
     block->node.lowest = std::min({key_of(block), lowest_below(records, block->node.left),
                                    lowest_below(records, block->node.right)});
   }
-  // Updates `block` after blocks whose lowest key is `lowest` have left its subtree. If the lowest
-  // key of the subtree was another, nothing changes, and the children are not read from memory.
+  // Updates `block` after blocks whose lowest key is `lowest` have left its subtree. If the
+  // subtree's lowest key is not `lowest`, nothing changes, and the children are not read from
+  // memory.
   static void update_without(Records records, PageBlock* block, BlockKey lowest) {
     if (block->node.lowest == lowest) update(records, block);
   }

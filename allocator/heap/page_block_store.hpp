@@ -1,6 +1,6 @@
-// Owns the records of page blocks, which are named by numbers of four bytes. Each record fills a
-// cache line. All records are in one range of address space, and take memory only once they are
-// made. Records are reused, and freed only with the store.
+// Owns the records of page blocks, which are identified by IDs of four bytes. Each record fills a
+// cache line. All records are in one range of address space, and take memory only after they are
+// made. Records are reused, and freed only together with the store.
 //
 // Threads write to the records of their streams all the time. Processors fetch cache lines in
 // pairs, so records of different streams must be in different pairs. A stream therefore gets
@@ -29,7 +29,7 @@ class PageBlockStore {
   PageBlockStore& operator=(const PageBlockStore&) = delete;
 
   // Returns a record for a block of the pool, without storage and neighbours. The record's `id` is
-  // its number, never 0. Throws std::bad_alloc if there is no memory, or if all numbers are taken.
+  // never 0. Throws std::bad_alloc if there is no memory, or if all IDs are taken.
   [[gnu::always_inline]] PageBlock* make(PoolIndex owning_pool) {
     std::uint32_t& free = free_of(owning_pool);
     if (free == 0) free = make_group();
@@ -49,7 +49,8 @@ class PageBlockStore {
     free = block->id;
   }
 
-  // Record 0, made with record 1, is no block. It stands for an empty tree: its lowest is kNoBlock.
+  // Record 0, made together with record 1, is not a block. It represents an empty tree: its lowest
+  // key is kNoBlock.
   PageBlock* at(std::uint32_t id) const { return records_ + id; }
   PageBlock* find(std::uint32_t id) const { return id == 0 ? nullptr : at(id); }
 
@@ -69,7 +70,7 @@ class PageBlockStore {
     return free_[position(stream_of(owning_pool)) % kLists];
   }
 
-  // Makes a group of records, each linked to the next. Returns the number of the first record.
+  // Makes a group of records, each linked to the next. Returns the ID of the first record.
   std::uint32_t make_group();
 
   PageBlock* records_;

@@ -37,7 +37,7 @@ PageBlock* PageDirectory::last_start(const BlockStartMap& starts, std::size_t st
 }
 
 // Returns the block that starts in an earlier page than `page` and holds `address`, or nullptr. The
-// page's record remembers the last answer, which is checked before use.
+// page's record caches the last result, which is checked before use.
 PageBlock* PageDirectory::reaching_into(PackedPage* shared, const char* page,
                                         const void* address) const {
   if (shared->covering != 0) {
@@ -75,7 +75,7 @@ PageBlock* PageDirectory::run_with(const void* address) const {
 }
 
 Block* PageDirectory::find(const void* address) const {
-  // Most often the address is the start of a block.
+  // Usually the address is the start of a block.
   Block* block = block_at(address);
   if (block == nullptr) {
     Page* page = page_at(address);
@@ -90,7 +90,7 @@ Block* PageDirectory::find(const void* address) const {
 void PageDirectory::each_block(
     const Span& span, const std::function<void(const Block&)>& visit,
     const std::function<void(const PageBlock& run)>& visit_small_run) const {
-  // Skips free pages, which have no blocks and often are nearly all pages of the span.
+  // Skips free pages, which contain no blocks and often are nearly all pages of the span.
   auto free = span.free.begin();
   for (char* at_page = span.base; at_page < span.base + span.size_bytes; at_page += kPageBytes) {
     if (free != span.free.end() && at_page == span.base + free->first) {

@@ -1,12 +1,12 @@
-// Finds the 2 MiB page of an address, and the block there. Owns the records of pages and of blocks,
-// which are reused, and freed only with the directory.
+// Finds the 2 MiB page of an address, and the block at an address. Owns the records of pages and of
+// blocks. Records are reused, and freed only together with the directory.
 //
 // A page either belongs to one page-granular block or is packed. A packed page has a map of the
 // blocks that start in the page; arenas may hold some of these blocks.
 //
-// Guarded by the state lock, except block_at() and is_ours(). is_ours() may run at any time, and so
-// may block_at() with the start of a live block. With a stale address, block_at() reads some record
-// and rejects the record if its address differs.
+// Guarded by the state lock, except block_at() and is_ours(). is_ours() may run at any time.
+// block_at() may run at any time with the start of a live block. Given a stale address, block_at()
+// reads some record and rejects that record if its address differs.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace uvm {
 // A page of a packed pool.
 struct PackedPage {
   PoolIndex owning_pool = 0;
-  std::uint32_t covering = 0;  // the last found block that reaches in from an earlier page
+  std::uint32_t covering = 0;  // the last found block that starts in an earlier page
   Span* span = nullptr;
   SegmentPlacement placement;
 };
@@ -41,15 +41,16 @@ class PageDirectory {
 
   // ---- without the lock
 
-  // Returns the block that starts at `address`, or nullptr. If an arena's block starts there, but
-  // no small object does, returns the arena's block.
+  // Returns the block that starts at `address`, or nullptr. If an arena's block starts at
+  // `address`, but no small object does, returns the arena's block.
   Block* block_at(const void* address) const;
   // Returns whether the address is in pages of a pool.
   bool is_ours(const void* address) const { return page_at(address) != nullptr; }
 
   // ---- with the lock
 
-  // Returns the block that holds `address`, or nullptr if the address is in no block of ours.
+  // Returns the block that holds `address`, or nullptr if the address is in no block of this
+  // allocator.
   Block* find(const void* address) const;
   // Returns the page-granular block that holds `address`, or nullptr.
   PageBlock* granular_at(const void* address) const {
@@ -85,7 +86,7 @@ class PageDirectory {
     set(address, size_bytes, tagged(block, PageKind::kPageGranular));
   }
   // Makes the pages of `block` packed pages, with copies of `page` as records. The pages must be
-  // prepared, and no other block may start there. On std::bad_alloc nothing has changed.
+  // prepared, and no other block may start in them. On std::bad_alloc nothing has changed.
   void add_packed(const PageBlock& block, const PackedPage& page);
   // Removes pages that leave their pool.
   void remove_granular(const void* address, std::size_t size_bytes) {
@@ -126,14 +127,14 @@ class PageDirectory {
   struct Page;
   // Other threads may read both members while they change.
   struct alignas(16) PageEntry {
-    std::atomic<Page*> page = nullptr;  // nullptr: not ours
+    std::atomic<Page*> page = nullptr;  // nullptr: not a page of this allocator
     BlockStartMap starts;               // in a packed page
   };
   // kMixed: a packed page with blocks of arenas. Its record is a SmallPage.
   enum class PageKind : std::uintptr_t { kPageGranular = 0, kPacked = 1, kMixed = 2 };
   static constexpr std::uintptr_t kKindMask = 3;
 
-  // Given a block's number, returns the step of the page in which the block starts.
+  // Given a block's ID, returns the step of the page in which the block starts.
   struct StepOfBlock {
     const PageBlockStore& blocks;
     std::size_t operator()(std::uint32_t id) const {

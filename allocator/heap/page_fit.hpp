@@ -35,8 +35,9 @@ inline std::size_t aligned_head(const PageBlock& block, std::size_t alignment_by
 }
 
 // Returns how many bytes of a free block to leave in front of a request while pages are conserved.
-// Behind them the request takes the fewest wholly free pages. Of several such positions, chooses
-// those where the request's ends cut the fewest pages in two, and of these the lowest.
+// Chooses the position at which the request takes the fewest wholly free pages. Of several such
+// positions, chooses those at which the ends of the request cut the fewest pages in two, and of
+// these the lowest.
 inline std::size_t page_conserving_offset(const PageBlock& block, std::size_t size_bytes) {
   const char* begin = block.address();
   const char* end = block.end();

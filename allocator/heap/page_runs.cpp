@@ -36,7 +36,7 @@ PageBlock* PageRuns::add(const PageRun& run, BlockKind kind, PoolIndex owning_po
   return block;
 }
 
-// Links the block of new packed pages with the chains of the runs beside the pages.
+// Links the block of new packed pages into the chains of the adjacent runs.
 void PageRuns::link_to_neighbours(PageBlock* block, const PageRun& run) {
   auto joins = [&](const PackedPage* page) {
     return page != nullptr && page->owning_pool == block->owning_pool && page->span == run.span &&

@@ -1,6 +1,6 @@
 // Cuts runs of whole pages into blocks and joins the blocks again. A run of packed pages is a chain
-// of adjacent blocks. Pages added beside a run of the same pool, span and placement extend its
-// chain. This class does not know which blocks are free.
+// of adjacent blocks. Pages added next to a run of the same pool, span and placement extend that
+// run's chain. This class does not know which blocks are free.
 //
 // Guarded by the state lock. Blocks that are split, joined or removed must be in no index.
 #pragma once

@@ -50,20 +50,20 @@ struct Pool {
   PoolIndex index = 0;
   StreamKey key;
   PoolClass pool_class = PoolClass::kPacked;
-  std::size_t run_bytes = 0;  // of all page blocks that this pool owns, also displaced ones
+  std::size_t run_bytes = 0;  // sum of all page blocks that this pool owns, displaced ones included
   FreeIndex own;              // the free blocks that this pool owns, without displaced ones
   // The next four members are used only in a stream's first pool. stream_is_over: the stream was
   // destroyed and its work has finished; a later request with its handle is from another stream.
   bool stream_is_over = false;
   // The number of requests that are using the pools, if these belong to a private pool.
   std::uint32_t requests = 0;
-  // The stream was destroyed, or its thread has ended; the next new stream takes the pools over.
-  // `last_work` is the fence of a destroyed stream, and empty if the stream's thread has ended.
+  // The stream was destroyed, or its thread has ended; the next new stream takes over the pools.
+  // `last_work` is the fence of a destroyed stream; it is empty if the stream's thread has ended.
   bool is_orphaned = false;
   std::optional<Fence> last_work;
   // Counts the large requests that this pool has served since thread caches last had to return
-  // large blocks. Threads may cache large blocks once the count is `large_hits_required`, which
-  // grows by the factor kLargeBackOff each time.
+  // their large blocks. Threads may cache large blocks once the count is `large_hits_required`,
+  // which grows by the factor kLargeBackOff each time.
   std::uint64_t large_hits = 0;
   std::uint64_t large_hits_required;
   bool may_cache_large() const { return large_hits >= large_hits_required; }
@@ -76,8 +76,8 @@ struct Pool {
   void drop_unused_tables() {
     if (run_bytes == 0) own.drop_empty_tables();
   }
-  // Page-granular pools only. displaced_here: blocks of other owning pools that are free here.
-  // displaced_away: blocks of this owning pool that are free in other pools.
+  // Page-granular pools only. displaced_here: blocks of other owning pools that are free in this
+  // pool. displaced_away: blocks of this owning pool that are free in other pools.
   FreeIndex displaced_here;
   std::set<PageBlock*, SmallestThenOldest> displaced_away;
 };

@@ -16,14 +16,14 @@ namespace uvm {
 
 class PoolTable {
  public:
-  // `blocks` has the records of all blocks. `large_hits_required` is the first value of
+  // `blocks` owns the records of all blocks. `large_hits_required` is the first value of
   // Pool::large_hits_required.
   PoolTable(const PageBlockStore& blocks, std::uint64_t large_hits_required)
       : blocks_(blocks), large_hits_required_(large_hits_required) {}
 
   Pool& at(PoolIndex index) { return *pools_[index]; }
   const Pool& at(PoolIndex index) const { return *pools_[index]; }
-  // Returns the pool that has what belongs to the stream as a whole: stream_is_over, requests,
+  // Returns the pool that stores the state of the whole stream: stream_is_over, requests,
   // is_orphaned, last_work.
   Pool& at(StreamIndex stream) { return at(pool_of(stream, PoolClass{})); }
   const Pool& at(StreamIndex stream) const { return at(pool_of(stream, PoolClass{})); }
@@ -31,7 +31,7 @@ class PoolTable {
 
   // Returns the stream's index. A new stream gets spare or new pools.
   StreamIndex open(const StreamKey& key);
-  // Streams are numbered from 0 to this one.
+  // Returns the index after that of the last stream.
   StreamIndex streams_end() const { return stream_of(static_cast<PoolIndex>(pools_.size())); }
   std::span<const std::unique_ptr<Pool>> pools_of(StreamIndex stream) const {
     return std::span(pools_).subspan(pool_of(stream, PoolClass{}), kPoolsPerStream);
@@ -39,14 +39,15 @@ class PoolTable {
   bool contains(const StreamKey& key) const { return streams_.contains(key); }
   // Assigns the two pools to another stream, which must have no pools. Allocates nothing.
   void rename(StreamIndex stream, const StreamKey& key);
-  // Separates a stream that no call can name any more from its pools: open() with the same key then
-  // makes other pools. The pools keep their blocks. `gone` becomes DeviceStream::thread of their
-  // key. Returns the stream's index, or nullopt if the stream has no pools. Allocates nothing.
+  // Separates a stream that no call can name any more from its pools, so that open() with the same
+  // key makes other pools. The pools keep their blocks. `gone` becomes DeviceStream::thread in the
+  // key of the pools. Returns the stream's index, or nullopt if the stream has no pools. Allocates
+  // nothing.
   std::optional<StreamIndex> forget(const StreamKey& key, std::uint64_t gone);
 
   // Separates the pools from their stream, like forget(), and keeps the pools for the next new
   // stream of the device. The pools must hold no pages, and no thread cache may have counters for
-  // them. Allocates nothing.
+  // these pools. Allocates nothing.
   void give_back(StreamIndex stream, std::uint64_t gone);
 
   std::size_t bytes() const;

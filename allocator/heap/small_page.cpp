@@ -8,7 +8,7 @@
 namespace uvm {
 namespace {
 
-// Records have the numbers 1 to kGranules.
+// Records are numbered from 1 to kGranules.
 static_assert(SmallPage::kGranules < 65536);
 
 constexpr std::size_t kMappedBytes =
@@ -74,7 +74,7 @@ SmallPage* SmallPageStore::make(PackedPage* shared) {
     void* mapped = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
-    page = static_cast<SmallPage*>(mapped);  // all zero, as an empty page is
+    page = static_cast<SmallPage*>(mapped);  // all zero, which means an empty page
     all_.push_back(page);
   }
   page->shared = shared;

@@ -1,4 +1,4 @@
-// Names the pools of a memory kind, device and stream, or of a private pool on that stream.
+// Identifies the pools of a memory kind, device and stream, or of a private pool on that stream.
 #pragma once
 
 #include <compare>
@@ -20,7 +20,7 @@ struct StreamKey {
   // and for memory at addresses that its owner chose (ReservedAddresses).
   static constexpr std::uint64_t kForgotten = ~std::uint64_t{0};
   static constexpr std::uint64_t kReserved = kForgotten - 1;
-  // Both are declared: nvcc does not derive the second one from the first.
+  // Both are declared, because nvcc does not derive the second one from the first.
   friend auto operator<=>(const StreamKey&, const StreamKey&) = default;
   friend bool operator==(const StreamKey&, const StreamKey&) = default;
 };

@@ -54,8 +54,8 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
   std::size_t allowed_bytes = 0;
   {
     const HeapGuard heap(state_);
-    // The driver also counts discarded pages as used, and pages on the device that no block there
-    // uses, until it needs their memory.
+    // The driver also counts as used, until it needs their memory, discarded pages and pages on the
+    // device that no block of this device uses.
     const std::size_t used_bytes = heap->held_bytes(Facade::kDevice, device);
     const std::size_t known_bytes = heap->ledger.bytes_at(Place::device(device)) +
                                     heap->ledger.discarded_bytes_at(Place::device(device));
@@ -75,7 +75,7 @@ std::size_t Introspection::free_bytes(int device, const MemoryFigures& driver) c
 }
 
 // Returns the most bytes that the driver may count on the device although this allocator counts
-// them elsewhere, or nowhere.
+// them on another place, or nowhere.
 std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
   const Place place = Place::device(device);
   std::size_t bytes = heap->ledger.most_bytes_at(place);
@@ -90,7 +90,7 @@ std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
     if (key.facade == Facade::kDevice && key.device == device) {
       bytes -= there_bytes;
     } else if (used_at.has(place)) {
-      bytes += end - begin - there_bytes;  // a kernel there may have read the whole block
+      bytes += end - begin - there_bytes;  // a kernel on the device may have read the whole block
     }
   };
   for (const auto& span : heap->spans.spans()) {
@@ -104,7 +104,7 @@ std::size_t Introspection::unused_bytes(const LockedHeap& heap, int device) {
             visit(block, heap->pools.directory().owning_pool_of(block), {});
           }
         },
-        // Nothing records who uses small blocks.
+        // Uses of small blocks are not recorded.
         [&](const PageBlock& run) { visit(run, run.owning_pool, PlaceSet(place)); });
   }
   return bytes;
@@ -143,7 +143,7 @@ void Introspection::check_invariants() const {
   heap->pools.check_invariants(heap->spans.spans());
 }
 
-// A live plan moves pages without the ledger.
+// A live plan moves pages without recording this in the ledger.
 std::vector<Place> Introspection::believed_places(const void* address,
                                                   std::size_t size_bytes) const {
   std::vector<Place> places;

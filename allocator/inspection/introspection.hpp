@@ -27,12 +27,12 @@ class Introspection {
   std::optional<BlockDescription> find(const void* address) const;
   // Returns whether `address` is in a span, used or not.
   bool has_taken(const void* address) const;
-  // Returns how many bytes of the range are at each place, in whole pages, by the records of hints,
-  // moves and plans.
+  // Returns how many bytes of the range are at each place, in whole pages, according to the records
+  // of hints, moves and plans.
   std::map<Place, std::size_t> residency(const void* address, std::size_t size_bytes) const;
   DeviceResidency device_residency(int device) const;
   std::map<Place, std::size_t> exact_residency(const void* address, std::size_t size_bytes) const;
-  // Returns all figures at one moment.
+  // Returns a snapshot of all figures.
   Statistics statistics() const;
   // Returns the figures of the report.
   Figures figures() const;

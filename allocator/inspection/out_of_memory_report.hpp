@@ -1,5 +1,5 @@
-// Raises the error of a request that cannot be served. The text says who holds how much memory, and
-// which setting allows more. Thread-safe; called without locks.
+// Raises the error of a request that cannot be served. The message says who holds how much memory,
+// and which setting allows more. Thread-safe; called without locks.
 #pragma once
 
 #include <string>

@@ -18,7 +18,7 @@ PageNumber end_of(const Block& block) {
 // Collects the pages of a group from the blocks of a span, in the order of addresses.
 class PageCollector {
  public:
-  // The blocks so far, which are outside the group, end before `free_from`.
+  // The blocks before this part, which are outside the group, end before `free_from`.
   explicit PageCollector(PageNumber free_from) : free_from_(free_from) {}
 
   // All live bytes of these pages must belong to the group.
@@ -34,7 +34,7 @@ class PageCollector {
   }
   void add_other(const Block& block) {
     free_from_ = std::max(free_from_, end_of(block));
-    // Blocks come in order, so only the last page can be shared.
+    // Blocks are added in order, so only the last page can be shared.
     while (!pages_.empty() && pages_.back().end() > first_of(block)) {
       if (--pages_.back().count == 0) pages_.pop_back();
     }
@@ -43,12 +43,12 @@ class PageCollector {
 
  private:
   std::vector<PageSpan> pages_;
-  PageNumber free_from_;  // the pages before are shared with blocks outside the group
+  PageNumber free_from_;  // earlier pages may be shared with blocks outside the group
 };
 
 constexpr int kNoDevice = -1;
 
-// The device that uses a block which has pages of its own.
+// Returns the device that uses a block with pages of its own.
 int device_of(const Block& block) {
   const Place place = block.use.location();
   return place.is_device() && block.kind != BlockKind::kSmall ? place.index : kNoDevice;
@@ -120,7 +120,7 @@ GroupMemory BlockGroups::memory_of(GroupNumber group) const {
   const HeapGuard heap(state_);
   for (const auto& span : heap->spans.spans()) {
     std::map<int, PageCollector> pages;
-    PageNumber end{};  // of the blocks so far
+    PageNumber end{};  // the end of the blocks visited so far
     const auto note = [&](const Block& block, int device) {
       if (device != kNoDevice) pages.try_emplace(device, end);
       for (auto& [of, collector] : pages) {
@@ -137,7 +137,7 @@ GroupMemory BlockGroups::memory_of(GroupNumber group) const {
             ++memory.blocks;
             memory.bytes += block.requested_bytes();
           }
-          // The run of a small block is noted.
+          // The group is recorded for the run that contains a small block.
           if (block.kind != BlockKind::kSmall)
             note(block, is_member ? device_of(block) : kNoDevice);
         },
@@ -181,8 +181,8 @@ std::vector<Place> BlockGroups::real_places_of(const PageSpan& pages, int device
 void BlockGroups::leave(std::span<const PageSpan> pages, const DeviceStream& stream) {
   if (machine_.in_forked_child()) return;
   live_.move_pages(pages, Place::host(), stream);
-  // A plan knows the pages that kernels bring back. Pages that were never touched have nothing to
-  // move.
+  // A plan knows which pages kernels have brought back to the device. Pages that were never touched
+  // need no move.
   const bool is_known = live_.plans_for(stream.device);
   const auto may_leave = [is_known](Place place) {
     return is_known ? place.is_device() : place != Place::nowhere();
@@ -228,7 +228,7 @@ std::size_t BlockGroups::move_run(const PageSpan& run, Place destination,
   {
     const HeapGuard heap(state_);
     if (to_device) room_bytes = heap->planner.credit_bytes(destination.index);
-    // A kernel may have brought pages back since they left.
+    // A kernel may have brought pages back to the device since they were evicted.
     if (!to_device) {
       heap->ledger.set(start_of_page(run.first), run.count * kPageBytes,
                        Place::device(stream.device));

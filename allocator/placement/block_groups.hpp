@@ -1,9 +1,8 @@
-// Groups of blocks, by numbers that the program's owner of groups gives (groups/groups.hpp). A
-// group's pages are the 2 MiB pages in which all live bytes belong to blocks of the group, so no
-// other memory moves with them. The functions that move pages take effect on whole pages, and never
-// change contents, except discard().
+// Groups of blocks. The owner of the groups numbers them (groups/groups.hpp). The pages of a group
+// are the 2 MiB pages in which all live bytes belong to blocks of the group, so no other memory
+// moves with these pages. The functions act on whole pages. Only discard() changes contents.
 //
-// Thread-safe. In a forked child nothing moves.
+// Thread-safe. In a forked child no page moves.
 #pragma once
 
 #include <algorithm>
@@ -30,16 +29,17 @@ namespace uvm {
 
 inline constexpr GroupNumber kNoGroup{0};
 
-// What a group has of the allocator.
+// The allocator's memory that belongs to a group.
 struct GroupMemory {
   std::size_t blocks = 0;
   std::size_t bytes = 0;  // as requested
-  // By the device that uses the blocks; blocks that the host uses have none. No span of pages
-  // reaches from one span of the driver into another.
+  // The pages by the device that uses the blocks; pages of blocks that the host uses are not
+  // listed. No PageSpan reaches from one span of the allocator into another.
   std::map<int, std::vector<PageSpan>> pages;
 };
 
-// Calls `visit` for runs of pages whose places are wanted. `places`: of these pages, or none.
+// Calls `visit` for runs of pages whose place satisfies `wanted`. `places`: the place of each page,
+// or empty.
 template <class Wanted, class Visit>
 void each_run(const PageSpan& pages, const std::vector<Place>& places, Wanted wanted, Visit visit) {
   for (auto first = places.begin(); first != places.end();) {
@@ -66,63 +66,64 @@ class BlockGroups {
     virtual void block_freed(GroupNumber group, const char* address,
                              std::size_t size_bytes) noexcept = 0;
     virtual std::vector<GroupFigures> all_figures() const = 0;
-    // A kernel or graph that uses these pages of the group will be launched.
+    // Called before a kernel or graph that uses these pages of the group is launched.
     virtual void group_used(GroupNumber group, const PageSpan& pages,
                             const DeviceStream& stream) noexcept = 0;
-    // Many kernels in a row have used no group.
+    // Called after many consecutive kernels have used no group.
     virtual void groups_unused() noexcept = 0;
   };
   // nullptr: the program has no groups.
   std::shared_ptr<Owner> owner() const;
-  // Returns the owner, which `make` makes if there is none yet.
+  // Returns the owner. If there is none yet, calls `make` to make it.
   std::shared_ptr<Owner> owner(const std::function<std::shared_ptr<Owner>()>& make);
 
-  // Puts the live block that holds `address` into a group, and takes it out of its last one.
-  // Returns false if `address` is in no live block.
+  // Puts the live block that holds `address` into a group, and takes the block out of its previous
+  // group. Returns false if `address` is in no live block.
   bool put(const void* address, GroupNumber group);
-  // kNoGroup: in no live block, or in no group.
+  // Returns kNoGroup if `address` is in no live block, or if that block is in no group.
   GroupNumber group_of(const void* address) const;
   // Takes a block out of its group because it is being freed.
   GroupNumber leave(const LockedHeap& heap, const Block& block) noexcept;
   void note_freed(GroupNumber group, const Block& block) noexcept;
 
   GroupMemory memory_of(GroupNumber group) const;
-  // The places of the pages, as hints and moves have left them.
+  // Returns the places of the pages according to the records of hints and moves.
   std::vector<Place> places_of(const PageSpan& pages) const;
 
-  // As the driver says; none if it does not.
+  // Returns the places that the driver reports; empty if it reports none.
   std::vector<Place> found_places(const PageSpan& pages, int device) const;
-  // As places_of(), but a page is also on the device if the driver says so, because a kernel has
-  // brought it back.
+  // Same as places_of(), but a page also counts as on the device if the driver reports it there,
+  // because a kernel may have brought the page back.
   std::vector<Place> real_places_of(const PageSpan& pages, int device) const;
 
-  // Sends all pages to the host after the work of `stream` so far. Pages that a kernel has brought
-  // back leave too, so the driver is also asked to move pages that should be there already.
+  // Sends all pages to the host after the current work of `stream`. Pages that a kernel has brought
+  // back to the device are sent too, so this also calls the driver for pages that are on the host
+  // according to the records.
   void leave(std::span<const PageSpan> pages, const DeviceStream& stream);
-  // Sends pages that are elsewhere to the device of `stream`, whose later work waits for them. If
-  // moves of this device are planned, they come as far as the plan has room. Returns the bytes that
-  // come. Without `waits`, the stream waits for pages only by wait_for(), unless moves are planned
-  // or a prefetch waits for its copy.
+  // Sends pages that are not on the device of `stream` to that device. Later work of `stream` waits
+  // for these pages. If moves of this device are planned, only as many pages are sent as the plan
+  // has room for. Returns the bytes that are sent. Without `waits`, the stream waits for pages only
+  // by wait_for(), unless moves are planned or a prefetch waits for its copy.
   std::size_t come(std::span<const PageSpan> pages, const DeviceStream& stream, bool waits = true);
-  // Makes later work of the stream wait for those of the pages that still come. Returns whether
-  // pages of the device come for which nothing waits yet.
+  // Makes later work of the stream wait for those of the pages that are still in flight to the
+  // device. Returns whether pages are in flight for which no stream waits yet.
   bool wait_for(const PageSpan& pages, const DeviceStream& stream) {
     return bulk_.wait_for(pages, stream);
   }
-  // Corrects the record of pages that should be on the device and have been evicted since, if the
-  // driver says so.
+  // Corrects the record of pages that are on the device according to the record, but on the host
+  // according to the driver.
   void find_evicted(std::span<const PageSpan> pages, int device);
   // Advises the pages, in the context of `device`.
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
-  // Gives up the contents of the pages. Nothing may use them before. A device may refuse.
+  // Discards the contents of the pages, which no work may be using. A device may refuse.
   void discard(std::span<const PageSpan> pages, int device);
 
-  // Whether the owner gets the uses of groups.
+  // Sets whether the owner is notified of uses of groups.
   void want_uses(bool wanted) noexcept;
   void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses) noexcept;
 
-  // Bytes of pages that the device of `stream` has room for, as far as hints and moves show. While
-  // moves are planned, pages of free memory leave first.
+  // Returns the bytes of pages that the device of `stream` has room for, according to the records
+  // of hints and moves. While moves are planned, first evicts pages of free memory.
   std::size_t room_bytes(const DeviceStream& stream);
   bool is_planned(int device) const { return live_.plans_for(device); }
 
@@ -140,7 +141,7 @@ class BlockGroups {
   LivePlanner& live_;
   BulkMoves bulk_;
   std::atomic<bool> wants_uses_{false};
-  std::atomic<std::size_t> unrelated_kernels_{0};  // in a row, while uses are wanted
+  std::atomic<std::size_t> unrelated_kernels_{0};  // consecutive; while uses are wanted
   std::shared_ptr<Owner> owner_ UVM_GUARDED_BY(state_);
 };
 

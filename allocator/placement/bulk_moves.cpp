@@ -7,7 +7,7 @@
 namespace uvm {
 namespace {
 
-// Calls `send(piece)` for parts of the pages, until it returns false.
+// Calls `send(piece)` for pieces of the pages, until `send` returns false.
 template <class Send>
 bool each_piece(const PageSpan& pages, Send send) {
   for (std::size_t sent = 0; sent < pages.count;) {
@@ -57,7 +57,7 @@ void BulkMoves::drop_first(Device& device, int number) {
   device.leaving.pop_front();
 }
 
-// Pages that come in an order of their own may finish out of order, on two lanes.
+// Prefetches on two lanes may finish out of order.
 void BulkMoves::drop_finished(Device& device, int number) {
   while (!device.coming.empty() &&
          machine_.runtime.query_event(number, device.coming.front().here).ok()) {
@@ -98,15 +98,15 @@ bool BulkMoves::leave(const PageSpan& pages, const DeviceStream& stream) {
     if (!prefetch(stream.device, piece, Place::host(), lane)) return false;
     RuntimeStatus status;
     const EventHandle left = machine_.events.record({stream.device, lane}, &status);
-    if (left == nullptr) return true;  // nobody waits for it: the driver makes room instead
+    if (left == nullptr) return true;  // without an event, the driver makes room for later pages
     device.leaving.push_back({piece, left});
     device.leaving_pages += piece.count;
     return true;
   });
 }
 
-// The lane waits for pages that leave, the oldest first, until at most `most_leaving` of them are
-// left, and none of those that come back.
+// Makes the lane wait for pages in flight to the host, the oldest first, until at most
+// `most_leaving` of these pages are left, and none of `pages`, which come back to the device.
 void BulkMoves::wait_for_room(Device& device, int number, StreamHandle lane,
                               std::size_t most_leaving, const PageSpan& pages) {
   const auto last = std::find_if(device.leaving.rbegin(), device.leaving.rend(),

@@ -1,10 +1,10 @@
-// Moves many pages of a device at once, at the full rate of the link in both directions. Pages that
-// leave and pages that come have streams of their own. A piece that comes waits only for so many
-// pieces that leave as it needs their room, so a swap of two sets of pages takes little longer than
-// the larger set alone.
+// Moves many pages of a device at once, at the full rate of the link in both directions. Pages on
+// the way to the host and pages on the way to the device use different streams. A piece for the
+// device waits only for the evictions whose room it needs, so a swap of two sets of pages takes
+// little longer than a move of the larger set.
 //
-// Thread-safe: a mutex is held across driver calls, and no lock of the allocator but the
-// trace's is taken meanwhile. In a forked child nothing may be called but the destructor.
+// Thread-safe: a mutex is held across driver calls. Meanwhile the trace's lock is the only lock of
+// the allocator that is taken. In a forked child only the destructor may be called.
 #pragma once
 
 #include <array>
@@ -28,23 +28,23 @@ class BulkMoves {
   BulkMoves(const BulkMoves&) = delete;
   BulkMoves& operator=(const BulkMoves&) = delete;
 
-  // Sends the pages to the host after the work of `stream` so far. Returns false if the driver
-  // refused a part; a page that it did not move stays where it was.
+  // Sends the pages to the host after the current work of `stream`. Returns false if the driver
+  // refused a part; a page that the driver did not move stays where it was.
   bool leave(const PageSpan& pages, const DeviceStream& stream);
-  // Sends the pages to the device of `stream`, whose later work waits for them. `room_bytes`: that
-  // the device has free once all pages that leave are gone.
-  // Without `waits`, the stream does not wait: wait_for() makes it wait for some of the pages.
+  // Sends the pages to the device of `stream`, whose later work waits for these pages.
+  // `room_bytes`: the bytes that are free on the device after all evictions in flight. Without
+  // `waits`, the stream does not wait; wait_for() makes it wait for some of the pages.
   bool come(const PageSpan& pages, std::size_t room_bytes, const DeviceStream& stream,
             bool waits = true);
-  // Makes later work of the stream wait for those of the pages that still come. Returns whether any
-  // pages come for which nothing waits yet.
+  // Makes later work of the stream wait for those of the pages that are still in flight to the
+  // device. Returns whether pages are in flight for which no stream waits yet.
   bool wait_for(const PageSpan& pages, const DeviceStream& stream);
 
   // Forgets the streams of a device whose context was destroyed, which destroyed them too.
   void forget_device(int device) noexcept;
 
  private:
-  static constexpr std::size_t kLanes = 2;  // each way: the driver prepares one piece meanwhile
+  static constexpr std::size_t kLanes = 2;  // each way; one lane copies, one prepares
   struct Leaving {
     PageSpan pages;
     EventHandle left = nullptr;
@@ -56,10 +56,10 @@ class BulkMoves {
   struct Device {
     std::array<StreamHandle, kLanes> out{};
     std::array<StreamHandle, kLanes> in{};
-    std::size_t pieces = 0;       // sent so far: two pieces in turn take two lanes
-    std::deque<Leaving> leaving;  // the first one leaves first
+    std::size_t pieces = 0;       // sent so far; consecutive pieces use different lanes
+    std::deque<Leaving> leaving;  // in the order of sending
     std::size_t leaving_pages = 0;
-    std::deque<Coming> coming;  // pages for which no stream waits by itself
+    std::deque<Coming> coming;  // pages sent without `waits`
   };
 
   Device& at(int device) { return devices_[static_cast<std::size_t>(device)]; }
@@ -72,7 +72,7 @@ class BulkMoves {
   bool prefetch(int device, const PageSpan& pages, Place place, StreamHandle lane);
 
   Machine& machine_;
-  std::mutex mutex_;  // guards the member below
+  std::mutex mutex_;  // guards devices_
   std::vector<Device> devices_;
 };
 

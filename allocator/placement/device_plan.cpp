@@ -52,7 +52,7 @@ void DevicePlan::allocated(const BlockExtent& block, bool is_used_here,
 
 void DevicePlan::freed(std::uintptr_t address) {
   BlockExtent block = log_.freed(address);
-  // The log does not have small blocks, but even a small block may reach into the next page.
+  // The log does not contain small blocks, but even a small block may reach into the next page.
   if (block.size_bytes == 0) block = {address, policy::kLeastLoggedBytes};
   plan_.block_freed(block);
 }
@@ -139,7 +139,7 @@ std::size_t DevicePlan::make_free_room(const DeviceStream& stream) {
 
 bool DevicePlan::is_over() {
   if (calm_kernels_ < policy::kCalmKernels) return false;
-  calm_kernels_ = 0;  // the next check follows after another kCalmKernels
+  calm_kernels_ = 0;  // the next check follows after kCalmKernels more kernels
   const HeapGuard heap(state_);
   return heap->statistics.reserved_bytes(Facade::kDevice, device_) <= plan_.chunks() * kPageBytes;
 }
@@ -175,7 +175,7 @@ live::Discarded DevicePlan::take_free(PageNumber page, DeviceStream* user) {
 
 // ---- sending
 
-// Decides under the plan lock, and sends what was decided before the next kernel of the stream.
+// Decides on moves under the plan lock, and sends these moves before the next kernel of the stream.
 template <class Act>
 void DevicePlan::decide(const DeviceStream& stream, Act act) {
   {
@@ -197,7 +197,7 @@ void DevicePlan::send_moves() {
 
 // ---- what the driver and the heap say
 
-// Returns the pages that fit on the device. Read often, because the program may change its limit.
+// Returns how many pages fit on the device. Called often, because the program may change its limit.
 std::size_t DevicePlan::chunks() const {
   const HeapGuard heap(state_);
   const std::size_t limit_bytes = heap->device_limits[static_cast<std::size_t>(device_)];

@@ -2,7 +2,7 @@
 // that send its moves. Decides under the plan lock, and calls the driver without that lock.
 //
 // Called with LivePlanner's sending lock held, so that moves are sent in the order of the
-// decisions, but for the functions that say otherwise.
+// decisions, except the functions that say otherwise.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@
 
 namespace uvm {
 
-// Guards the decisions of all devices' plans. Held for a short time only: never across a call of
-// the driver, and never while a thread waits for a device.
+// Guards the decisions of all devices' plans. Held only for a short time: never across a driver
+// call, and never while a thread waits for a device.
 using PlanLock = Ranked<std::mutex, LockRank::kPlan>;
 
 class DevicePlan final : private live::PageOwner {
  public:
-  // Whether a device has a plan of its own.
+  // Returns whether a device has a plan of its own.
   using HasPlan = std::function<bool(int device)>;
 
   DevicePlan(Machine& machine, HeapState& state, const live::LivePolicy& policy, PlanLock& lock,
@@ -44,19 +44,21 @@ class DevicePlan final : private live::PageOwner {
   void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses,
                  live::Launch launch);
   void step_boundary();
-  // The peers' own needs come first: pages that no longer fit on a peer move to the host.
+  // Updates the room that the peers have for pages of this plan. Pages that no longer fit on a peer
+  // move to the host, because the peer's own pages have priority.
   void look_at_peers();
   void leave_peers();
-  // All pages leave. Waits for the stream's work and the moves to end.
+  // Evicts all pages. Waits until the stream's work and the moves are finished.
   void leave_device(const DeviceStream& stream);
-  // Pages that the program wants elsewhere leave; pages that it wants here come while there is
-  // room.
+  // leave_pages() evicts pages that the program wants on another place. bring_pages() prefetches
+  // pages while there is room, and returns the number of these pages.
   void leave_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
   std::size_t bring_pages(std::span<const PageSpan> pages, const DeviceStream& stream);
   std::size_t make_free_room(const DeviceStream& stream);
 
-  // Returns whether no page has moved for long and all device memory of the program, used or
-  // cached, fits again. It must fit, because nobody reports uses of pages on the host after that.
+  // Returns whether no page has moved for a long time and all device memory of the program, used or
+  // cached, fits again. It must fit, because uses of pages on the host are not reported after the
+  // plan has ended.
   bool is_over();
   int device() const { return device_; }
   live::ThrashDetector& thrashing() { return thrashing_; }
@@ -89,15 +91,15 @@ class DevicePlan final : private live::PageOwner {
   PlanLock& lock_;
   const HasPlan has_plan_;
   const int device_;
-  // Changed with both locks held, or by freed(); so the sending lock is enough to read what frees
-  // do not change.
+  // Changed with both locks held, or by freed(). So the sending lock suffices to read what freed()
+  // does not change.
   live::UseLog log_;
   live::StepLearner learner_;
-  // Used with the sending lock held: a free decides on no move.
-  live::MoveList moves_;                    // that are not sent yet
-  std::vector<live::PlannedMove> sending_;  // or sent last
-  std::vector<PageBlock*> free_pages_;      // whose discards are among these moves
-  live::LivePlan plan_;                     // as log_ and learner_
+  // Used with the sending lock held, because a free decides on no move.
+  live::MoveList moves_;                    // moves that are not sent yet
+  std::vector<live::PlannedMove> sending_;  // moves that are being sent, or were sent last
+  std::vector<PageBlock*> free_pages_;      // pages whose discards are among the moves in sending_
+  live::LivePlan plan_;                     // guarded like log_ and learner_
   live::MoveLanes lanes_;
   ResidencyCheck residency_;
   PeerRoom peers_;

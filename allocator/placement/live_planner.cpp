@@ -59,7 +59,7 @@ void LivePlanner::begin(const std::vector<int>& devices) noexcept {
   try {
     const RankedGuard lock(sending_);
     for (const int device : devices) {
-      // A prefetch that waits for its copy would block the program.
+      // On this device a prefetch waits for its copy, so planned moves would block the program.
       if (machine_.device(device).capabilities.prefetch_blocks) continue;
       if (plan_of(device) == nullptr) {
         auto plan = std::make_unique<DevicePlan>(
@@ -86,7 +86,7 @@ void LivePlanner::look_at_peers() {
   }
 }
 
-// If host memory runs out, the pages stay on the peers until the driver needs the room there.
+// If host memory runs out, the pages stay on the peers until the driver needs the room.
 void LivePlanner::end_plan(std::unique_ptr<DevicePlan>& plan) noexcept {
   try {
     plan->leave_peers();

@@ -1,9 +1,9 @@
-// Plans placement while a program uses more device memory than there is
+// Plans placement while a program uses more memory than the device has
 // (docs/internals/oversubscription.md, "A running program"). There is no plan until a prefetch to a
 // device does not fit in its soft budget; until then, the allocator's hot paths only read one
 // variable. After that the planner gets all allocations, frees and uses, and moves pages ahead of
-// the kernels that use them. The plan of a device ends when no page has moved for long and the
-// device's memory fits again.
+// the kernels that use them. The plan of a device ends when no page has moved for a long time and
+// the program's memory fits on the device again.
 //
 // Thread-safe. One thread at a time plans and sends, under the sending lock, so that moves are sent
 // in the order of the decisions. The plan lock guards the decisions and is not held across driver
@@ -46,7 +46,7 @@ class LivePlanner {
   LivePlanner& operator=(const LivePlanner&) = delete;
 
   bool is_watching() const noexcept { return watches_.load(std::memory_order_relaxed); }
-  // Whether anybody needs note_uses().
+  // Returns whether the planner or the groups need note_uses().
   bool wants_uses() const noexcept { return wants_uses_.load(std::memory_order_relaxed); }
   void set_listener(Listener listener);
   void set_wanted_by_groups(bool wanted) noexcept;
@@ -64,20 +64,21 @@ class LivePlanner {
   // Called before a kernel or graph of kernels that uses these ranges is launched on the stream.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> uses,
                  live::Launch launch = live::Launch::kKernel) noexcept;
-  // Moves the program's pages off the device. Waits for the stream's work and the moves to end.
+  // Evicts the program's pages from the device. Waits until the stream's work and the moves are
+  // finished.
   void leave_device(int device, StreamHandle stream) noexcept;
   void step_boundary() noexcept;
-  // Whether moves are planned for the device.
+  // Returns whether moves are planned for the device.
   bool plans_for(int device) const noexcept;
-  // Moves pages off the devices, or to a device, as far as its plan has room. Work that `stream`
-  // gets later waits for pages that come. Returns the pages that come.
+  // Moves pages from the devices to the host, or to a device as far as its plan has room. Later
+  // work of `stream` waits for pages on the way to the device. Returns the number of these pages.
   std::size_t move_pages(std::span<const PageSpan> pages, Place destination,
                          const DeviceStream& stream) noexcept;
-  // Returns how many pages may come to the device of `stream` by its plan, once pages of free
-  // memory have left; nullopt: no moves of the device are planned.
+  // Evicts pages of free memory, and returns how many pages may then move to the device of `stream`
+  // by its plan. Returns nullopt if no moves of the device are planned.
   std::optional<std::size_t> make_free_room(const DeviceStream& stream) noexcept;
-  // Throws OutOfMemoryError once if the program has to fail because it thrashes on the device. May
-  // throw again after the program has continued and thrashed again.
+  // Throws OutOfMemoryError once if the program thrashes on the device and the settings make it
+  // fail. May throw again after the program has continued and thrashed again.
   void check_thrashing(int device, std::size_t requested_bytes);
 
   // Replaces the places of pages that a plan has moved. The pages are adjacent.
@@ -103,11 +104,11 @@ class LivePlanner {
   HeapState& state_;
   const sharing::DeviceSharing& sharing_;
   SpillLimit& spill_limit_;
-  const std::unique_ptr<live::LivePolicy> policy_;  // null: the policy plans no moves
+  const std::unique_ptr<live::LivePolicy> policy_;  // nullptr: the policy plans no moves
   std::atomic<bool> watches_{false};
-  std::atomic<bool> wants_uses_{false};   // as the listener knows
+  std::atomic<bool> wants_uses_{false};   // the last value passed to the listener
   std::atomic<bool> free_failed_{false};  // a free could not be noted: planning has to stop
-  std::vector<std::atomic<bool>> fails_;  // by device: the next allocation there throws
+  std::vector<std::atomic<bool>> fails_;  // by device: the next allocation for that device throws
   Ranked<std::mutex, LockRank::kSending> sending_;
   mutable PlanLock plan_lock_;
   Listener listener_ UVM_GUARDED_BY(sending_);

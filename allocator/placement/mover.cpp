@@ -13,7 +13,7 @@ MovedStorage* Mover::record_for(const LockedHeap& heap, Block* block, const Move
       same = same->next;
     }
     if (same != nullptr) {
-      auto* moved = static_cast<MovedStorage*>(same);  // not the block's own record, which is held
+      auto* moved = static_cast<MovedStorage*>(same);  // not the block's own record
       moved->stream = move.stream;
       return moved;
     }
@@ -40,7 +40,8 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   machine_.check_place(move.source);
   machine_.check_place(move.destination);
   if (machine_.in_forked_child()) return nullptr;
-  // The producing stream counts as a user, so its work is waited for now or after the free.
+  // The producing stream counts as a user, so its work is waited for by this move or after the
+  // free.
   const DeviceStream producer = DeviceStream::named(move.stream_device, move.stream);
   if (!move.destination.is_device() && move.wait) {
     if (!uses_.record_use(address, producer)) return nullptr;
@@ -62,7 +63,7 @@ MovedStorage* Mover::move(void* address, const MoveRequest& move) {
   if (move.destination.is_device()) {
     consumer = DeviceStream::named(move.stream_device, move.stream);
   } else if (!move.wait) {
-    moved.producer = producer;  // the pages must not leave before the stream has finished with them
+    moved.producer = producer;  // the pages must not move before the stream has finished with them
   }
   hints_.send(moved.plan, move.stream_device, moved.producer, consumer);
   return moved.record;
@@ -81,7 +82,7 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   out->at = machine_.trace.now();
   out->traced.address = block->address();
   // Memory is allocated first, so that nothing fails after the record is made. So the block either
-  // stays as it is, or has moved and the caller has the record.
+  // is unchanged, or has moved and the caller gets the record.
   const bool whole = moves_whole(*block, move);
   PlaceSet places = Charges::places_of(heap, *block);
   const bool is_charged = places.has(move.destination);
@@ -97,7 +98,8 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
   if (out->record == nullptr) return true;
   block->has_no_side_state = false;
   const std::size_t requested_bytes = block->requested_bytes();
-  // The block's own record outlives the other records, and after the free says where the pages are.
+  // The block's own record outlives the other records, and tells after the free where the pages
+  // are.
   out->charged =
       Charges::set_places(heap, block, places, whole ? move.destination : block->use.location());
   out->traced.requested_bytes = whole ? requested_bytes : move.size_bytes;
@@ -105,7 +107,8 @@ bool Mover::try_to_move(const void* address, const MoveRequest& move, bool is_pr
     const DeviceStream stream = DeviceStream::named(move.destination.index, move.stream);
     BlockSideState& side_state = heap->pools.side_states().make(block);
     if (move.source.is_device()) {
-      // The block's last move, or else its allocation, names the stream that used it on the source.
+      // The stream that used the block on the source is the stream of the block's last move, or
+      // else of its allocation.
       const StreamKey& key = heap->pools.at(block->pool).key;
       out->producer = side_state.mover.exists() ? side_state.mover : key.device_stream();
       if (out->producer.device != move.source.index) out->producer = {};
@@ -274,8 +277,8 @@ void* Mover::detach(MovedStorage* record) noexcept {
   return nullptr;
 }
 
-// Ends the block's use at a place after a record there was detached, unless another record is at
-// the place. The block counts as used at the place of its allocation until it is freed.
+// Ends the block's use at a place after a record for that place was detached, unless another record
+// is for the same place. The block counts as used at the place of its allocation until it is freed.
 Charges::Change Mover::end_use(const LockedHeap& heap, Block* block, Place place) noexcept {
   const StreamKey& key = heap->pools.at(block->pool).key;
   PlaceSet places = Charges::places_of(heap, *block);

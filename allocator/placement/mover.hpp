@@ -1,5 +1,5 @@
 // Moves blocks between places, advises and prefetches. Each function takes the state lock to plan,
-// and sends the hints after it has released the lock. Thread-safe. In a forked child nothing moves.
+// and sends the hints after it has released the lock. Thread-safe. In a forked child no page moves.
 // Functions that get a device throw std::out_of_range if the device does not exist.
 #pragma once
 
@@ -30,8 +30,8 @@ class Mover {
   Mover& operator=(const Mover&) = delete;
 
   // Adds a record for the destination to the block, and sends advice and a prefetch. Returns the
-  // record, or nullptr if `address` is in no live block or the block already has the most records
-  // possible. Throws if a wait fails or if there is no memory.
+  // record, or nullptr if `address` is in no live block or the block cannot have more records.
+  // Throws if a wait fails or if there is no memory.
   MovedStorage* move(void* address, const MoveRequest& move);
   // Prefetches the pages that the range touches. The block gets no record at the destination.
   // Returns false if the range is not within one live block.
@@ -62,7 +62,7 @@ class Mover {
   static bool moves_whole(const Block& block, const MoveRequest& move) {
     return move.size_bytes == 0 || move.size_bytes >= block.requested_bytes();
   }
-  // Whether the move itself records the producing stream as a user.
+  // Returns whether the move itself records the producing stream as a user.
   static bool adds_producer(const MoveRequest& move) {
     return !move.destination.is_device() && !move.wait;
   }
@@ -87,7 +87,7 @@ class Mover {
   HintDispatcher& hints_;
   Charges& charges_;
   MakesRoom& room_;
-  ObjectPool<MovedStorage> records_ UVM_GUARDED_BY(state_);  // of moves
+  ObjectPool<MovedStorage> records_ UVM_GUARDED_BY(state_);  // records of moves
 };
 
 }  // namespace uvm

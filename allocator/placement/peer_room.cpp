@@ -19,7 +19,8 @@ PeerRoom::PeerRoom(Machine& machine, HeapState& state, int device)
   }
 }
 
-// Returns 0 for a device that the process does not use: a query would make a context there.
+// Returns 0 for a device that the process does not use, because a query would make a context on
+// that device.
 std::size_t PeerRoom::free_pages(int peer) const {
   MemoryFigures figures;
   if (!machine_.runtime.has_context(peer) || !machine_.runtime.memory_figures(peer, &figures).ok())

@@ -24,9 +24,9 @@ class PeerRoom {
     for (Peer& peer : peers_) peer.free_pages = free_pages(peer.device) + own_pages(peer.device);
   }
 
-  // Calls visit(peer, pages) with the number of pages that may be on each peer: half of those free
-  // by the driver's last figures or the peer's present soft budget, whichever are fewer. Calls no
-  // driver.
+  // Calls visit(peer, pages) with the number of pages that may be on each peer: half of the pages
+  // that are free by the driver's last figures, or by the peer's current soft budget if that is
+  // less. Calls no driver.
   template <class Visit>
   void each(Visit visit) const {
     for (const Peer& peer : peers_) visit(peer.device, pages_on(peer));

@@ -22,8 +22,8 @@ void ResidencyCheck::compare_some() {
   }
 }
 
-// The next part of the program's touched memory, in the order of addresses. No address: the round
-// is complete.
+// Returns the next part of the program's touched memory, in the order of addresses. If the part has
+// no address, the round is complete.
 ResidencyCheck::Part ResidencyCheck::next_part() {
   const HeapGuard heap(state_);
   const Span* next = nullptr;

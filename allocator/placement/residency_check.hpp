@@ -1,7 +1,8 @@
 // Compares, a part at a time, where the live plan of a device expects its pages with where the
-// driver has them. Fewer pages than expected mean that another program has taken memory of the
-// device: the plan does without that memory. It tries a quarter of it again after some rounds that
-// find all pages, and after twice as many each time that pages get lost again.
+// driver reports them. If pages are missing on the device, another program has taken memory of the
+// device, so the plan stops using that memory. After some rounds that find all pages, the plan uses
+// a quarter of that memory again. The number of these rounds doubles each time that pages get lost
+// again.
 //
 // Not thread-safe: guarded by LivePlanner's sending lock. Calls the driver.
 #pragma once
@@ -18,17 +19,18 @@ class ResidencyCheck {
  public:
   struct Result {
     std::size_t expected = 0;           // pages that were expected on the device
-    std::size_t found = 0;              // pages that are there
-    std::vector<PageNumber> corrected;  // pages that the plan had elsewhere
+    std::size_t found = 0;              // pages of these that are on the device
+    std::vector<PageNumber> corrected;  // pages that the plan expected on another place
   };
-  // Compares pages with the plan and corrects it: whether the page `first` + i is on the device.
+  // Compares pages with the plan, and corrects the plan. Element i says whether the page `first` +
+  // i is on the device.
   using Compare = std::function<Result(PageNumber first_page, const std::vector<bool>& are_here)>;
 
   ResidencyCheck(Machine& machine, HeapState& state, int device, Compare compare);
 
-  // Compares the next pages, if the driver finds pages.
+  // Compares the next pages, if the driver reports where pages are.
   void compare_some();
-  // Pages that other programs have taken, as far as lost pages show.
+  // Returns the number of pages that other programs have taken, estimated from lost pages.
   std::size_t taken_pages() const { return taken_; }
 
  private:

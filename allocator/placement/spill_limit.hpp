@@ -28,7 +28,8 @@ class SpillLimit {
   SpillLimit(const SpillLimit&) = delete;
   SpillLimit& operator=(const SpillLimit&) = delete;
 
-  // Returns signs that the program searches for the largest batch. Called without the state lock.
+  // Returns the sign, if any, that the program searches for the largest batch. Called without the
+  // state lock.
   using FindSign = std::function<SearchSign()>;
   void set_find_sign(FindSign find_sign);
 
@@ -50,7 +51,7 @@ class SpillLimit {
   // Records that the program got an out-of-memory error on the device.
   void note_error(int device);
 
-  // Returns the part of an error's text that says how to let more memory spill.
+  // Returns the part of an error message that says how to let more memory spill.
   std::string way_to_spill() const;
 
  private:

@@ -17,14 +17,14 @@ inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // ---- Block sizes (size_classes.hpp)
 
-// The largest small object. A program has many such blocks. A record and a page for each of them
-// would cost more than the blocks. Benchmark key: metadata_percent.
+// The largest small object. A program has many such blocks, and a record and a page for each would
+// cost more than the blocks. Benchmark key: metadata_percent.
 inline constexpr std::size_t kSmallBytes = 4 * kKiB;
 // From this size on, threads seldom cache blocks, because a cached block cannot be joined with its
 // neighbours. Benchmark key: touched_over_live after 1,000 more steps.
 inline constexpr std::size_t kLargeBytes = 64 * kKiB;
 // From this size on, host blocks get whole 2 MiB pages, so that each block can be moved and advised
-// alone. Benchmark key: prefetches_per_move.
+// separately. Benchmark key: prefetches_per_move.
 inline constexpr std::size_t kPageGranularBytes = kMiB;
 
 // ---- Choosing and splitting free blocks (touched_over_live, touched_over_live_mean)
@@ -40,18 +40,19 @@ inline constexpr std::size_t kBinsOfOctave = 8;
 inline constexpr std::size_t kCloseBins = 4;
 // An aligned request tries this number of free blocks, then takes one large enough at any address.
 inline constexpr int kTriesForAligned = 16;
-// Placement conserves pages once more than 1/kConserveFromParts of the budget, or of the device's
+// Placement conserves pages if more than 1/kConserveFromParts of the budget, or of the device's
 // limit, is in use. Benchmark key: least_budget_mean. See
 // docs/internals/rationale/whole-pages-under-pressure.md.
 inline constexpr std::size_t kConserveFromParts = 2;
 
 // ---- Thread caches (pair_ns, replay_ns)
 
-// A thread caches for a stream at most 1/kThreadCacheParts of the budget, or 64 MiB if larger.
+// A thread caches for a stream at most 1/kThreadCacheParts of the budget, or 64 MiB if that is
+// more.
 inline constexpr std::size_t kThreadCacheParts = 8;
 inline constexpr std::size_t kLeastThreadCacheBytes = 64 * kMiB;
 // The most blocks in a bin, and the most bytes in a bin of small objects. An optimizer frees
-// hundreds of its smallest blocks in each step and requests as many in the next.
+// hundreds of its smallest blocks in each step and requests the same number in the next.
 inline constexpr std::uint32_t kBinBlocks = 64;
 inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
 // The number of small objects that a full bin gives back at once.
@@ -78,7 +79,7 @@ inline constexpr std::uint64_t kLargeHitsRequired = 8192;
 inline constexpr std::uint64_t kLargeBackOff = 8;
 inline constexpr std::uint64_t kMostLargeHitsRequired = std::uint64_t{1} << 60;
 // Threads stop caching large blocks if more than one request in kRequestsPerLargeMiss is for a
-// large block that the cache lacks.
+// large block that is not in the cache.
 inline constexpr std::uint64_t kRequestsPerLargeMiss = 1024;
 // At every kRequestsPerTrim-th large request that the pool serves, the thread returns its cached
 // large blocks. It also returns its medium blocks if they exceed 1/kMediumParts of the bytes in
@@ -105,11 +106,12 @@ inline constexpr unsigned kSmallRetries = 56;
 // part costs only address space, while blocks of two smaller spans could never be joined.
 inline constexpr std::size_t kMostSpanBytes = std::size_t{1} << 40;
 // Other spans stay small, because one live block prevents the return of a whole span. A small span
-// has kLeastSpanBytes, on a device at least kRequestsPerSpan times the request that needs it.
+// has kLeastSpanBytes. On a device it also has at least kRequestsPerSpan times the size of the
+// request that needs the span.
 inline constexpr std::size_t kLeastSpanBytes = 32 * kMiB;
 inline constexpr std::size_t kRequestsPerSpan = 8;
-// A search compares this number of free runs and takes the best. If none of them fits, it takes the
-// first later run that fits.
+// A search compares this number of free runs and takes the best. If none of these fits, it takes
+// the first later run that fits.
 inline constexpr std::size_t kComparedRuns = 64;
 // Before a new host span is made, idle host spans are returned if together they hold more than
 // kLeastSurplusBytes and more than 1/kSurplusParts of the bytes in use. A C library returns such
@@ -151,19 +153,19 @@ inline constexpr int kDecayPeriods = 8;
 
 // ---- Programs that search for their largest batch (SpillLimit)
 
-// A program seems to search after its largest request for a device has grown kSearchGrowths times,
+// A program counts as searching if its largest request for a device has grown kSearchGrowths times,
 // each time at least by the factor kSearchGrowth. Requests below 1/kSearchDeviceParts of the device
 // do not count.
 inline constexpr unsigned kSearchGrowths = 4;
 inline constexpr double kSearchGrowth = 1.05;
 inline constexpr std::size_t kSearchDeviceParts = 256;
-// Without a setting, a step thrashes if it is this many times slower than with enough memory.
+// Without a setting, a step thrashes if it is slower than with enough memory by this factor.
 inline constexpr double kThrashSlowdown = 2;
 
 // ---- Statistics and fork
 
 // When a thread has used up its headroom below a peak, all other threads together get less than
-// 1/kHeadroomParts of what is left below the peak. This thread gets all else.
+// 1/kHeadroomParts of what is left below the peak. This thread gets the rest.
 inline constexpr std::int64_t kHeadroomParts = 2;
 // The most ended private pools that statistics list, about 110 bytes each. The bound is for servers
 // that capture graphs, and so end private pools, all the time.
@@ -173,8 +175,9 @@ inline constexpr std::size_t kReportedCopyBytes = 256 * kMiB;
 // A file of an earlier fork is reused if at least 1/kReusedFileParts of it still equals live bytes.
 inline constexpr std::size_t kReusedFileParts = 2;
 
-// After so many kernels that use no group, a group that has woken counts as unused: nobody learns
-// its order or waits for its pages any more. A report of a kernel takes about a microsecond.
+// After this many consecutive kernels that use no group, a group that has woken counts as unused:
+// its order is no longer learned, and no kernel waits for its pages any more. Reporting a kernel
+// takes about a microsecond.
 inline constexpr std::size_t kMostUnrelatedKernels = 10'000;
 
 }  // namespace uvm::policy

@@ -1,4 +1,4 @@
-// Properties of memory kinds (facades). Each is defined once: a new kind needs changes only here.
+// Properties of memory kinds (facades). Each property is defined only here.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ constexpr bool is_page_granular(Facade facade, std::size_t size_bytes) {
 
 // Rounds a request up to 2 MiB pages, to pages of the host, or to 512 bytes. A pinned block begins
 // on a page of the host, as memory from cudaHostAlloc does, because direct I/O relies on that.
-// Blocks are placed one after another, and all pinned blocks except small ones are whole pages of
-// the host, so each of them begins on such a page.
+// Blocks are placed one after another. All pinned blocks except small ones are whole pages of the
+// host, so each such block begins on a page.
 inline std::size_t rounded_size(Facade facade, std::size_t size_bytes) {
   if (is_page_granular(facade, size_bytes)) return round_up(size_bytes, kPageBytes);
   const bool in_host_pages = facade == Facade::kPinned && size_bytes > kSmallBytes;

@@ -1,4 +1,4 @@
-// What the build knows of itself. The texts are static.
+// Facts about this build. The strings are static.
 #pragma once
 
 namespace uvm {

@@ -1,5 +1,5 @@
-// Shared code of the C interface: status codes, the text of the last error, and guarded(), which
-// lets no exception out. Thread-safe: each thread has its own text.
+// Shared code of the C interface: status codes, the message of the last error, and guarded(), which
+// lets no exception out. Thread-safe: each thread has its own message.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 
 namespace uvm::c_interface {
 
-// The text of this thread's last error. The array has no destructor, because exit handlers and the
-// last destructors of a thread may still fail and read the text.
+// The message of this thread's last error. The array has no destructor, because exit handlers and
+// the last destructors of a thread may still fail and read the message.
 inline constexpr std::size_t kLastErrorBytes = 4096;
 extern thread_local char last_error[kLastErrorBytes];
 
-// Returns `status` and stores its text, cut to kLastErrorBytes, or empty if memory is short.
+// Returns `status` and stores its message, cut to kLastErrorBytes, or empty if memory is short.
 template <class... Arguments>
 uvmalloc_status failure(uvmalloc_status status, fmt::format_string<Arguments...> format,
                         Arguments&&... arguments) noexcept {
@@ -39,7 +39,7 @@ uvmalloc_status not_ours(const char* function, const void* address) noexcept;
 uvmalloc_status too_small(const char* function, std::size_t struct_bytes,
                           std::size_t least) noexcept;
 
-// Thrown to end a function with a status. The text of the status is already stored.
+// Thrown to end a function with a status. The message of the status is already stored.
 struct Failed {
   uvmalloc_status status;
 };

@@ -1,5 +1,6 @@
 // The functions that a framework's plugin calls, and the framework's settings in this process. No
-// other part of the allocator knows frameworks and their tensors. All functions are thread-safe.
+// other part of the allocator deals with frameworks and their tensors. All functions are
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -45,19 +46,21 @@ class FrameworkBridge {
 
   // Returns a host block for a conversion. The caller copies other memory of this process into the
   // block and frees that memory piece by piece, so the bytes never take memory twice. An automatic
-  // budget grows by the block's size, because it excluded the other memory. Throws as allocate().
+  // budget grows by the block's size, because it excluded the other memory. Throws the same
+  // exceptions as allocate().
   void* allocate_for_conversion(int device, std::size_t size_bytes);
 
   // Counts a move that copied `size_bytes` bytes, by its reason.
   void note_copy(CopyReason reason, std::size_t size_bytes);
-  // Counts a first write to a shared block, which copied bytes or took the block over (`steal`).
+  // Counts a first write to a shared block. The write copied bytes or, if `steal`, took over the
+  // block.
   void note_materialization(std::size_t copied_bytes, bool steal);
 
-  // Sets the observer, which must live as long as it is set; nullptr removes it.
+  // Sets the observer, which must outlive its use here; nullptr removes it.
   void set_memory_observer(MemoryObserver* observer);
 
   // Sets the function that detects whether the program searches for the largest batch
-  // (UVMALLOC_SPILL). `find` is called seldom and without locks, on threads that allocate or use
+  // (UVMALLOC_SPILL). `find` is called rarely and without locks, on threads that allocate or use
   // memory. It must not call the allocator.
   void set_search_signs(std::function<SearchSign()> find);
 
@@ -69,8 +72,8 @@ class FrameworkBridge {
 
 // ---- settings of this process
 
-// Whether CPU tensors are managed from the start, which may initialise the driver. True if
-// UVMALLOC_CPU says so, or the program itself has switched unified memory on.
+// Returns whether CPU tensors are managed from the start, which may initialise the driver. True if
+// UVMALLOC_CPU says so, or if the program itself has switched unified memory on.
 bool manages_cpu_tensors_at_once();
 void set_manages_cpu_tensors_at_once() noexcept;
 
@@ -84,7 +87,7 @@ enum class HostMemory : unsigned char {
 HostMemory set_host_memory(HostMemory memory) noexcept;
 HostMemory host_memory() noexcept;
 
-// Returns the value of UVMALLOC_MOVE, or the default if memory to read the variable runs out.
+// Returns the value of UVMALLOC_MOVE, or the default if there is no memory to read the variable.
 MoveMode configured_move_mode() noexcept;
 // Sets how a framework's tensors move. Before the first call, configured_move_mode() decides.
 void set_move_mode(MoveMode mode) noexcept;
@@ -93,20 +96,21 @@ MoveMode move_mode() noexcept;
 // Sets whether moves on this thread use MoveMode::kAlias. Returns the previous value.
 bool set_thread_aliases(bool aliases) noexcept;
 
-// Whether a framework's memory is managed: its plugin has replaced the framework's allocators, and
-// there is a device. Initialises nothing. Before the program has initialised the driver, returns
-// whether this machine has a driver.
+// Returns whether a framework's memory is managed: its plugin has replaced the framework's
+// allocators, and there is a device. Initialises nothing. Before the program has initialised the
+// driver, a driver on this machine counts as a device.
 bool is_plugin_enabled();
-// Whether the plugin is installed. The plugin sets this.
+// Returns whether the plugin is installed. The plugin sets this.
 bool is_plugin_installed() noexcept;
 void set_plugin_installed(bool installed) noexcept;
 
-// Whether a framework is in this process whose plugin is installed, may still be loaded, or is
-// switched off. If so, UVMALLOC_CUDA=auto leaves the program's CUDA allocation calls to CUDA.
+// Returns whether this process contains a framework whose plugin is installed, may still be loaded,
+// or is switched off. If so, UVMALLOC_CUDA=auto forwards the program's CUDA allocation calls to
+// CUDA.
 bool has_framework() noexcept;
 void note_framework() noexcept;
-// Whether the framework of this process has no plugin that fits, and its own allocation calls are
-// served instead. One line on stderr has said so.
+// Returns whether no plugin fits the framework of this process, so that the framework's own
+// allocation calls are served instead. One line on stderr has said so.
 bool is_framework_without_plugin() noexcept;
 void note_framework_without_plugin() noexcept;
 

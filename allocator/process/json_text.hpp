@@ -12,18 +12,18 @@
 
 namespace uvm {
 
-// One JSON object. Each function may throw std::bad_alloc; the text must be discarded then.
+// One JSON object. Each function may throw std::bad_alloc; then the text must be discarded.
 class JsonText {
  public:
   JsonText() : text_("{") {}
-  // Continues a JSON object: new members follow those in the text `object`.
+  // Continues a JSON object: new members follow those in the string `object`.
   explicit JsonText(std::string object) : text_(std::move(object)) {
     text_.resize(text_.find_last_of('}'));
     has_members_ = text_.find('"') != std::string::npos;
   }
 
-  // Adds a member to the current object. `value` is a number, a bool, a text or nullptr. Bytes that
-  // are not UTF-8 become replacement characters.
+  // Adds a member to the current object. `value` is a number, a bool, a string or nullptr. Bytes
+  // that are not UTF-8 become replacement characters.
   template <class Value>
   void add(std::string_view key, const Value& value) {
     begin_member(key);

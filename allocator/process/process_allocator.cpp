@@ -37,7 +37,7 @@ std::atomic<const std::string*> why_inactive{nullptr};  // the string is never d
 UnmanagedHost early_unmanaged_host;
 std::atomic<UnmanagedHost*> unmanaged_host{&early_unmanaged_host};
 
-// Redirects the counts to `of`, and adds the counts so far.
+// Redirects the counts to `of`, and adds the earlier counts.
 void count_unmanaged_host_in(UnmanagedHost* of) noexcept {
   UnmanagedHost* before = unmanaged_host.exchange(of);
   of->count(before->allocations.exchange(0), before->bytes.exchange(0));
@@ -55,11 +55,11 @@ void describe(CachingManagedAllocator* allocator) {
   }
 }
 
-// Returns a name for the file of figures, with the number of this process. If that file exists,
-// because the process was another program before (exec), adds another number.
+// Returns a name for the file of figures, with the ID of this process. If that file exists, because
+// the process ran another program before (exec), adds another number.
 std::string figures_file(const std::string& wanted_directory) {
   constexpr int kMostPrograms = 100;
-  // Absolute, because the program may change its folder before it ends.
+  // Absolute, because the program may change its working directory before it ends.
   std::error_code error;
   const std::string directory = std::filesystem::absolute(wanted_directory, error);
   std::string file = fmt::format("{}/report.{}.figures", directory, getpid());
@@ -72,7 +72,8 @@ std::string figures_file(const std::string& wanted_directory) {
   return file;
 }
 
-// Writes the report, then removes the file of figures. If one remains, no report was written.
+// Writes the report, then removes the file of figures. So if a file of figures remains, no report
+// was written.
 void write_report_file(CachingManagedAllocator& allocator, const std::string& directory) {
   const std::string path = fmt::format("{}/report.{}.json", directory, getpid());
   if (OwnFile(path).replace(report_json() + '\n')) {

@@ -1,9 +1,10 @@
 // The allocator of this process. It is made at most once, when first needed, from the configuration
 // in the environment. It is never destroyed, because exit handlers may still free into it.
 //
-// Making the allocator initialises the driver. So it is made when the program uses a device; host
-// memory alone is a reason only if the program has initialised the driver. Making it also registers
-// the fork handlers and, if configured, the report at exit. All functions are thread-safe.
+// Making the allocator initialises the driver. So the allocator is made when the program uses a
+// device, or uses host memory after the program has initialised the driver. Making it also
+// registers the fork handlers and, if configured, the report at exit. All functions are
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -28,17 +29,18 @@ const ParsedConfiguration& process_configuration();
 const Activation& activate_process_allocator();
 
 // Records why this process does not use uvmalloc. The caller has already logged the reason. The
-// report at exit repeats it if the allocator is not active then. Only the first reason is kept.
+// report at exit repeats the reason if the allocator is not active then. Only the first reason is
+// kept.
 void note_inactive(const std::string& reason);
 const std::string* inactive_reason() noexcept;  // nullptr if none was recorded
 
 // Returns the allocator, or nullptr if it is not active. Makes nothing.
 CachingManagedAllocator* process_allocator() noexcept;
 
-// Whether activate_process_allocator() was called and the allocator cannot be active.
+// Returns whether activate_process_allocator() was called and the allocator cannot be active.
 bool has_activation_failed() noexcept;
 
-// Whether the program has already initialised the driver. Initialises nothing.
+// Returns whether the program has already initialised the driver. Initialises nothing.
 bool is_driver_initialized();
 
 // CUDA allocation calls that the preload library intercepts.
@@ -62,15 +64,15 @@ void count_unmanaged_host(std::size_t size_bytes) noexcept;
 // Stores the report's facts about the process again, after one of them has changed.
 void describe_process() noexcept;
 
-// Return the report on this process as JSON (docs/reference/report.md), and as text for people.
+// Return the report on this process as JSON (docs/reference/report.md), and as readable text.
 std::string report_json();
 std::string report_text();
 // Returns the report on a process that has left its figures in a file (figure_store.hpp). If the
 // file holds no readable figures, returns an empty string and sets `*why_not` to one line.
 std::string report_json_of(const std::string& figures_file, std::string* why_not);
 
-// Returns what this machine can do and which settings are in force, as JSON: runtime, devices,
-// settings, verdict. Makes no allocator.
+// Returns what this machine can do and which settings apply, as JSON: runtime, devices, settings,
+// verdict. Makes no allocator.
 std::string doctor_json();
 
 // The version of uvmalloc, "0.2.0".

@@ -113,7 +113,7 @@ void add_live_groups(const CachingManagedAllocator& allocator, JsonText* out) {
   });
 }
 
-// What a file of figures has of groups.
+// Adds the groups in a file of figures.
 void add_groups(const Figures& figures, JsonText* out) {
   out->add_array("groups", [&] {
     for (const Figures::OfGroup& group : figures.groups) {

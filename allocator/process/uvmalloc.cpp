@@ -45,8 +45,8 @@ constexpr std::size_t kFirstBlockBytes =
 constexpr std::size_t kFirstStatisticsBytes =
     offsetof(uvmalloc_statistics, out_of_memory) + sizeof(uvmalloc_statistics::out_of_memory);
 
-// An upper bound for the size of each structure. A caller with a larger `struct_bytes` never set
-// it, and the library would read that many bytes.
+// An upper bound for the size of each structure. A caller with a larger `struct_bytes` did not
+// initialise it, and the library would read that many bytes.
 constexpr std::size_t kMostOptionsBytes = 4096;
 
 uvmalloc_allocator* handle_of(CachingManagedAllocator* allocator) {

@@ -11,8 +11,8 @@
 
 namespace {
 
-// Copies the text that `make` returns into the buffer, cut to its size and ended by NUL. Returns
-// the bytes that the whole text needs, NUL included, or -1 if `make` failed.
+// Copies the string that `make` returns into the buffer, cut to the buffer's size and ended by NUL.
+// Returns the bytes that the whole string needs, NUL included, or -1 if `make` failed.
 template <class Make>
 std::int64_t text_out(Make make, char* buffer, std::size_t capacity_bytes) {
   std::int64_t needed = -1;

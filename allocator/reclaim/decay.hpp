@@ -23,7 +23,7 @@ class Decay {
 
   bool enabled() const { return half_life_.count() > 0; }
 
-  // Whether a period has passed, so that due() may return more than 0.
+  // Returns whether a period has passed, so that due() may return more than 0.
   bool is_period_over(Time now) const {
     return started_ && now - since_ >= half_life_ / policy::kDecayPeriods;
   }

@@ -14,7 +14,7 @@ void IdleDecay::decay(Decay::Time now) {
   }
   if (is_period_over) displaced_.shed_finished_fences();
   if (is_period_over) {
-    // Once a period only, because all threads stop for this.
+    // Only once a period, because this stops all threads.
     const ThreadCaches::StopTheWorld stopped(caches_);
     const HeapGuard heap(state_);
     cached_by_threads_ = caches_.cached_bytes();
@@ -36,7 +36,7 @@ void IdleDecay::decay_now() noexcept {
   try {
     decay(std::chrono::steady_clock::now());
   } catch (const std::bad_alloc&) {
-    // The memory stays due.
+    // The memory is still due.
   }
 }
 

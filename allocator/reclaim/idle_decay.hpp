@@ -26,9 +26,10 @@ class IdleDecay {
   IdleDecay& operator=(const IdleDecay&) = delete;
 
   bool enabled() const UVM_NOT_ANALYSED { return decay_.enabled(); }  // never changes
-  // Gives back the bytes that are due at `now`. Throws std::bad_alloc if it cannot list them.
+  // Gives back the bytes that are due at `now`. Throws std::bad_alloc if there is no memory to list
+  // them.
   void decay(Decay::Time now);
-  // As decay(), at the present time. If memory runs out, gives nothing back.
+  // Calls decay() with the current time. If memory runs out, gives nothing back.
   void decay_now() noexcept;
   // Calls decay_now() every policy::kSlowCallsPerClockRead calls.
   void now_and_then() {

@@ -8,7 +8,8 @@ void LargeBlockCaching::trim(ThreadCache* cache, const Request& request) noexcep
   {
     const HeapGuard heap(state_);
     may_cache_large = heap->pools.at(request.pool()).may_cache_large();
-    // The thread's own live bytes would mean little if other threads free its blocks.
+    // The thread's own live bytes would not tell how much is in use if other threads free its
+    // blocks.
     used_bytes = heap->pools.bytes_in_use(request.pools);
   }
   {

@@ -1,4 +1,4 @@
-// Decides when thread caches hold large blocks of a stream, and when they return them
+// Decides when thread caches hold large blocks of a stream, and when they return these blocks
 // (docs/internals/rationale/large-blocks-in-threads.md). Thread-safe; takes the state lock itself.
 #pragma once
 
@@ -17,11 +17,11 @@ class LargeBlockCaching {
   [[gnu::always_inline]] static bool hit(Pool& pool) {
     return ++pool.large_hits % policy::kRequestsPerTrim == 0;
   }
-  // Gives back the page blocks that the thread caches for the stream; medium ones only if they hold
-  // many bytes. After enough large requests, lets all threads cache large blocks.
+  // Gives back the page blocks that the thread caches for the stream. Gives back medium blocks only
+  // if they hold many bytes. After enough large requests, lets all threads cache large blocks.
   void trim(ThreadCache* cache, const Request& request) noexcept;
-  // Called when cached large blocks kept memory from a request. All threads return their large
-  // blocks, and cache none for a while.
+  // Called when a request needed the memory of cached large blocks. All threads return their large
+  // blocks, and cache no large blocks for a while.
   void stop(const Request& request);
 
  private:

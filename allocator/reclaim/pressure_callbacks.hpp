@@ -18,10 +18,11 @@ class PressureCallbacks {
   PressureCallbacks& operator=(const PressureCallbacks&) = delete;
 
   void add(PressureRounds::Callback callback);
-  // Returns the rounds for the request; without callbacks if no free could make room for it.
+  // Returns the rounds for the request. They contain no callbacks if no free could make room for
+  // the request.
   PressureRounds rounds(const Request& request);
-  // Whether the budget would have room for the request if all cached memory were given back. If
-  // not, a retry cannot succeed yet: callbacks may free little at a time.
+  // Returns whether the budget would have room for the request if all cached memory were given
+  // back. If not, a retry cannot succeed yet, because callbacks may free little at a time.
   bool has_room_if_all_is_free(const Request& request);
 
  private:

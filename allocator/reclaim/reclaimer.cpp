@@ -144,8 +144,9 @@ void Reclaimer::release_surplus_spans(const Request& request) {
   if (surplus_bytes > most_bytes) release_pages_of(wanted, surplus_bytes - most_bytes / 2);
 }
 
-// Removes whole free pages, and their fences, from the pool. A block with fences is removed whole:
-// its rest would need them too. After std::bad_alloc `detached_` lists the pages removed so far.
+// Removes whole free pages, and their fences, from the pool. A block with fences is removed whole,
+// because its rest would need the fences too. After std::bad_alloc `detached_` lists the pages
+// removed so far.
 void Reclaimer::detach_free_pages(const LockedHeap& heap, const Pool& pool,
                                   const PoolFilter& wanted, Departure* departure) {
   heap.proves(state_);
@@ -195,8 +196,8 @@ Reclaimer::Departure Reclaimer::departure_of(const LockedHeap& heap, const PoolF
 
 // Detaches the pages before the thread waits for the devices, so that no block freed during the
 // wait is returned with pending work. Free pages of spans that stay in use are discarded or dropped
-// if that frees memory, and then count as untouched. If it would not, pages are detached only with
-// their whole span, unless `most_bytes` is SIZE_MAX.
+// if that frees memory, and then count as untouched. If a discard would free no memory, pages are
+// detached only with their whole span, unless `most_bytes` is SIZE_MAX.
 std::size_t Reclaimer::release_pages_of(const PoolFilter& wanted, std::size_t most_bytes) {
   return release_chosen(
       wanted, [&](const LockedHeap& heap) { return departure_of(heap, wanted, most_bytes); });
@@ -289,7 +290,8 @@ std::vector<std::unique_ptr<Span>> Reclaimer::attach_to_spans(const LockedHeap& 
     heap->spans.give_back(pages.span, pages.base, pages.size_bytes);
     detached_.pop_back();
   }
-  // Drop unused tables of retired streams and released private pools. Live blocks keep the pools.
+  // Drop unused tables of retired streams and released private pools. The pools remain while they
+  // have live blocks.
   for (const auto& pool : heap->pools.all()) {
     if (pool->key.private_pool != 0 && heap->may_release(*pool)) pool->drop_unused_tables();
   }

@@ -1,6 +1,7 @@
 // Gives cached memory back: whole free pages to their spans, and empty spans to the driver. Spans
 // discard free pages if that frees memory. Thread-safe; takes the state lock itself. One thread at
-// a time gives memory back, so a second thread that is short of memory finds it already given back.
+// a time gives memory back, so a second thread that is short of memory finds the memory already
+// given back.
 #pragma once
 
 #include <cstddef>
@@ -33,15 +34,15 @@ class Reclaimer {
   Reclaimer(const Reclaimer&) = delete;
   Reclaimer& operator=(const Reclaimer&) = delete;
 
-  // Give back all cached memory, all of one memory kind, or all of one private pool without users.
-  // Wait for blocks behind fences. Do nothing during a capture or in a forked child.
+  // Give back all cached memory, or that of one memory kind, or that of one private pool without
+  // users. Wait for blocks behind fences. Do nothing during a capture or in a forked child.
   void release_cached();
   void release_cached_of(Facade facade);
   void release_cached_of(int device, std::uint64_t private_pool);
   // Gives back the free pages of ReservedAddresses, as release_cached() does.
   void release_reserved();
   // Called after a reset of the device, which has destroyed its managed memory. Removes all free
-  // pages of that memory from all pools, and logs how much of it stays reserved.
+  // pages of that memory from all pools, and logs how much memory stays reserved.
   void release_spans_of(int device);
 
   // For a request that would otherwise fail. Returns the blocks in thread caches to their pools and
@@ -51,8 +52,8 @@ class Reclaimer {
   // Releases whole free pages of all pools, at most about `most_bytes`. Returns the bytes released.
   std::size_t release_pages(std::size_t most_bytes);
   // Called before host or pinned memory gets another span. If idle spans hold too much compared
-  // with the bytes in use, releases some. A free span serves only requests up to its size, so
-  // requests of varying sizes would otherwise leave ever more idle spans.
+  // with the bytes in use, releases some of these spans. A free span serves only requests up to its
+  // size, so requests of varying sizes would otherwise leave ever more idle spans.
   void release_surplus_spans(const Request& request);
   // Returns the touched bytes in free blocks that could go back to the driver now.
   std::size_t idle_bytes(const LockedHeap& heap) const;
@@ -63,7 +64,7 @@ class Reclaimer {
   struct Departure {
     bool is_of_all = false;       // all whole pages are detached
     std::set<const Span*> spans;  // all pages of these spans are detached
-    bool takes_fenced = false;    // even the blocks of these spans that have fences are detached
+    bool takes_fenced = false;    // blocks of these spans are detached even if they have fences
     std::size_t pages_bytes = 0;  // bytes still to detach, page by page, from other spans
     std::size_t left_bytes = 0;   // bytes detached so far
     std::vector<Fence> fences;    // the fences of detached blocks

@@ -15,12 +15,14 @@ class ExtentSource {
   virtual ~ExtentSource() = default;
 
   // Returns a segment of SmallArena::kSegmentBytes, aligned to its size, or nullptr if none is
-  // available. The arena owns it until it calls give_back(). Its contents are never read.
+  // available. The arena owns the segment until the arena calls give_back(). The segment's contents
+  // are never read.
   virtual void* take() noexcept = 0;
 
   virtual void give_back(void* segment) noexcept = 0;
 
-  // Whether the address is in a segment that take() returned. Called while jemalloc holds no lock.
+  // Returns whether the address is in a segment that take() returned. Called while jemalloc holds
+  // no lock.
   virtual bool owns(const void* address) const noexcept = 0;
 };
 

@@ -65,8 +65,8 @@ std::size_t read_control(const char* format, unsigned index) {
 SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source(extent_source) {
   // The hooks for commit, decommit and purge stay null, which jemalloc treats as "not done".
   //
-  // To grow, jemalloc requests one segment. It requests a larger size only as a last resort when
-  // that fails, and in our purge(), which relies on this hook refusing it.
+  // To grow, jemalloc requests one segment. jemalloc requests a larger size only if no segment is
+  // available, and in our purge(), which relies on this hook to refuse the larger size.
   alloc = [](extent_hooks_t* hooks, void* wanted_address, std::size_t size_bytes,
              std::size_t alignment, bool* zeroed, bool* committed, unsigned) -> void* {
     auto& self = *static_cast<Hooks*>(hooks);
@@ -85,7 +85,7 @@ SmallArena::Hooks::Hooks(ExtentSource& extent_source) : extent_hooks_t{}, source
     source_of(hooks).give_back(extent);
     return false;
   };
-  // Called when the arena is destroyed. All its memory is free then, joined to whole segments.
+  // Called when the arena is destroyed. Then all its memory is free, joined to whole segments.
   destroy = [](extent_hooks_t* hooks, void* extent, std::size_t, bool, unsigned) {
     source_of(hooks).give_back(extent);
   };
@@ -149,13 +149,16 @@ void SmallArena::purge() noexcept {
   // The purge returned the segments that were fully free. Parts that our hook refused have since
   // been joined to segments, but only an allocation of exactly the segment size finds those. So
   // allocate and free such segments until none is left. The alignment keeps the arena from growing
-  // here: with it, jemalloc would need more than one segment, and our hook refuses that.
+  // here, because an aligned allocation would need more than one new segment, which our hook
+  // refuses.
   void* last = nullptr;
   while (void* segment = uvm_je_mallocx(kSegmentBytes, flags_ | kSegmentAlignmentFlag)) {
     const bool is_own = hooks_->source.owns(segment);
     uvm_je_sdallocx(segment, kSegmentBytes, flags_ | kSegmentAlignmentFlag);
     if (!is_own) return;
-    if (segment == last) return;  // not given back: jemalloc believes that a purge is running
+    if (segment == last)
+      return;  // not given back, because jemalloc believes that a purge is
+               // running
     last = segment;
     run_control("arena.%u.purge", index_);
   }

@@ -2,7 +2,7 @@
 // stream's packed pool identifies its arena. Arenas live as long as this object.
 //
 // Thread-safe: one thread at a time is inside an arena. The source of segments takes the state
-// lock, so call no function here with the state lock held.
+// lock, so do not hold the state lock when you call these functions.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,8 @@ class SmallArenas {
     // The thread is ending, and no arena can serve it any more (SmallArena::allocate()).
     bool thread_is_exiting = false;
   };
-  // Allocates from the pool's arena, as SmallArena::allocate(). Throws std::bad_alloc if the arena
-  // cannot be made. Logs once if this build of jemalloc cannot serve an arena.
+  // Allocates from the pool's arena, like SmallArena::allocate(). Throws std::bad_alloc if the
+  // arena cannot be made. Logs once if this build of jemalloc cannot serve an arena.
   Batch allocate(PoolIndex pool, std::size_t size_bytes, void** out, std::size_t count,
                  Growth most);
   void free(PoolIndex pool, void* const* blocks, std::size_t count, std::size_t size_bytes);

@@ -1,8 +1,9 @@
 // The memory behind host spans: managed or ordinary. Managed memory belongs to the driver, and a
 // forked child does not inherit it. Ordinary anonymous memory belongs to the kernel: a child
-// inherits it copy on write, and its idle pages return to the machine at once. It can be used only
-// if every device can access it. With page faults (HMM) a device maps it in 4 KiB pages, managed
-// memory in 2 MiB. So ordinary memory is the default only if devices use the host's page tables.
+// inherits it copy on write, and its idle pages return to the machine at once. Ordinary memory can
+// be used only if every device can access it. With page faults (HMM) a device maps ordinary memory
+// in 4 KiB pages and managed memory in 2 MiB pages. So ordinary memory is the default only if
+// devices use the host's page tables.
 //
 // Has no state. The mapping functions call the kernel, never a driver.
 #pragma once
@@ -17,7 +18,7 @@ namespace uvm {
 
 const char* to_string(HostBacking backing);
 
-// Whether all devices can access ordinary memory.
+// Returns whether all devices can access ordinary memory.
 bool reach_ordinary_memory(const std::vector<DeviceDescription>& devices);
 
 // Returns the backing to use for the setting `wanted`: kManaged or kOrdinary.

@@ -59,7 +59,8 @@ RuntimeStatus SpanMemory::try_to_take(Span* span) const {
   }
   RuntimeStatus status = runtime_.allocate_managed(span->device, span->size_bytes, &span->raw);
   if (!status.ok() || address_of(span->raw) % kPageBytes == 0) return status;
-  // Drivers align large managed allocations to 2 MiB. If not, one more page lets us align the base.
+  // Drivers align large managed allocations to 2 MiB. If a driver does not, request one more page
+  // to align the base.
   runtime_.free_managed(span->device, span->raw);
   return runtime_.allocate_managed(span->device, span->size_bytes + kPageBytes, &span->raw);
 }

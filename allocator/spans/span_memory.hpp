@@ -1,9 +1,10 @@
 // Takes the memory of spans from the driver or, for host memory, from the kernel
 // (host_backing.hpp). Decides how large spans are.
 //
-// Spans are large if their pages can be returned one by one: the unused part then costs only
-// address space, and more free blocks can be joined, because blocks of two spans never are.
-// Otherwise spans are small, because one live block keeps all touched pages of its span.
+// Spans are large if their pages can be returned one by one. Then the unused part costs only
+// address space, and more free blocks can be joined, because blocks of different spans are never
+// joined. Otherwise spans are small, because one live block prevents the return of all touched
+// pages of its span.
 //
 // Thread-safe without a lock. Calls the driver, so do not call it with the state lock held.
 #pragma once
@@ -30,10 +31,11 @@ class SpanMemory {
 
   HostBacking host_backing() const { return host_backing_; }  // kManaged or kOrdinary
 
-  // Whether pages of the span can be returned while others are in use. The kernel takes back pages
-  // of ordinary memory; a driver that discards takes back a device's pages. After a discard, the
-  // driver keeps host pages until the span is freed (nvidia-uvm up to 595: va_block_discard_locked
-  // ends their residency, block_kill frees them). A discard does nothing for an integrated device.
+  // Returns whether pages of the span can be returned while others are in use. The kernel takes
+  // back pages of ordinary memory; a driver that supports discards takes back a device's pages.
+  // After a discard, the driver keeps host pages until the span is freed (nvidia-uvm up to 595:
+  // va_block_discard_locked ends their residency, block_kill frees them). A discard does nothing
+  // for an integrated device.
   bool gives_pages_back(const Span& span) const;
 
   // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span. Its
@@ -50,7 +52,7 @@ class SpanMemory {
   const std::vector<DeviceDescription>& devices_;
   const std::optional<std::size_t> span_bytes_;
   const std::size_t budget_bytes_;
-  const std::size_t sharers_;  // allocators in the process when this one was made, itself included
+  const std::size_t sharers_;  // allocators in the process when this one was made
   const HostBacking host_backing_;
   // Limits the size of the next span. If a request had to be reduced, the limit is twice the size
   // that was granted; otherwise there is no limit.

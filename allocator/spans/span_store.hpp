@@ -1,8 +1,8 @@
 // The spans, cut into runs of whole 2 MiB pages. A span is one managed allocation of the driver, or
 // ordinary memory for host blocks (host_backing.hpp). It is made and advised once, for one memory
 // kind and device. Its memory is virtual, so it costs nothing until its pages are touched. A page
-// counts as touched once it was handed out, until the page is discarded or the span is freed. Runs
-// that are given back are joined with their neighbours.
+// counts as touched from the time when it is handed out until the page is discarded or the span is
+// freed. Runs that are given back are joined with their neighbours.
 //
 // Calls no driver. Guarded by the state lock.
 #pragma once
@@ -72,7 +72,7 @@ class SpanStore {
   void each_free(Facade facade, int device, const RunVisitor& visit) const;
 
   // Takes all free runs of touched pages. Giving these back later allocates nothing. Call
-  // end_taking() once all of them are given back.
+  // end_taking() after all these runs are given back.
   std::vector<Run> take_touched(Span* span);
   void end_taking() { spare_.clear(); }
 
@@ -80,7 +80,7 @@ class SpanStore {
   void take(const Run& run, std::size_t size_bytes);
 
   void give_back(Span* span, char* base, std::size_t size_bytes);
-  // As give_back(), for pages that were discarded: they count as untouched.
+  // Same as give_back(), for pages that were discarded; they count as untouched.
   void give_back_untouched(Span* span, char* base, std::size_t size_bytes);
 
   // Removes and returns the spans without runs in use, except reserved spans. If it throws
@@ -89,15 +89,15 @@ class SpanStore {
 
   const std::vector<std::unique_ptr<Span>>& spans() const { return spans_; }
   std::size_t touched_bytes() const { return touched_bytes_; }
-  // The touched bytes in spans of this memory kind and device.
+  // Returns the touched bytes in spans of this memory kind and device.
   std::size_t touched_bytes(Facade facade, int device) const;
-  // The touched bytes in free runs.
+  // Returns the touched bytes in free runs.
   std::size_t touched_free_bytes() const;
 
  private:
   std::vector<std::unique_ptr<Span>> spans_;
   std::size_t touched_bytes_ = 0;
-  // Map nodes of the runs that take_touched() took, so that giving them back allocates nothing.
+  // Map nodes of the runs that take_touched() took, so that giving the runs back allocates nothing.
   std::vector<std::map<std::size_t, std::size_t>::node_type> spare_;
 };
 

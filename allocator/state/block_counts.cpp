@@ -13,7 +13,7 @@ void BlockCounts::allocated(const StreamKey& key, PoolIndex pool, Block& block) 
       open(cache, key, stream_of(pool));
     }
   } catch (const std::bad_alloc&) {
-    // The stream is not open in the cache, and memory to open it has run out.
+    // The stream is not open in the cache, and there is no memory to open it.
   }
   count_allocated(key.facade, key.device, stream_of(pool), block, true);
 }
@@ -52,7 +52,7 @@ void BlockCounts::freed(const Block& block, const StreamKey& key, PoolIndex pool
       cache->count_freed(stream_of(pool), block);
       return;
     } catch (const std::bad_alloc&) {
-      // The stream is not open in the cache, and memory to open it has run out.
+      // The stream is not open in the cache, and there is no memory to open it.
     }
   }
   caches_.count_elsewhere(

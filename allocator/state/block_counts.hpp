@@ -23,7 +23,7 @@ class BlockCounts {
   void freed(const Block& block, const StreamKey& key, PoolIndex pool) noexcept;
   void count_allocated(Facade facade, int device, StreamIndex stream, Block& block,
                        bool from_cache) noexcept;
-  // Opens the stream in the cache if the cache does not know it. Called by the thread that owns the
+  // Opens the stream in the cache if it is not open there. Called by the thread that owns the
   // cache, within a CacheOwnerGuard. `again`: makes the stream recent even if it is open.
   void open(ThreadCache* cache, const StreamKey& key, StreamIndex stream, bool again = false);
   // Updates the peaks from the counters of all threads. Called when a count may have passed a peak.

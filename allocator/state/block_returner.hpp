@@ -24,8 +24,8 @@ class BlockReturner {
   // cache is full, also gives back a part of the bin.
   void give_back_plain(Block* block) noexcept;
 
-  // Gives back the cached blocks of a stream from all threads. Returns false if there were none.
-  // Sets `*any_large` to whether large blocks were among them.
+  // Gives back the cached blocks of a stream from all threads. Returns false if there were no such
+  // blocks. Sets `*any_large` to whether large blocks were among them.
   bool flush(StreamIndex pools, CachedKind kind, bool* any_large);
   // Gives back all blocks in thread caches.
   void flush_all();

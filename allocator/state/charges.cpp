@@ -10,7 +10,8 @@ PlaceSet Charges::places_of(const LockedHeap& heap, const Block& block) {
   return PlaceSet(place_of_use(key.facade, key.device));
 }
 
-// Returns the pool that counts a block used at `place`: its own or one of the default stream.
+// Returns the pool that counts a block used at `place`: the block's own pool, or a pool of the
+// default stream.
 PoolIndex Charges::pool_at(const LockedHeap& heap, const Block& block, Place place) {
   const StreamKey& own = heap->pools.at(block.pool).key;
   if (place_of_use(own.facade, own.device) == place) return block.pool;

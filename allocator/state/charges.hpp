@@ -1,8 +1,9 @@
 // Decides which pool counts a live block (Note "Charges"). Limits and figures count a block on the
-// device that uses it. If several devices use it, it counts on the one that it last moved to; if
-// none does, on the host. So the two sides of a copy-on-write pair have one charge, as they have
-// one set of pages. Moving a part of a block changes no charge. Small blocks keep their charge,
-// because they share their pages with other blocks.
+// device that uses it. If several devices use the block, the block counts on the device to which it
+// last moved. If no device uses the block, it counts on the host. So the two sides of a
+// copy-on-write pair have one charge, as they share one set of pages. Moving a part of a block
+// changes no charge. Small blocks keep their charge, because they share their pages with other
+// blocks.
 //
 // Functions that take a LockedHeap move the block's pages from pool to pool at once. Their caller
 // must then count the block itself with count(), without the lock.
@@ -27,7 +28,8 @@ class Charges {
   // Returns the pool that counts the live block.
   static PoolIndex pool_of(const LockedHeap& heap, const Block& block);
   // Makes the side state and the pools for a block that will be used at these places. Returns the
-  // pools. Call make_room() for them, without the lock, before any charge. Throws std::bad_alloc.
+  // pools. Call make_room() for these pools, without the lock, before any charge. Throws
+  // std::bad_alloc.
   static std::vector<PoolIndex> prepare(const LockedHeap& heap, Block* block, PlaceSet places);
   void make_room(const std::vector<PoolIndex>& pools) {
     for (const PoolIndex pool : pools) counts_.make_room(pool);

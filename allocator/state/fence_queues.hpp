@@ -21,7 +21,7 @@ namespace uvm {
 class FenceQueues {
  public:
   // Makes the block wait for all of these fences; there must be at least one. If this throws
-  // std::bad_alloc, the block waits for none.
+  // std::bad_alloc, the block waits for no fence.
   void add(Block* block, const std::vector<Fence>& fences) {
     left_[block] = fences.size();
     std::size_t added = 0;
@@ -92,7 +92,7 @@ class FenceQueues {
     Block* block = nullptr;
     EventHandle event = nullptr;
   };
-  std::map<DeviceStream, std::deque<Waiting>> streams_;  // no queue is empty
+  std::map<DeviceStream, std::deque<Waiting>> streams_;  // empty queues are removed
   std::unordered_map<const Block*, std::size_t> left_;   // number of fences of each block
   std::atomic<std::size_t> blocks_{0};                   // number of blocks in left_
 };

@@ -1,7 +1,8 @@
 // The state that the state lock guards, and a proof that a thread holds this lock (invariant 14).
-// The guarded members can be reached only through a LockedHeap. A HeapGuard is one: it takes the
-// lock. So a function that needs the lock takes `const LockedHeap&`. A function that calls the
-// driver or the system takes none, because the lock is never held during such a call.
+// The guarded members are accessible only through a LockedHeap. A HeapGuard is a LockedHeap that
+// takes the lock. So a function that needs the lock has a parameter `const LockedHeap&`. A function
+// that calls the driver or the system has no such parameter, because the lock is never held during
+// such a call.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +40,8 @@ class UVM_CAPABILITY("state lock") HeapState {
 
     std::size_t budget_bytes;  // of the process; requests beyond it fail
     BudgetSource budget_source;
-    // Bytes in use above a budget that the program has lowered. The reserve for small objects
-    // begins above them.
+    // Bytes in use above a budget that the program has lowered. The reserve for small objects comes
+    // on top of these bytes.
     std::size_t lowered_below_bytes = 0;
     std::vector<std::size_t> device_limits;  // most bytes of device memory, by device
     std::vector<std::size_t> spill_limits;   // limits of SpillLimit, by device
@@ -77,7 +78,7 @@ class UVM_CAPABILITY("state lock") HeapState {
           facade == Facade::kDevice ? promised_bytes[static_cast<std::size_t>(device)] : 0;
       return statistics.reserved_bytes(facade, device) + promised;
     }
-    // Whether the pool's pages may serve other pools.
+    // Returns whether the pool's pages may serve other pools.
     bool may_release(const Pool& pool) const {
       const StreamKey& key = pool.key;
       return key.private_pool == 0 || private_pools.users(key.device, key.private_pool) == 0;
@@ -112,7 +113,8 @@ class UVM_CAPABILITY("state lock") HeapState {
     return guarded_.pools.directory().is_ours(address);
   }
   bool has_open_private_pools() const UVM_NOT_ANALYSED { return guarded_.private_pools.any_open(); }
-  // Whether a stream is being captured. If so, do not wait, query, or give memory to the driver.
+  // Returns whether a stream is being captured. If so, do not wait, query, or give memory to the
+  // driver.
   static bool is_capturing() { return CaptureGuard::of_process().any(); }
   bool has_placement_news() const UVM_NOT_ANALYSED { return guarded_.planner.has_news(); }
   // Returns the index of the counters for that memory kind and device.

@@ -1,6 +1,6 @@
-// Sends the hints that the planner has decided on, and corrects the ledger if the driver refuses
-// one. Plans are made under the state lock and sent without it. Plans for arenas are queued here,
-// because arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
+// Sends the hints that the planner has decided on, and corrects the ledger if the driver refuses a
+// hint. Plans are made under the state lock and sent without it. Queues plans for arenas, because
+// arenas grow under locks that forbid driver calls (invariant 13). Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -35,13 +35,14 @@ class HintDispatcher {
     heap.proves(state_);
     return !pending_.empty();
   }
-  // Drops all pending plans, because a device was reset and their pages may be gone.
+  // Drops all pending plans, because a device was reset and their pages may no longer exist.
   void forget_pending();
   // Sends all pending plans, except during a capture. The stream `user` waits for the prefetches of
   // its own pages. One thread at a time sends.
   void send_pending(const DeviceStream& user = {});
-  // Waits until no thread is sending plans that were pending. Call it before pages that have left
-  // their pools go back to spans, because a thread may be sending hints for those pages.
+  // Waits until no thread is sending plans that were pending. Call this before pages that were
+  // taken out of their pools go back to spans, because a thread may be sending hints for those
+  // pages.
   void finish_pending() { const RankedGuard lock(sending_); }
 
   // Sends its plan at the end of its scope. Make it before the state lock is taken.

@@ -41,7 +41,7 @@ namespace limits {
 // Returns the most bytes that all pools of that memory kind and device together may hold.
 std::size_t limit_of(const LockedHeap& heap, const StreamKey& key);
 
-// Checks whether pools of `key` may get `pool_bytes` of pages; `touched_bytes` of them would be
+// Checks whether pools of `key` may get `pool_bytes` of pages; `touched_bytes` of these would be
 // touched for the first time. The budget may be exceeded by `beyond_budget_bytes`.
 Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_bytes,
               std::size_t pool_bytes, std::size_t beyond_budget_bytes = 0);
@@ -50,14 +50,15 @@ Refusal check(const LockedHeap& heap, const StreamKey& key, std::size_t touched_
 std::size_t beyond_budget_bytes(const LockedHeap& heap, const StreamKey& key,
                                 SmallArenas::Growth most);
 
-// Whether the request is too large even if all memory were freed. If a device holds more than its
-// lowered limit, the request may reuse those bytes.
+// Returns whether the request is too large even if all memory were freed. If a device holds more
+// than its lowered limit, the request may reuse those bytes.
 bool exceeds(const LockedHeap& heap, const Request& request);
 
-// Whether the device may be too full for the request's pages, so that they would be on the host.
+// Returns whether the device may be too full for the request's pages, so that they would be on the
+// host.
 bool would_leave_device(const LockedHeap& heap, const Request& request);
 
-// Whether pages are scarce, so that placement should conserve them.
+// Returns whether pages are scarce, so that placement should conserve them.
 bool are_pages_short(const LockedHeap& heap, const StreamKey& key);
 
 }  // namespace limits

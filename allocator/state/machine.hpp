@@ -1,5 +1,5 @@
 // The runtime and the services built on it, for all parts of an allocator. The state lock guards no
-// member: each is constant or thread-safe by itself.
+// member, because each member is constant or thread-safe by itself.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace uvm {
 
-// Throws std::invalid_argument, which begins with `what`, if a budget is below 2 MiB.
+// Throws std::invalid_argument, whose message begins with `what`, if a budget is below 2 MiB.
 void require_budget(std::string_view what, std::size_t bytes);
 
 struct Machine {
@@ -40,7 +40,7 @@ struct Machine {
   void check_device(int device) const;
   void check_place(Place place) const;
 
-  // Whether this process is a forked child, in which nothing may call the runtime.
+  // Returns whether this process is a forked child, which must not call the runtime.
   bool in_forked_child() const { return forked_child.load(std::memory_order_relaxed); }
   void require_device() const;  // throws std::runtime_error in a forked child
 

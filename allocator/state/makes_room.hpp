@@ -10,8 +10,8 @@ class MakesRoom {
  public:
   virtual ~MakesRoom() = default;
 
-  // Makes room for a block on a device that has reached its limit: gives back cached memory there,
-  // and calls pressure callbacks. Throws OutOfMemoryError. Takes the state lock.
+  // Makes room for a block on a device that has reached its limit: gives back cached memory of the
+  // device, and calls pressure callbacks. Throws OutOfMemoryError. Takes the state lock.
   virtual void make_room_on_device(const Request& request) = 0;
 };
 

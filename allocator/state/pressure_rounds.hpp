@@ -1,11 +1,11 @@
 // Calls the callbacks by which programs free memory, for one request under pressure:
 //  * Callbacks are called one at a time, in the order of their addition, and then again from the
-//    first. next() returns after each callback that says it freed something, so that the caller
-//    can retry the request.
-//  * The rounds end when all callbacks, one after another, have freed nothing. A callback's answer
+//    first. next() returns after each callback that reports that it freed something, so that the
+//    caller can retry the request.
+//  * The rounds end when all callbacks, one after another, have freed nothing. A callback's result
 //    counts only if blocks of the allocator were freed during the call. So a callback that always
-//    says yes cannot prolong a request for ever.
-//  * The rounds also end when the callbacks have freed as many bytes as the budget has. This
+//    returns true cannot prolong a request for ever.
+//  * The rounds also end when the callbacks have freed as many bytes as the whole budget. This
 //    limits a callback that allocates again what it frees.
 //  * A thread that is inside a callback of an allocator calls no callback of that allocator.
 //
@@ -32,8 +32,8 @@ class PressureRounds {
   PressureRounds(const void* owner, Callbacks callbacks, FreedBytes freed_bytes,
                  std::size_t most_bytes);
 
-  // Calls callbacks until one says that it freed something, and then returns true. Returns false if
-  // the rounds are over. Passes on exceptions of callbacks.
+  // Calls callbacks until one reports that it freed something, and then returns true. Returns false
+  // if the rounds are over. Passes on exceptions of callbacks.
   bool next();
 
  private:

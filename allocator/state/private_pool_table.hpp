@@ -1,6 +1,6 @@
 // The private pools of devices: the users of each pool, and the requests that it serves. A private
-// pool belongs to the program, or to graphs. Replays of graphs use its memory without a request.
-// The memory itself is in BlockPools.
+// pool belongs to the program, or to graphs. Replays of graphs use the pool's memory without a
+// request. The memory itself is in BlockPools.
 //
 // Guarded by the state lock, except any_open(), which any thread may call at any time. Filters are
 // called without the lock, on the thread of the request.
@@ -40,13 +40,14 @@ class PrivatePoolTable {
   void retain(int device, std::uint64_t id);
   // Closes the scope with that number (0: the innermost). Returns false if no such scope is open.
   bool end(int device, std::uint64_t id, std::uint64_t scope);
-  // Removes a user; the last removes the pool and closes its scopes. False if there is no pool.
+  // Removes a user. If it was the last user, removes the pool and closes its scopes. Returns false
+  // if the pool does not exist.
   bool release(int device, std::uint64_t id);
   // Gives each later block of the pool its own pages. Returns false if the pool does not exist.
   bool give_whole_pages(int device, std::uint64_t id);
 
   std::size_t users(int device, std::uint64_t id) const;  // 0 if the pool does not exist
-  // Whether a graph was captured with the pool.
+  // Returns whether a graph was captured with the pool.
   bool is_captured(int device, std::uint64_t id) const;
 
   struct Scope {
@@ -55,7 +56,7 @@ class PrivatePoolTable {
     std::uint64_t number = 0;
     std::shared_ptr<StreamFilter> routed;
     bool capturing = false;
-    bool whole_pages = false;  // as set for its pool; filled in by open_scopes()
+    bool whole_pages = false;  // the value of its pool; filled in by open_scopes()
   };
   // Returns the open scopes of a device, the innermost first.
   std::vector<Scope> open_scopes(int device) const;

@@ -15,7 +15,8 @@ namespace uvm {
 // Properties that few requests have.
 struct RequestShape {
   std::size_t alignment_bytes = 0;
-  // For a private pool, which has no small objects, because their addresses could not be restored.
+  // The request is for a private pool. A private pool has no small objects, because their addresses
+  // could not be restored.
   bool is_private = false;
   bool whole_pages = false;  // the request is for a private pool with whole pages for each block
   bool is_aligned() const { return alignment_bytes > kGranule; }
@@ -35,7 +36,7 @@ struct Request {
   std::size_t requested_bytes;
   StreamHandle stream;
   PoolClass pool_class;
-  StreamIndex pools;  // those of the stream
+  StreamIndex pools;  // the pools of the stream
   // For an aligned request: the part to cut out of a block of `Request::size_bytes`.
   struct Aligned {
     std::size_t to_bytes = 0;  // the alignment; 0: the part starts where the block starts
@@ -43,7 +44,7 @@ struct Request {
   };
   Aligned aligned = {};
 
-  // The only function that rounds sizes. `bytes` is at most kLargestRequest less room_bytes().
+  // The only function that rounds sizes. `bytes` is at most kLargestRequest - room_bytes().
   [[gnu::always_inline]] static Request make(Facade facade, int device, std::size_t bytes,
                                              StreamHandle stream, StreamIndex pools,
                                              const RequestShape& shape = {}) {
@@ -87,7 +88,7 @@ struct Request {
 struct Found {
   PageBlock* block = nullptr;
   bool from_cache = true;
-  // The part of the block whose pages still have to be moved to the place of use.
+  // The start of the part whose pages still have to be moved to the place of use.
   char* populate = nullptr;
   std::size_t populate_bytes = 0;
 };

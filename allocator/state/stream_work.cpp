@@ -7,7 +7,8 @@
 namespace uvm {
 namespace {
 
-// Whether a wait with this result means that the work is over. An unusable device runs nothing.
+// Returns whether a wait with this result means that the work is over. An unusable device runs no
+// work.
 bool is_through(const RuntimeStatus& wait) {
   return wait.ok() || wait.error == RuntimeError::kNotUsable;
 }
@@ -42,7 +43,7 @@ bool StreamWork::record(const std::vector<DeviceStream>& streams, std::vector<Fe
       }
     }
   }
-  // If a stream is gone, belongs to another thread or refuses an event, waits for its device.
+  // If a stream was destroyed, belongs to another thread or refuses an event, waits for its device.
   return std::all_of(unfenced.begin(), unfenced.end(),
                      [&](int device) { return wait_for_device(device); });
 }

@@ -1,6 +1,6 @@
 // Finds out whether streams have finished with freed memory. Events recorded on the streams serve
-// as fences. If a stream is gone, belongs to another thread or refuses events, waits for the whole
-// device. Also distinguishes streams that are gone from later ones with the same handle.
+// as fences. If a stream was destroyed, belongs to another thread or refuses events, waits for the
+// whole device. Also distinguishes destroyed streams from later streams with the same handle.
 //
 // Thread-safe. Call functions that may call the driver without the state lock. forget(), release()
 // and is_over() of a stream do not call the driver.
@@ -25,7 +25,7 @@ class StreamWork {
  public:
   StreamWork(const DeviceRuntime& runtime, EventPool& events);
 
-  // Adds fences behind the present work of these streams, except streams that have finished.
+  // Adds fences behind the current work of these streams, except streams that have finished.
   // Returns false if a capture forbids recording a fence now, or if a wait for a device fails.
   bool record(const std::vector<DeviceStream>& streams, std::vector<Fence>* fences);
   void release(std::vector<Fence>* fences);
@@ -40,13 +40,14 @@ class StreamWork {
   bool wait_for_device(int device);
   RuntimeStatus wait_for(const DeviceStream& stream);
 
-  // Call this when the device's context is gone: the work of all streams forgotten so far is over.
+  // Call this after the device's context was destroyed. The work of all streams forgotten so far is
+  // over.
   void note_idle(int device);
 
   // Call this before a stream is destroyed, because another stream may get its handle. Returns a
   // stand-in that identifies the old stream in records; no call can use it as a stream.
   DeviceStream forget(const DeviceStream& stream);
-  // Whether a wait for the device has ended since this stream was forgotten.
+  // Returns whether a wait for the device has ended since this stream was forgotten.
   bool is_over(const DeviceStream& gone) const;
 
   // Call these around a capture of the stream, on the thread that begins it. During the capture the
@@ -57,15 +58,16 @@ class StreamWork {
   // Orders later work of the stream behind the fence. The calling thread must be able to name the
   // stream. Returns false if the stream is being captured.
   bool order_after(const DeviceStream& stream, const Fence& fence);
-  // Orders later work of the calling thread's stream behind the present work of all blocking
+  // Orders later work of the calling thread's stream behind the current work of all blocking
   // streams of the device, even per-thread streams that no thread can name any more. Uses the
-  // legacy default stream, which waits for them. A wait for the device would invalidate captures
-  // that uvmalloc was not notified of. Returns false if one of the two streams is being captured.
+  // legacy default stream, which waits for all blocking streams. A wait for the device would
+  // invalidate captures that uvmalloc was not notified of. Returns false if one of the two streams
+  // is being captured.
   bool order_after_blocking_streams(const DeviceStream& stream);
 
  private:
   RuntimeStatus synchronize(int device) const;
-  // Whether the calling thread's stream is being captured, or a capture forbids the query.
+  // Returns whether the calling thread's stream is being captured, or a capture forbids the query.
   bool is_captured(const DeviceStream& stream) const;
   bool synchronize_unless_captured(const DeviceStream& stream, RuntimeStatus* status) const;
   std::optional<Fence> before_capture_of(const DeviceStream& stream);
@@ -76,7 +78,7 @@ class StreamWork {
   EventPool& events_;
   CaptureGuard& captures_ = CaptureGuard::of_process();
   Ranked<std::mutex, LockRank::kEvents> mutex_;
-  std::vector<Fence> before_captures_ UVM_GUARDED_BY(mutex_);  // of streams being captured
+  std::vector<Fence> before_captures_ UVM_GUARDED_BY(mutex_);  // before running captures
   std::atomic<std::uint64_t> forgotten_ = 0;                   // number of forgotten streams
   // By device: the work of forgotten streams with lower numbers than this is known to be over.
   std::unique_ptr<std::atomic<std::uint64_t>[]> over_;

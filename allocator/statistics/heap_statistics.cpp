@@ -66,7 +66,8 @@ void HeapStatistics::check_device(int device) const {
   throw std::out_of_range(fmt::format("device {} does not exist; there are {}", device, devices_));
 }
 
-// Returns the figures of the private pool, made if needed, or nullptr if the pool is not private.
+// Returns the figures of the private pool; makes them if needed. Returns nullptr if the pool is not
+// private.
 PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
   if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
   auto& all = figures_.private_pools;

@@ -54,10 +54,10 @@ class HeapStatistics {
   // Called when a block of that pool begins to wait for its fences, and when this wait ends.
   void fence_begins(const Block& block, const Pool& pool);
   void fence_ends(const Block& block, const Pool& pool);
-  // Notifies the observer that a block of that pool, which had to wait, is now free.
+  // Notifies the observer that a block of that pool is free after it had to wait.
   void free_completed(const Block& block, const Pool& pool);
 
-  // Forgets the oldest private pools that have ended, beyond the number that statistics list.
+  // Forgets the oldest ended private pools, so that only as many remain as statistics list.
   using HasEnded = std::function<bool(int device, std::uint64_t id)>;
   void limit_ended_pools(const HasEnded& has_ended) noexcept;
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMostRows = 5;  // of streams, and also of private pools
 
-// Returns one row for each of the pools or streams that hold most bytes, the largest first.
+// Returns one row for each of the pools or streams that hold the most bytes, the largest first.
 template <class Holder, class Held, class Row>
 std::string most_rows(std::vector<const Holder*> holders, std::string_view others, Held held,
                       Row row) {
@@ -55,7 +55,7 @@ std::string facade_rows(const Statistics& statistics) {
   return rows;
 }
 
-// Returns rows for device streams, or an empty text if fewer than two hold memory.
+// Returns rows for device streams, or an empty string if fewer than two streams hold memory.
 std::string stream_rows(const Statistics& statistics) {
   std::vector<const StreamStatistics*> streams;
   for (const StreamStatistics& stream : statistics.streams) {

@@ -32,7 +32,7 @@ class SegmentList {
 
   void add(const Block& block) {
     const bool small = block.kind == BlockKind::kSmall;
-    // A live block counts in the pool that it is charged to, any other in its owning pool.
+    // A live block counts in the pool that it is charged to, any other block in its owning pool.
     const PoolIndex pool = block.now() == BlockState::kLive
                                ? charged_(block)
                                : pools_.directory().owning_pool_of(block);

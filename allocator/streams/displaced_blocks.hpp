@@ -1,6 +1,6 @@
 // Finds free blocks of a host pool that a move displaced to the pool of a device's stream, because
 // their pages are on the device (Note "Displaced blocks"). That stream may use such a block at
-// once. The pool that owns the block may use it again once the block's fences are over. The class
+// once. The pool that owns the block may use it again after the block's fences are over. The class
 // also bounds how far the host runs ahead of the devices. Without a bound, a loop that makes
 // batches on the host and moves them would take new memory for each batch.
 //
@@ -22,12 +22,12 @@ class DisplacedBlocks {
   DisplacedBlocks(const DisplacedBlocks&) = delete;
   DisplacedBlocks& operator=(const DisplacedBlocks&) = delete;
 
-  // Takes back a block that was displaced from the request's pool, once its fences are over. Always
+  // Takes back a block that was displaced from the request's pool and whose fences are over. Always
   // finds such a block if one fits. The caller must move the block's pages back to the host.
   Found recall(const Request& request);
 
   // Called before a host request takes new pages. Drops fences that are over. For pageable memory,
-  // then waits for the oldest blocks while blocks that wait for a device hold more than
+  // then waits for the oldest blocks while all blocks that wait for a device hold more than
   // policy::kHostLeadBytes and more than policy::kHostLeadBlocks times the request. Pinned memory
   // has no such bound, as in torch's own allocator: programs use pinned memory so that the host
   // need not wait. Returns true if a block may be found now.

@@ -46,7 +46,7 @@ PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
     const bool moved = side_state != nullptr && side_state->mover.exists();
     DeviceStream stream =
         moved ? side_state->mover : heap->pools.at(block.pool).key.device_stream();
-    // Requests cannot name a stream that is gone, but they may name the default stream.
+    // Requests cannot name a destroyed stream, but they may name the default stream.
     if (stream.is_gone()) stream = {place.index, nullptr, 0};
     there = {Facade::kDevice, place.index, stream.handle, 0, stream.thread};
   }

@@ -1,7 +1,7 @@
 // Decides which streams may still work on a freed block, which pool the block joins, and which
 // fences must be over first (Note "Fences without an event per free"). Owns the blocks that wait. A
-// displaced block keeps its fences in its side state instead of waiting here, because the stream of
-// the pool that it joins may use it at once.
+// displaced block does not wait in this object. It keeps its fences in its side state, because the
+// stream of the pool that the block joins may use the block at once.
 //
 // Thread-safe. Functions that take no LockedHeap take the state lock themselves and may call the
 // driver. One thread at a time queries fences.
@@ -32,43 +32,47 @@ class FencedBlocks {
   // Returns the streams that may have work on the block.
   std::vector<DeviceStream> users_of(const LockedHeap& heap, const Block& block) const;
   // Returns the pool that a freed block joins: a pool of the place where the block's pages are. The
-  // block's storage records are gone, but Block::use still has the place of the last record.
+  // block's storage records no longer exist, but Block::use still holds the place of the last
+  // record.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Whether the block is displaced to the pool, or another stream than the pool's may still use it.
+  // Returns whether the block is displaced to the pool, or a stream other than the pool's may still
+  // use it.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
   // Takes a freed block, which has no storage records any more, and sets the pool that it joins.
-  // Returns true if the block waits here: for its streams or, if memory to record fences has run
-  // out, for memory. If false, the caller may give the block back at once.
+  // Returns true if the block waits: for its streams or, if there is no memory to record fences,
+  // for memory. If false, the caller may give the block back at once.
   bool add(Block* block) noexcept;
 
   // Queries the next few streams, and gives back blocks without pending fences. No-op in a capture.
   void drain_some() {
     if (may_drain()) drain(policy::kStreamsPerDrain, false);
   }
-  // As drain_some(), for all streams. Returns false if drain_some() already covers all streams.
+  // Same as drain_some(), for all streams. Returns false if drain_some() already covers all
+  // streams.
   bool drain_finished() {
     if (!may_drain() || !has_more_streams()) return false;
     drain(kAllStreams, false);
     return true;
   }
-  // Whether blocks may be waiting here.
+  // Returns whether blocks may be waiting.
   bool any() const UVM_NOT_ANALYSED {
     return !waiting_.empty() || has_deferred_.load(std::memory_order_relaxed);
   }
-  // Waits until all blocks here are free, and gives them back.
+  // Waits until all waiting blocks are free, and gives them back.
   void drain_all() { drain(kAllStreams, true); }
   // Waits for the oldest fence of each stream, and gives back the blocks that are free then.
   // Returns false if no fence is pending, or a device cannot be waited for.
   bool wait_for_oldest();
-  // Returns the bytes of the blocks waiting here that `owning_pool` owns.
+  // Returns the bytes of the waiting blocks that `owning_pool` owns.
   std::size_t waiting_bytes(const LockedHeap& heap, PoolIndex owning_pool) const;
   // Records fences for blocks that were freed during a capture, or when memory was short.
   void record_deferred() noexcept;
 
   // Returns the fences of a free block that the caller took. On std::bad_alloc puts the block back.
   std::vector<Fence> fences_of(const LockedHeap& heap, PageBlock* block) const;
-  // Drops the fences of a block: they are over, or the stream that takes the block needs none.
+  // Drops the fences of a block, because they are over or the stream that takes the block need not
+  // wait.
   void drop_fences(const LockedHeap& heap, PageBlock* block);
 
  private:

@@ -34,8 +34,8 @@ class PrivateMemory {
   PrivateMemory(const PrivateMemory&) = delete;
   PrivateMemory& operator=(const PrivateMemory&) = delete;
 
-  // Returns the innermost open scope that serves requests of the stream; its `pool` is 0 if none
-  // does. Calls filters without the lock.
+  // Returns the innermost open scope that serves requests of the stream; its `pool` is 0 if no
+  // scope does. Calls filters without the lock.
   PrivatePoolTable::Scope scope_of(int device, StreamHandle stream);
 
   // Opens a scope of the pool, makes the pool if needed, and adds a user. Returns the scope's
@@ -48,7 +48,7 @@ class PrivateMemory {
   bool end(int device, std::uint64_t id, std::uint64_t scope);
   // Removes a user; the last one closes open scopes. Returns false if the pool does not exist.
   bool release(int device, std::uint64_t id);
-  // Adds a user; makes the pool if needed. Throws as begin().
+  // Adds a user; makes the pool if needed. Throws the same exceptions as begin().
   void retain(int device, std::uint64_t id);
   // Returns the number of users, or 0 if the pool does not exist.
   std::size_t users(int device, std::uint64_t id) const;

@@ -184,9 +184,9 @@ void StreamPools::give_back_released() noexcept {
       [&](int device, std::uint64_t id) { return heap->private_pools.users(device, id) == 0; });
 }
 
-// A stream without ordinary pools, because memory was requested on it only for private pools, gets
-// these pools as its ordinary ones. Otherwise calls that apply to all streams of the device would
-// not find the stream.
+// If memory was requested on a stream only for private pools, the stream has no ordinary pools and
+// gets these pools as its ordinary ones. Otherwise calls that apply to all streams of the device
+// would not find the stream.
 void StreamPools::give_back(const LockedHeap& heap, StreamIndex pools) noexcept {
   const Pool& pool = heap->pools.at(pools);
   StreamKey ordinary = pool.key;

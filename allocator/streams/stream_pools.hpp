@@ -1,5 +1,6 @@
 // Manages the pools of each stream. If no call can name a stream any more, the next new stream
-// adopts its pools. Thread-safe; functions without a LockedHeap take the state lock themselves.
+// adopts that stream's pools. Thread-safe; functions without a LockedHeap take the state lock
+// themselves.
 #pragma once
 
 #include <optional>
@@ -27,7 +28,7 @@ class StreamPools {
     Opened(const Opened&) = delete;
     Opened& operator=(const Opened&) = delete;
 
-    StreamIndex pools{};  // those of the stream
+    StreamIndex pools{};  // the pools of the stream
     bool is_new = false;
     bool may_cache_large = false;  // Pool::may_cache_large() of the pool of that class
 
@@ -43,13 +44,13 @@ class StreamPools {
   // Returns the streams of the device that calls can still name.
   std::vector<DeviceStream> streams_of(int device) const;
   // Called before the stream is destroyed. The next new stream adopts the pools of this stream, and
-  // works only after the present work of this stream. Waits for the device if private pools hold
-  // memory of the stream. Throws std::out_of_range if the device does not exist.
+  // runs its work only after the current work of this stream. Waits for the device if private pools
+  // hold memory of the stream. Throws std::out_of_range if the device does not exist.
   void retire_stream(int device, StreamHandle stream);
-  // As retire_stream(), for a stream that the calling thread may be unable to name.
+  // Same as retire_stream(), for a stream that the calling thread may be unable to name.
   void retire(const DeviceStream& stream);
-  // Called on a thread that ends. Orphans its per-thread streams, so that streams of a later thread
-  // adopt their pools. `streams` lists the streams that the thread used.
+  // Called on a thread that ends. Orphans the thread's per-thread streams, so that streams of a
+  // later thread adopt their pools. `streams` lists the streams that the thread used.
   void note_thread_end(const std::vector<StreamIndex>& streams) noexcept;
   // Gives back each stream's pool that belongs to a released private pool and holds no memory any
   // more. So a program that captures and releases graphs for ever has only as many pools as it
@@ -60,7 +61,8 @@ class StreamPools {
   bool has_pools_of(const StreamKey& key) const;
   // Gives the pools of a retired stream to a stream that has none. A per-thread stream may also get
   // the pools of a thread that has ended. The new stream waits for their earlier work. So a program
-  // that keeps making and destroying streams has only as many pools as it has streams at once.
+  // that keeps making and destroying streams needs only as many pools as it has streams at the same
+  // time.
   void adopt(const StreamKey& key);
   static void orphan(const LockedHeap& heap, StreamIndex pools,
                      std::optional<Fence> last_work) noexcept;

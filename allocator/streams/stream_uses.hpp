@@ -1,6 +1,6 @@
-// Records the streams that work on live blocks, and the blocks to which other code has raw
-// pointers. Thread-safe; functions without a LockedHeap take the state lock themselves. In a forked
-// child nothing is recorded.
+// Records which streams work on live blocks, and to which blocks other code has raw pointers.
+// Thread-safe; functions without a LockedHeap take the state lock themselves. In a forked child
+// nothing is recorded.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,17 @@ class StreamUses {
   // Records that the stream works on the block. Returns false if the address is in no live block.
   // Throws std::out_of_range if the device does not exist.
   bool record_use(const void* address, const DeviceStream& stream);
-  // As record_use(), for all streams of the device that have pools and may have pending work.
+  // Same as record_use(), for all streams of the device that have pools and may have pending work.
   bool record_use_of_all(const void* address, int device);
-  // Returns the streams that work on the live block, its own included; none if there is no block.
+  // Returns the streams that work on the live block, its own included; empty if there is no block.
   std::vector<DeviceStream> uses_of(const void* address) const;
   // Waits until all streams that work on the block have finished. Throws std::runtime_error if a
   // stream cannot be waited for.
   void wait_for_uses(const void* address);
-  // Forbids sharing the block with users that may write. False if `address` is in no live block.
+  // Forbids sharing the block with users that may write. Returns false if `address` is in no live
+  // block.
   bool mark_exported(const void* address);
-  // As mark_exported(), for all live blocks that could be shared. Stops all other threads.
+  // Same as mark_exported(), for all live blocks that could be shared. Stops all other threads.
   void mark_live_exported();
   // Sets whether the program sees the block as page-locked memory on the host.
   void set_pinned(const void* address, bool pinned);

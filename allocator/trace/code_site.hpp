@@ -1,4 +1,5 @@
-// Names the place of a call in compiled code. Thread-safe. Takes the loader's lock and allocates.
+// Describes where in compiled code a call was made. Thread-safe. Takes the loader's lock and
+// allocates.
 #pragma once
 
 #include <string>

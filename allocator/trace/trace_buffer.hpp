@@ -35,8 +35,9 @@ class TraceBuffer {
     sets_.fill({kNoModel, kNoModel});
   }
 
-  // Adds an event of a block as one word, if the buffer has an event like it (a model). Returns
-  // false if it has none, the time since the last event does not fit, or the buffer is full.
+  // Adds an event of a block as one word, if the buffer contains an equal event (a model). Returns
+  // false if the buffer has no model, if the time since the last event does not fit, or if the
+  // buffer is full.
   bool append_like_before(bool is_free, TraceTime at, const TraceBlock& block) noexcept {
     const std::size_t model = model_at(trace_word(block.address));
     if (!is_alike(models_[model], block)) return false;
@@ -68,8 +69,8 @@ class TraceBuffer {
            (model != kNoModel || used >> kModelsShift != kPackedModelsPerChunk) &&
            PackedTraceEvent::holds_with_pause(time_since_last(at));
   }
-  // Adds an event like `model`; if that is kNoModel, the event becomes a model itself. Returns the
-  // event's model. The caller has checked has_room().
+  // Adds an event like `model`. If `model` is kNoModel, the event becomes a model itself. Returns
+  // the event's model. The caller has checked has_room().
   std::size_t append(const TraceEvent& event, bool is_free, std::size_t model) noexcept;
 
   // Returns the complete events. Any thread may call this.

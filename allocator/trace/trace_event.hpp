@@ -21,12 +21,12 @@ enum class TraceKind : std::uint8_t {
   kPrefetch,
   kDiscard,
   kUse,      // a stream works on a block
-  kStream,   // a stream is seen for the first time, or is gone
+  kStream,   // a stream is seen for the first time, or was destroyed
   kFailure,  // a request that could not be served, or a driver call that failed
-  kMark,     // text that the program wrote
+  kMark,     // a string that the program wrote
   // Work that the program puts on its streams, as a simulated machine reports it.
-  kKernel,  // its touches follow, on the same thread
-  kTouch,   // a range that the kernel before it reads or writes
+  kKernel,  // a kernel; its touches follow, on the same thread
+  kTouch,   // a range that the last kernel reads or writes
   kSignal,  // an event is recorded on a stream
   kWait,    // a stream or the host waits
   kSite,    // the place in the program that made the latest allocation at this address
@@ -44,7 +44,7 @@ inline constexpr std::int16_t kNoPlace = -2;
 
 // In TraceEvent::flags.
 inline constexpr std::uint8_t kTraceAlreadyLive = 1;  // allocate: live before the trace began
-inline constexpr std::uint8_t kTraceGone = 2;         // stream: it is gone
+inline constexpr std::uint8_t kTraceGone = 2;         // stream: it was destroyed
 
 // In TraceEvent::detail of a kernel: the unit of the kernel's amount. A number below
 // kTraceOperationTypes means operations, of the type with this number.
@@ -66,8 +66,8 @@ inline constexpr std::uint8_t kLastTraceWait = static_cast<std::uint8_t>(TraceWa
 struct TraceEvent {
   TraceTime time = 0;
   std::uint64_t address = 0;
-  std::uint64_t size_bytes = 0;  // as requested
-  std::uint64_t extra = 0;       // the rounded size of the block, or the number of a text
+  std::uint64_t size_bytes = 0;  // the requested size
+  std::uint64_t extra = 0;       // the rounded size of the block, or the number of a string
   std::uint64_t stream = 0;      // the vendor's handle of the stream
   TraceKind kind = TraceKind::kMark;
   std::uint8_t facade = kNoFacade;
@@ -89,13 +89,14 @@ inline std::uint64_t trace_word(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// A block, as recorded at its allocation and free, and in the list of blocks live at the start.
+// A block as recorded at its allocation, at its free, and in the list of blocks that are live at
+// the start.
 struct TraceBlock {
   Facade facade = Facade::kHost;
   int device = 0;
   const void* address = nullptr;
   std::size_t requested_bytes = 0;
-  std::size_t block_bytes = 0;  // as rounded
+  std::size_t block_bytes = 0;  // the rounded size
   StreamHandle stream = nullptr;
 };
 

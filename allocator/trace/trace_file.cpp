@@ -67,10 +67,10 @@ class WithoutSizeSignal {
   bool was_pending_ = false;
 };
 
-// Makes a new file with that name and locks it. Removes an existing file of that name instead of
-// emptying it, because the file may have another name too. Removes only regular files: a pipe or a
-// device belongs to the user. Returns -1 on failure, with the reason in `*why_not`. An empty reason
-// means that another process traces to that file.
+// Makes a new file with that name and locks the file. Removes an existing file of that name instead
+// of emptying it, because the existing file may have another name too. Removes only regular files:
+// a pipe or a device belongs to the user. Returns -1 on failure, with the reason in `*why_not`. An
+// empty reason means that another process traces to that file.
 int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) {
   constexpr int kMostAttempts = 100;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
@@ -107,8 +107,8 @@ int make_trace(const OwnFile& place, struct stat* opened, std::string* why_not) 
   return -1;
 }
 
-// Makes `*file`. If another process traces to it, adds the process number to the name. Returns -1
-// on failure, with the reason in `*why_not`.
+// Makes `*file`. If another process traces to it, adds the process ID to the name. Returns -1 on
+// failure, with the reason in `*why_not`.
 int open_trace(std::string* file, struct stat* opened, std::string* why_not) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     const OwnFile place(*file);
@@ -124,7 +124,8 @@ std::size_t round_up_to_8(std::size_t size_bytes) {
   return (size_bytes + 7) / 8 * 8;
 }
 
-// Cuts the text to the size of a chunk: at the end of a character, or anywhere if it is not UTF-8.
+// Cuts the text to the size of a chunk, at the end of a character if the text is UTF-8, else
+// anywhere.
 std::string_view cut_text(std::string_view text) {
   auto continues = [&](std::size_t at) {
     return (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u;
@@ -301,8 +302,8 @@ bool TraceFile::write_chunk(const TraceChunkHeader& header, std::span<const std:
   return false;
 }
 
-// Whether the descriptor still is this file. A program that closes descriptors it does not own may
-// since have opened another file with the same number.
+// Returns whether the descriptor still refers to this file. A program that closes descriptors it
+// does not own may since have opened another file with the same number.
 bool TraceFile::is_ours() const noexcept {
   struct stat now {};
   return is_open() && fstat(descriptor_, &now) == 0 && now.st_dev == device_ &&

@@ -38,7 +38,7 @@ class TraceFile {
   // empty string, or one line that says why the file cannot be made.
   std::string open(const std::string& name, const std::vector<TraceDevice>& devices);
   bool is_open() const noexcept { return descriptor_ >= 0; }
-  const std::string& name() const { return name_; }  // of the latest trace
+  const std::string& name() const { return name_; }  // the name of the latest trace
   void close() noexcept;
   // Called in a forked child. Closes the descriptor, which shares the parent's file lock.
   void abandon() noexcept;
@@ -47,14 +47,14 @@ class TraceFile {
   void write_events(const TraceBuffer& buffer) noexcept;
   // Writes the blocks that were live at the start, with the time of the start.
   void write_live_blocks(std::vector<TraceEvent>* events) noexcept;
-  // Writes a text, cut to kMostTraceTextBytes at the end of a character. Returns the number of the
-  // text, or 0 if it could not be written.
+  // Writes a string, cut to kMostTraceTextBytes at the end of a character. Returns the number of
+  // the string, or 0 if it could not be written.
   std::uint64_t write_text(std::string_view text) noexcept;
 
-  // As write_text(), for a call site. The text of each call site is written once.
+  // Same as write_text(), for a call site. The string of each call site is written once.
   std::uint64_t write_site(std::string_view site) noexcept;
-  // Returns the number of the text for a call in code. Returns 0 if the text was not written yet,
-  // or could not be remembered because memory was short.
+  // Returns the number of the string for a call site in code. Returns 0 if the string was not
+  // written yet, or could not be remembered because memory was short.
   std::uint64_t site_of(const void* caller) const noexcept;
   void remember_site(const void* caller, std::uint64_t text) noexcept;
 
@@ -85,7 +85,7 @@ class TraceFile {
   TraceTime start_time_ = 0;
   std::string last_text_;
   std::uint64_t texts_ = 0;
-  std::map<std::string, std::uint64_t, std::less<>> sites_;       // text -> number of the text
+  std::map<std::string, std::uint64_t, std::less<>> sites_;       // string -> its number
   std::unordered_map<const void*, std::uint64_t> sites_of_code_;  // the same, by return address
   std::uint64_t dropped_ = 0;                                     // number of events
   std::optional<Line> line_;                                      // not yet logged

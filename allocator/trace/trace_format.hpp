@@ -1,7 +1,7 @@
 // The format of a trace file, version 4: a header, then chunks. The last chunk marks the trace as
 // complete. Version 3 lacks call sites; version 2 also lacks kernels, touches, signals and waits;
 // version 1 also lacks packed chunks. docs/reference/trace.md describes the format for readers in
-// other languages. Plain values, written as they are in memory.
+// other languages. Plain values, written in their representation in memory.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct TraceFileHeader {
   std::array<char, 8> magic = kTraceMagic;
   std::uint32_t version = kTraceVersion;
   std::uint32_t byte_order = kTraceByteOrder;
-  std::uint32_t header_bytes = 0;  // devices and name included; then comes the first chunk
+  std::uint32_t header_bytes = 0;  // devices and name included; the first chunk follows
   std::uint32_t event_bytes = sizeof(TraceEvent);
   std::uint64_t process = 0;
   std::int64_t start_time_of_day_ns = 0;  // since 1970-01-01 UTC
@@ -41,7 +41,7 @@ static_assert(sizeof(TraceFileHeader) == 72);
 
 struct TraceFileDevice {
   std::uint64_t capacity_bytes = 0;
-  std::array<char, 56> name{};  // cut to fit, and ended by 0
+  std::array<char, 56> name{};  // truncated if needed, and ended by 0
 };
 static_assert(sizeof(TraceFileDevice) == 64);
 
@@ -49,11 +49,12 @@ inline constexpr std::size_t kMostTraceDevices = 1024;
 
 enum class TraceChunkKind : std::uint32_t {
   kEvents = 0x544e5645,  // "EVNT": `count` events of one thread, in that thread's order
-  // "PACK": `value` models, which are events that represent others like them, then `count` words
-  // (PackedTraceEvent), zero-padded to a multiple of 8 bytes. Times start from that of model 0.
+  // "PACK": `value` models, which are events that represent equal events, then `count` words
+  // (PackedTraceEvent), zero-padded to a multiple of 8 bytes. Times are relative to the time of
+  // model 0.
   kPacked = 0x4b434150,
   kText = 0x54584554,  // "TEXT": text number `value`, `count` bytes, zero-padded to 8n bytes
-  kEnd = 0x53444e45,   // "ENDS": nothing follows; `value` events could not be written
+  kEnd = 0x53444e45,   // "ENDS": the last chunk; `value` events could not be written
 };
 
 struct TraceChunkHeader {

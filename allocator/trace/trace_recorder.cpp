@@ -17,7 +17,8 @@
 namespace uvm {
 namespace {
 
-// Returns a number that no recorder has used: a thread's slot may be of a destroyed recorder.
+// Returns a number that no recorder has used, because a thread's slot may belong to a destroyed
+// recorder.
 std::uint32_t next_generation() {
   static std::atomic<std::uint32_t> last{0};
   const std::uint32_t next = last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -143,7 +144,8 @@ void TraceRecorder::allocated_at(TraceTime at, const void* address,
   if (event.extra != 0) append(event);
 }
 
-// Looks the symbol up without the mutex: another thread may allocate under the loader's lock.
+// Looks the symbol up without the mutex, because another thread may allocate under the loader's
+// lock.
 void TraceRecorder::allocated_by(TraceTime at, const void* address, const void* caller) noexcept {
   if (at == 0 || in_child()) return;
   ErrnoGuard errno_guard;
@@ -158,7 +160,7 @@ void TraceRecorder::allocated_by(TraceTime at, const void* address, const void* 
       const Locked lock(*this);
       event.extra = file_.write_site(site);
       file_.remember_site(caller, event.extra);
-    } catch (const std::exception&) {  // memory for the text ran out
+    } catch (const std::exception&) {  // no memory for the string
     }
   }
   if (event.extra != 0) append(event);

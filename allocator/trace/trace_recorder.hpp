@@ -59,9 +59,9 @@ class TraceRecorder {
   using LiveBlocks = std::function<void(const BlockSink&, const Begin&)>;
 
   // Begins a trace in `file`, which only this user may read. An existing regular file is replaced.
-  // "%p" in the name stands for the process number. If another process traces to that file,
-  // ".<process number>" is added to the name. Blocks that `live_blocks` lists come first, marked as
-  // live. Returns an empty string, or one line on why no trace began. If it throws, no trace runs.
+  // "%p" in the name stands for the process ID. If another process traces to that file, ".<process
+  // ID>" is added to the name. Blocks that `live_blocks` lists come first, marked as live. Returns
+  // an empty string, or one line that says why no trace began. If it throws, no trace runs.
   std::string start(const std::string& file, const std::vector<Device>& devices,
                     const LiveBlocks& live_blocks = {}) UVM_NOT_ANALYSED;
 
@@ -83,7 +83,7 @@ class TraceRecorder {
     if (at != 0) append(true, at, block);
   }
   // Names the place in the program that allocated the live block at `address`. Called after
-  // allocated() of the block, on the same thread. `site` is a text; `caller` is a return address.
+  // allocated() of the block, on the same thread. `site` is a string; `caller` is a return address.
   void allocated_at(TraceTime at, const void* address, std::string_view site) noexcept;
   void allocated_by(TraceTime at, const void* address, const void* caller) noexcept;
   void used(TraceTime at, const void* address, int device, StreamHandle stream) noexcept {
@@ -111,14 +111,15 @@ class TraceRecorder {
   void signalled(TraceTime at, int device, StreamHandle stream, const void* signal) noexcept;
   void waited(TraceTime at, int device, StreamHandle stream, const void* signal,
               TraceWait wait) noexcept;
-  // Writes a text of the program, cut to kMostTraceTextBytes at the end of a character.
+  // Writes a string of the program, cut to kMostTraceTextBytes at the end of a character.
   void mark(std::string_view text) noexcept;
 
   std::string file() const;       // the name of the current or latest trace
   std::uint64_t dropped() const;  // events that could not be written
 
  private:
-  // A thread's buffer, and the generation of its trace, which no other trace of the process has.
+  // A thread's buffer, and the generation of its trace. Each trace of the process has another
+  // generation.
   struct Slot {
     std::uint32_t generation = kNoGeneration;
     TraceBuffer* buffer = nullptr;
@@ -161,7 +162,7 @@ class TraceRecorder {
   static constinit thread_local Slot slot_;
 
   const TraceClock clock_;
-  std::atomic<std::uint32_t> generation_{0};  // of the current trace; 0: off
+  std::atomic<std::uint32_t> generation_{0};  // the generation of the current trace; 0: off
   std::atomic<pid_t> process_{0};             // the process that started the latest trace
   pthread_key_t thread_key_ = 0;              // each thread's buffer; made by the first start()
 

@@ -1,6 +1,6 @@
-// The settings of a user: parsed once from variables, or set by a program. scripts/lists.py writes
-// known_settings() into the table in docs/settings.md. If a value is not accepted, the default
-// stays in force, and an error names the variable, the value and the accepted values.
+// The settings: parsed once from environment variables, or set by a program. scripts/lists.py
+// writes known_settings() into the table in docs/settings.md. If a value is not accepted, the
+// default applies, and an error names the variable, the value and the accepted values.
 //
 // Plain values and pure functions, which any thread may use.
 #pragma once
@@ -37,8 +37,8 @@ enum class CpuTensors : unsigned char {
   kManaged,  // at once, which may initialise the driver
 };
 
-// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: unless a
-// PyTorch of the process has a plugin that serves it, or is to stay as it is.
+// Whether the preloaded library serves the program's own CUDA allocation calls. kAuto: yes, unless
+// the process contains PyTorch and a plugin serves PyTorch or is switched off.
 enum class ServeCuda : std::uint8_t { kNo, kYes, kAuto };
 
 // The memory type that cudaPointerGetAttributes reports for pointers of a served cudaMalloc.
@@ -56,8 +56,8 @@ struct Configuration {
   std::string runtime = "auto";            // UVMALLOC_RUNTIME
   Policy policy = Policy::kAuto;           // UVMALLOC_POLICY
   Thrashing thrashing = Thrashing::kWarn;  // UVMALLOC_THRASHING
-  // UVMALLOC_SPILL: how many times as long a step may take as with enough memory. 1: nothing
-  // spills; infinity: no limit. Unset: no limit, except in a search for the largest batch.
+  // UVMALLOC_SPILL: the longest time of a step, as a multiple of its time with enough memory. 1:
+  // nothing spills; infinity: no limit. Unset: no limit, except in a search for the largest batch.
   std::optional<double> most_slowdown;
   MoveMode move = MoveMode::kCopyOnWrite;   // UVMALLOC_MOVE
   std::optional<std::size_t> budget_bytes;  // UVMALLOC_BUDGET; unset: from the machine
@@ -89,8 +89,9 @@ struct Configuration {
   std::string report;            // UVMALLOC_REPORT: "stderr" prints it at exit
   std::string trace_file;        // UVMALLOC_TRACE; empty: no trace
   bool call_sites = false;       // UVMALLOC_CALL_SITES: traces contain call sites
-  bool nvtx = false;             // UVMALLOC_NVTX: of the process's allocator alone
-  // Whether the settings come from variables. If not, messages name the members instead.
+  bool nvtx = false;             // UVMALLOC_NVTX: only of the process's allocator
+  // Whether the settings come from environment variables. If not, messages name the members
+  // instead.
   bool from_variables = false;
   std::string_view name_of(std::string_view variable, std::string_view member) const {
     return from_variables ? variable : member;
@@ -125,15 +126,15 @@ using VariableLookup = std::function<const char*(const char* name)>;
 ParsedConfiguration parse_configuration(const VariableLookup& lookup,
                                         const std::vector<std::string>& all_names);
 
-// As parse_configuration(), from this process's environment. If the process has rights that its
-// caller lacks (AT_SECURE: setuid, setgid, capabilities of its file), all settings keep their
-// defaults, because the caller controls the variables. If any variable of uvmalloc is set, one
-// error says so.
+// Same as parse_configuration(), from this process's environment. If the process has more rights
+// than its caller (AT_SECURE: setuid, setgid, capabilities of its file), all settings keep their
+// defaults, because the caller controls the variables. Then, if any variable of uvmalloc is set,
+// one error says that it was ignored.
 ParsedConfiguration parse_environment();
 ParsedConfiguration parse_environment(bool has_raised_rights);
 
-// Parses a text such as "512MiB", "8G", "1.5GiB" or "4096" into bytes. Returns nullopt for other
-// text. K, M, G, T mean powers of 1024, with or without "iB" or "B".
+// Parses a string such as "512MiB", "8G", "1.5GiB" or "4096" into bytes. Returns nullopt for any
+// other string. K, M, G, T mean powers of 1024, with or without "iB" or "B".
 std::optional<std::size_t> parse_size(std::string_view text);
 
 }  // namespace uvm

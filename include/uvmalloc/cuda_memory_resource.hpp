@@ -44,15 +44,16 @@ class CudaMemoryResource {
                                         stream.get());
   }
 
-  // Frees the block; ignores nullptr. Its memory is not used before present work on `stream` ends.
-  // If `address` is not the start of a live block, nothing is freed and one line is logged.
+  // Frees the block; ignores nullptr. The memory is not used again before current work on `stream`
+  // ends. If `address` is not the start of a live block, nothing is freed and one line is logged.
   void deallocate(::cuda::stream_ref stream, void* address, std::size_t /*size_bytes*/,
                   std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     free_after(*allocator_, address, device_, stream.get());
   }
 
-  // As allocate(), for use on any stream at once. For device memory, waits for the default stream,
-  // which may still work on the previous block there. Throws std::runtime_error if that wait fails.
+  // Same as allocate(), for immediate use on any stream. For device memory, waits for the default
+  // stream, which may still work on the previous block at the same address. Throws
+  // std::runtime_error if that wait fails.
   void* allocate_sync(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     void* block =
         allocator_->allocate_aligned(facade_, device_, size_bytes, alignment_bytes, nullptr);
@@ -64,14 +65,14 @@ class CudaMemoryResource {
     throw std::runtime_error(status.text());
   }
 
-  // As deallocate(), for a block without pending work.
+  // Same as deallocate(), for a block without pending work.
   void deallocate_sync(void* address, std::size_t /*size_bytes*/,
                        std::size_t /*alignment_bytes*/ = kDefaultAlignment) noexcept {
     free_or_log(*allocator_, address);
   }
 
 #if CCCL_VERSION < 3001000
-  // The same functions, with their names in CCCL 3.0.
+  // The same functions under their names in CCCL 3.0.
   void* allocate(std::size_t size_bytes, std::size_t alignment_bytes = kDefaultAlignment) {
     return allocate_sync(size_bytes, alignment_bytes);
   }
@@ -95,7 +96,7 @@ class CudaMemoryResource {
   }
 #endif
 
-  // Resources are equal if they have the same allocator, memory kind and device.
+  // Resources are equal if their allocator, memory kind and device are equal.
   friend bool operator==(const CudaMemoryResource&, const CudaMemoryResource&) = default;
 
   friend constexpr void get_property(const CudaMemoryResource&,

@@ -8,8 +8,8 @@
 namespace uvm {
 
 // Thrown if the budget has no room, or the driver refuses memory, after all cached memory was given
-// back. Blocks in use are not affected. what() says who holds how much, and what setting allows
-// more.
+// back. Blocks in use are not affected. what() says who holds how much memory, and which setting
+// allows more.
 class OutOfMemoryError : public std::bad_alloc {
  public:
   OutOfMemoryError(std::size_t requested_bytes, std::string message, bool is_beyond_limit = false)

@@ -1,16 +1,16 @@
 // Groups: named sets of blocks that sleep, wake and are described as a whole, such as the weights
 // of one of several models on a card. A sleeping group keeps its addresses and its contents; only
-// its pages leave the device. A kernel or the host that touches a sleeping group gets right bytes,
-// and the pages that it touches come back.
+// its pages are evicted from the device. If a kernel or the host touches a sleeping group, it reads
+// the correct bytes, and the touched pages migrate back.
 //
-// A group moves the 2 MiB pages in which all live bytes are its own. Pages that it shares with
-// other memory stay where they are; so do blocks up to 4 KiB, whose pages serve many blocks, and
-// blocks that the host uses.
+// A group moves the 2 MiB pages in which all live bytes belong to the group. Pages that the group
+// shares with other memory stay where they are. So do blocks up to 4 KiB, whose pages serve many
+// blocks, and blocks that the host uses.
 //
 // Thread-safe: operations of one allocator's groups run one after the other. Functions throw
 // std::invalid_argument if the group does not exist, std::out_of_range if the device does not
-// exist, and std::runtime_error in a forked child. None may be called with a lock of the allocator
-// held.
+// exist, and std::runtime_error in a forked child. Do not call a function while you hold a lock of
+// the allocator.
 #pragma once
 
 #include <chrono>
@@ -33,15 +33,16 @@ enum class GroupNumber : std::uint32_t;
 enum class GroupState : std::uint8_t {
   kAwake,
   kAsleep,
-  kDiscarded,  // asleep, and its contents are gone
+  kDiscarded,  // asleep, and its contents were discarded
 };
 const char* to_string(GroupState state);
 
-// How a group's pages wake: whether the host keeps their bytes, so that pages that were only read
-// leave without a copy when the group sleeps again. A page that is written to loses its copy by a
-// page fault, and leaves by a copy.
+// Whether the host keeps the bytes of a group's pages while the group is awake. Then pages that
+// were only read are evicted without a copy when the group sleeps again. A write to a page causes a
+// page fault that drops the host's copy, so this page is evicted by a copy.
 enum class GroupCopies : std::uint8_t {
-  kAuto,  // once; then again while few pages were written to, if the driver says where pages are
+  kAuto,  // kept once; kept again if few pages were written to and the driver reports where pages
+          // are
   kKept,
   kNone,
 };
@@ -49,16 +50,19 @@ enum class GroupCopies : std::uint8_t {
 inline constexpr double kMostIdleSeconds = 1e9;
 
 struct GroupSettings {
-  // When another group needs room, groups with a lower priority sleep first, and of equal ones the
-  // group that woke first. Groups with a higher priority than that group's stay awake.
+  // When another group needs room, groups with a lower priority sleep first; of groups with equal
+  // priority, the group that woke first. Groups with a higher priority than the group that needs
+  // room stay awake.
   int priority = 0;
   bool pinned = false;  // no other group makes it sleep
-  // Other groups leave so many bytes of it on a device. The rest leaves if one needs room.
+  // If another group needs room, at least this many bytes of this group stay on a device. The rest
+  // may be evicted.
   std::size_t floor_bytes = 0;
-  // The group sleeps once nothing has used it for so long; 0: never. Uses are calls for the group,
-  // and kernels and graphs that uvmalloc sees (kernel_uses.hpp). At most kMostIdleSeconds.
+  // The group sleeps if nothing has used it for this long; 0: never. A call for the group counts as
+  // a use, and so does a kernel or graph that is reported (kernel_uses.hpp). At most
+  // kMostIdleSeconds.
   std::chrono::nanoseconds idle{0};
-  // wake() brings at most so many bytes to the device. The rest comes when it is used.
+  // wake() prefetches at most this many bytes to the device. The rest migrates when it is used.
   std::size_t limit_bytes = SIZE_MAX;
   GroupCopies copies = GroupCopies::kAuto;
 
@@ -70,22 +74,22 @@ struct GroupFigures {
   GroupState state = GroupState::kAwake;
   GroupSettings settings;
   std::size_t blocks = 0;
-  std::size_t bytes = 0;         // of its blocks, as requested
-  std::vector<int> devices;      // that use its blocks
-  std::size_t page_bytes = 0;    // of the pages that it moves
-  std::size_t device_bytes = 0;  // of these, on devices, as hints and moves have left them
+  std::size_t bytes = 0;         // sum of the requested sizes of its blocks
+  std::vector<int> devices;      // devices that use its blocks
+  std::size_t page_bytes = 0;    // size of the pages that the group moves
+  std::size_t device_bytes = 0;  // part of these on devices, by the records of hints and moves
   std::size_t host_bytes = 0;
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;
-  // In all sleeps: pages that left without a copy, because the host had their bytes.
+  // Sum over all sleeps: pages evicted without a copy, because the host had their bytes.
   std::uint64_t kept_bytes = 0;
-  std::uint64_t left_bytes = 0;   // other pages that left
-  std::uint64_t idle_sleeps = 0;  // of the sleeps: because nothing used it
+  std::uint64_t left_bytes = 0;   // sum over all sleeps: other evicted pages
+  std::uint64_t idle_sleeps = 0;  // sleeps because nothing used the group
 };
 
 class Groups {
  public:
-  // The groups of an allocator, which must outlive the returned value.
+  // Returns the groups of an allocator, which must outlive the returned value.
   static std::shared_ptr<Groups> of(CachingManagedAllocator& allocator);
   virtual ~Groups() = default;
 
@@ -105,23 +109,24 @@ class Groups {
   virtual void set(GroupNumber group, const GroupSettings& settings) = 0;
   virtual GroupFigures figures(GroupNumber group) const = 0;
 
-  // Moves the group's pages of the device of `stream` to the host. They leave after the work that
-  // `stream` has now; work of other streams that still uses them brings them back. Pages whose
-  // bytes the host has already leave without a copy; then the calling thread waits for the stream's
-  // work. Returns the bytes that leave the device.
+  // Moves the group's pages from the device of `stream` to the host, after the current work of
+  // `stream`. If work of other streams still uses the pages, the pages migrate back. If the host
+  // already has the bytes of pages, these pages are evicted without a copy, and the calling thread
+  // waits for the stream's work. Returns the bytes that are evicted.
   //
-  // With `discard`, the contents are given up instead, and the calling thread waits for the device:
-  // nothing may read the group before it was written to again.
+  // With `discard`, the contents are discarded instead, and the calling thread waits for the
+  // device. Then nothing may read the group until it has been written to again.
   //
   // Throws std::logic_error while a stream is being captured.
   virtual std::size_t sleep(GroupNumber group, const DeviceStream& stream,
                             bool discard = false) = 0;
-  // Moves the group's pages of the device of `stream` back to it. Later work of the stream waits
-  // for them. If an earlier wake has shown in which order kernels use them, they come in that
-  // order, and kernels that KernelUses reports wait only for their own pages. If there is no room,
-  // other groups sleep by their priorities; pages that still find none come when they are used.
-  // With `lazily`, all pages come when they are used. Returns the bytes that come now. Throws
-  // std::logic_error while a stream is being captured.
+  // Moves the group's pages back to the device of `stream`. Later work of the stream waits for
+  // these pages. If uvmalloc has learned after an earlier wake in which order kernels use the
+  // pages, it prefetches them in that order, and kernels that are reported by KernelUses wait only
+  // for their own pages. If there is no room, other groups sleep by their priorities. Pages that
+  // still do not fit migrate when they are used. With `lazily`, all pages migrate when they are
+  // used. Returns the bytes that are prefetched. Throws std::logic_error while a stream is being
+  // captured.
   virtual std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily = false) = 0;
 };
 

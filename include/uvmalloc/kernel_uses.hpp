@@ -1,5 +1,5 @@
-// Reports which memory the kernels of a program use, so that moves can be planned while a device
-// has less memory than the program uses. Otherwise the functions do nothing. Reports move memory
+// Reports which memory the kernels of a program use, so that moves can be planned while the program
+// uses more memory than a device has. At other times the functions do nothing. Reports move memory
 // and never change its contents (docs/reference/planning.md). Thread-safe.
 #pragma once
 
@@ -17,8 +17,8 @@ class KernelUses {
  public:
   explicit KernelUses(Engine& engine) : engine_(&engine) {}
 
-  // Whether a plan needs reports of uses now. The listener is called at each change, on the thread
-  // that causes the change. It must not call the allocator.
+  // Returns whether a plan needs reports of uses now. The listener is called at each change, on the
+  // thread that causes the change. It must not call the allocator.
   bool wanted() const noexcept;
   void set_listener(std::function<void(bool wanted)> listener);
 
@@ -28,11 +28,11 @@ class KernelUses {
   // the device (UVMALLOC_SHARE), the function waits for this program's turn.
   void note(int device, StreamHandle stream, std::span<const live::UseRange> uses,
             live::Launch launch) noexcept;
-  // As note(), for one range, on the device where its block is used. `access`: live::kReads,
+  // Same as note(), for one range, on the device that uses its block. `access`: live::kReads,
   // kWrites or both. If wanted(), returns whether the address is in a live block; otherwise true.
   bool note(const void* address, std::size_t size_bytes, StreamHandle stream, std::uint8_t access);
-  // As note(), on the device where the block of the first range is used. If an address is in no
-  // live block, returns the first such address and notes nothing; otherwise returns nullptr.
+  // Same as note(), on the device that uses the block of the first range. If an address is in no
+  // live block, returns the first such address and records nothing; otherwise returns nullptr.
   const void* note(StreamHandle stream, std::span<const live::UseRange> uses, live::Launch launch);
 
   // Marks the end of a step of the program. Steps are also detected without marks.

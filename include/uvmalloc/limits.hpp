@@ -20,14 +20,15 @@ class Limits {
   void set_device_limit(int device, std::size_t most_bytes);
   // Returns the most bytes that this process may use at a time.
   std::size_t budget_bytes() const;
-  // Returns the budget at the start: Configuration::budget_bytes, or else that of the machine.
+  // Returns the budget at the start: Configuration::budget_bytes if set, else the machine's budget.
   std::size_t first_budget_bytes() const;
-  // Changes the budget. From then on it no longer follows the machine. Lowering it frees no memory:
-  // until less than the budget is in use, requests that need new pages fail, except for one page of
-  // small objects of each memory kind and device. Throws std::invalid_argument below 2 MiB.
+  // Changes the budget. From then on the budget no longer follows the machine. Lowering the budget
+  // frees no memory: until less than the budget is in use, requests that need new pages fail. The
+  // only exception is one page of small objects for each memory kind and device. Throws
+  // std::invalid_argument below 2 MiB.
   void set_budget(std::size_t most_bytes);
   // Returns the bytes of the device's memory that this process can still get under the budgets.
-  // `driver` has the driver's figures. A limit set by set_device_limit() is ignored, because
+  // `driver` contains the driver's figures. A limit set by set_device_limit() is ignored, because
   // programs know it and compare the result with the figures of other allocators.
   std::size_t free_bytes(int device, const MemoryFigures& driver) const;
 
@@ -37,7 +38,7 @@ class Limits {
   // A request that cannot be served calls the callbacks one by one on its thread, without locks.
   // The request is retried after each callback that freed something. The callbacks are called again
   // as long as one of them frees something. A request larger than the budget or the device's limit
-  // calls none, since freeing cannot help it.
+  // calls no callback, because freeing memory cannot help it.
   //
   // A callback may allocate; its own requests call no callback of this allocator. Several threads
   // may call a callback at the same time. Exceptions of a callback reach the caller of the request.

@@ -1,4 +1,5 @@
-// The level of lines on stderr. Not in log.hpp, so that public headers need no formatting library.
+// The level of log lines on stderr. Separate from log.hpp, so that public headers need no
+// formatting library.
 #pragma once
 
 namespace uvm {

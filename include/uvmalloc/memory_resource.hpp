@@ -6,7 +6,7 @@
 //
 // Each allocation is a block of at least 512 bytes. A container with a node for each element (map,
 // list, unordered_map) needs a std::pmr pool resource in front. This resource has no pool, because
-// a freed block waits for the streams recorded on it, but a pool would use a node again at once.
+// a freed block waits for the streams recorded on it, but a pool would reuse a node at once.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t size_bytes, std::size_t alignment_bytes) override;
   // If the address is not the start of a live block, nothing is freed and one line is logged.
   void do_deallocate(void* address, std::size_t size_bytes, std::size_t alignment_bytes) override;
-  // Resources are equal if they have the same allocator, memory kind, device and stream. Only the
+  // Resources are equal if their allocator, memory kind, device and stream are equal. Only the
   // allocator matters to a free, but a container must not take over memory meant for another use.
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 
@@ -43,11 +43,11 @@ class ManagedMemoryResource final : public std::pmr::memory_resource {
   StreamHandle stream_;
 };
 
-// Frees the block that starts at `address`, as CachingManagedAllocator::free(). Also logs if the
-// address is not the allocator's, because a resource's deallocate() returns no result.
+// Frees the block that starts at `address`, like CachingManagedAllocator::free(). Also logs if the
+// address does not belong to the allocator, because a resource's deallocate() returns no result.
 void free_or_log(CachingManagedAllocator& allocator, void* address) noexcept;
-// As free_or_log(), but the memory is not used again before the present work on `stream` of
-// `device` is over. Waits for the stream if memory to record its use runs out.
+// Same as free_or_log(), but the memory is not used again before the current work on `stream` of
+// `device` is over. Waits for the stream if there is no memory to record its use.
 void free_after(CachingManagedAllocator& allocator, void* address, int device,
                 StreamHandle stream) noexcept;
 

@@ -36,11 +36,11 @@ struct Gauge {
 // Figures of the blocks of one memory kind, device and size class.
 struct ClassStatistics {
   Gauge allocations;      // live blocks
-  Gauge allocated_bytes;  // as rounded
-  Gauge requested_bytes;  // before rounding
+  Gauge allocated_bytes;  // rounded sizes
+  Gauge requested_bytes;  // sizes before rounding
   Gauge active_blocks;    // live blocks, and freed blocks that wait for a fence
   Gauge active_bytes;
-  Gauge active_requested_bytes;  // before rounding
+  Gauge active_requested_bytes;  // sizes before rounding
   Gauge segments;                // 2 MiB pages in pools, with or without blocks
   Gauge reserved_bytes;
   std::uint64_t cache_hits = 0;  // requests served without a new segment
@@ -61,7 +61,8 @@ inline constexpr std::size_t kSizeClasses = 2;
 // The reasons why a move to or from a device copied bytes instead of sharing them.
 enum class CopyReason : std::uint8_t {
   kSmallBlock,      // below the threshold: shares pages with neighbours, or comes from malloc
-  kForeign,         // memory of others (numpy, a file mapping, shared memory, another allocator)
+  kForeign,         // memory that uvmalloc did not allocate (numpy, a file mapping, shared memory,
+                    // another allocator)
   kExported,        // other code has a raw pointer to the block
   kPartialStorage,  // a part that cannot be shared: because of torch's version, of alignment, or
                     // because an earlier write had to copy the storage after a part had moved
@@ -69,7 +70,7 @@ enum class CopyReason : std::uint8_t {
   kConversion,  // the element type, layout or pinning changes in the same call
   kCapturing,   // a stream is being captured
   kAliased,     // other tensors see writes to these bytes, so copy-on-write is not possible
-  kMayBeRead,   // a conversion would take away bytes that other code may read
+  kMayBeRead,   // a conversion would move bytes that other code may be reading
   kMode,        // UVMALLOC_MOVE=copy or UVMALLOC_POLICY=off
 };
 inline constexpr std::size_t kCopyReasons = 10;
@@ -104,12 +105,12 @@ struct MaterializationStatistics {
 };
 
 // Figures of the pools of one memory kind, device and stream. If the stream took over the pools of
-// an earlier stream, the figures include that stream's.
+// an earlier stream, the figures include those of the earlier stream.
 struct StreamStatistics {
   Facade facade = Facade::kHost;
   int device = 0;
   std::uintptr_t stream = 0;      // the handle; 0 for host and pinned
-  std::int64_t live_bytes = 0;    // allocated from these pools, less those freed into them
+  std::int64_t live_bytes = 0;    // bytes allocated from these pools minus bytes freed into them
   std::int64_t peak_bytes = 0;    // exact if one thread uses the stream, else an upper bound
   std::uint64_t allocations = 0;  // since the start
   std::uint64_t allocated_bytes = 0;
@@ -165,7 +166,7 @@ struct ForkStatistics {
 // Figures that are counted under the state lock. They contain no pointers, because a FigureStore
 // may keep them in a file that outlives the process.
 struct Totals {
-  Gauge touched_bytes;                     // 2 MiB pages that pools got, less discarded ones
+  Gauge touched_bytes;                     // 2 MiB pages given to pools minus discarded pages
   Gauge span_bytes;                        // reserved from the driver: address space
   std::array<Gauge, kFacades> pool_bytes;  // 2 MiB pages in pools, by memory kind
   MoveStatistics moves;
@@ -177,15 +178,16 @@ struct Totals {
   std::uint64_t recalls = 0;          // blocks taken back from a place that they had moved to
   std::uint64_t pressure_rounds = 0;  // times that all cached memory was given back for a request
   std::uint64_t out_of_memory = 0;
-  // The last time that the live planner compared all pages with the driver's answer: the bytes that
-  // it believed on their device, and those of them that were there. 0: it never did.
+  // The live planner's last comparison of all pages with the places that the driver reports: the
+  // bytes that it expected on their device, and the part of them that was resident. 0: no
+  // comparison yet.
   std::uint64_t believed_bytes = 0;
   std::uint64_t real_bytes = 0;
 };
 
 struct Statistics : Totals {
   std::array<std::vector<ServiceStatistics>, kFacades> service;  // [facade][device]
-  // [facade][device][class]. The last class: all classes together, with peaks of their own.
+  // [facade][device][class]. The last class stands for all classes together and has its own peaks.
   std::array<std::vector<std::array<ClassStatistics, kSizeClasses + 1>>, kFacades> classes;
   std::vector<StreamStatistics> streams;
   std::vector<PrivatePoolStatistics> private_pools;

@@ -19,11 +19,11 @@ class Tracing {
   std::string start(const std::string& file);
   void stop() noexcept;
   void mark(std::string_view text) noexcept;
-  // Whether the configuration wants call sites in traces.
+  // Returns whether the configuration requests call sites in traces.
   bool wants_call_sites() const noexcept { return wants_call_sites_; }
   // Record the place in the program that allocated the block at `address`, if the trace has call
-  // sites. The block must not be freed meanwhile. `site` is a text; `caller` is a return address.
-  // Call these functions without a lock of the allocator.
+  // sites. The block must not be freed meanwhile. `site` is a string; `caller` is a return address.
+  // Do not call these functions while you hold a lock of the allocator.
   void call_site(const void* address, std::string_view site) noexcept;
   void caller(const void* address, const void* caller) noexcept;
   // Record work that the program puts on its streams, if a trace is being written. For the

@@ -14,7 +14,7 @@ namespace uvm {
 // The result of CachingManagedAllocator::find().
 struct BlockDescription {
   void* base = nullptr;
-  std::size_t size_bytes = 0;  // as rounded
+  std::size_t size_bytes = 0;  // rounded size
   std::size_t requested_bytes = 0;
   Facade facade = Facade::kHost;
   int device = 0;
@@ -25,7 +25,7 @@ struct BlockDescription {
   bool exported = false;
   bool movable = false;           // shares at most its first and last 2 MiB page with other blocks
   bool waits_when_freed = false;  // device memory only: other streams may still use the block
-  bool used_by_host = false;      // the host is one of its users, not necessarily the latest
+  bool used_by_host = false;      // the host is one of the block's users
   bool pinned = false;            // the program sees it as page-locked memory on the host
   std::uint32_t references = 0;   // indirect records
 };
@@ -42,8 +42,8 @@ struct MoveRequest {
   // Whether the caller will release the record. If not, all moves to a place share one record,
   // which is freed with the block.
   bool held = true;
-  // Whether the use at `source` continues besides the new one, as for the two sides of a
-  // copy-on-write copy. Both places are then charged for the block until note_places().
+  // Whether the use at `source` continues after the move, as for the two sides of a copy-on-write
+  // copy. Both places are then charged for the block until note_places().
   bool keeps_source = false;
 };
 
@@ -54,7 +54,7 @@ struct TracedRange {
   int access = 0;  // 1: read, 2: written, 3: both
 };
 
-// Signs that a program searches for the largest batch, by trying batches until memory runs out.
+// Signs that a program searches for its largest batch by trying batches until memory runs out.
 enum class SearchSign : std::uint8_t {
   kNone,
   kCatchesErrors,  // a running function handles out-of-memory errors

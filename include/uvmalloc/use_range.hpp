@@ -9,10 +9,10 @@ namespace uvm::live {
 
 inline constexpr std::uint8_t kReads = 1;
 inline constexpr std::uint8_t kWrites = 2;
-// The kernel touches each byte of the range at most once, so caches do not help the kernel.
+// The kernel touches each byte of the range at most once, so caching would not speed it up.
 inline constexpr std::uint8_t kOnce = 4;
 
-// Returns the access of a range that is joined from ranges with these two accesses.
+// Returns the access of the union of two ranges with these accesses.
 constexpr std::uint8_t joined_access(std::uint8_t one, std::uint8_t other) {
   const auto either = static_cast<std::uint8_t>(one | other);
   return (one & other & kOnce) != 0 ? either : static_cast<std::uint8_t>(either & ~kOnce);
@@ -21,8 +21,8 @@ constexpr std::uint8_t joined_access(std::uint8_t one, std::uint8_t other) {
 // A size that reaches to the end of the range's block.
 inline constexpr std::size_t kToEndOfBlock = static_cast<std::size_t>(-1);
 
-// A range that a kernel uses, inside one block. Only its pages are moved for the kernel: a page
-// that the kernel uses beside them is moved by the driver, at the cost of a fault.
+// A range that a kernel uses, inside one block. uvmalloc moves only the pages of reported ranges.
+// Other pages that the kernel uses migrate by page faults.
 struct UseRange {
   std::uintptr_t address = 0;
   std::size_t size_bytes = 0;
@@ -36,14 +36,14 @@ enum class Launch : std::uint8_t { kKernel, kGraph };
 // Totals since the start. A page is 2 MiB.
 struct LiveFigures {
   std::uint64_t kernels = 0;
-  std::uint64_t brought_pages = 0;  // prefetched by the plan
+  std::uint64_t brought_pages = 0;  // pages prefetched by the plan
   std::uint64_t evicted_pages = 0;
-  std::uint64_t pages_to_peers = 0;  // among the evicted pages
+  std::uint64_t pages_to_peers = 0;  // evicted pages that moved to a peer
   std::uint64_t discarded_pages = 0;
-  std::uint64_t missing_pages = 0;   // pages that kernels needed and the driver had to bring
-  std::uint64_t in_place_pages = 0;  // times that a page began to be used on the host
-  std::uint64_t checked_pages = 0;   // compared with the driver's answer, if it gives one
-  std::uint64_t wrong_pages = 0;     // among those: pages that were not where the plan expected
+  std::uint64_t missing_pages = 0;   // pages that kernels needed and that migrated by faults
+  std::uint64_t in_place_pages = 0;  // times that kernels began to use a page on the host
+  std::uint64_t checked_pages = 0;   // pages compared with the places that the driver reports
+  std::uint64_t wrong_pages = 0;     // checked pages that were not where the plan expected them
 
   LiveFigures& operator+=(const LiveFigures& other) {
     kernels += other.kernels;

@@ -1,10 +1,10 @@
 /* uvmalloc for C, and for all languages that can call C: one caching allocator for host, pinned and
- * device memory, based on unified memory. libuvmalloc.so and libuvmalloc.a both have it. C11 or
- * C++.
+ * device memory, based on unified memory. libuvmalloc.so and libuvmalloc.a both implement it. C11
+ * or C++.
  *
  * Allocators. A handle stands for one allocator with its own cache, budget and statistics.
- * uvmalloc_create() makes one. uvmalloc_process_allocator() returns the one that serves this
- * process when libuvmalloc_preload.so is preloaded. In C++ a handle is the address of a
+ * uvmalloc_create() makes one. uvmalloc_process_allocator() returns the allocator that serves this
+ * process if libuvmalloc_preload.so is preloaded. In C++ a handle is the address of a
  * uvm::CachingManagedAllocator.
  *
  * Status. A function that returns a uvmalloc_status other than UVMALLOC_OK has done nothing, except
@@ -24,7 +24,7 @@
  *
  * Structures start with struct_bytes, which the caller sets to sizeof the structure. New members
  * are added only at the end. So a program built against an older header keeps working, and a
- * program built against a newer header reads in struct_bytes how much the library has filled in.
+ * program built against a newer header learns from struct_bytes how much the library has filled in.
  *
  * Names and values in this header keep their meaning within a minor version: that of the library's
  * file name, libuvmalloc.so.MAJOR.MINOR. */
@@ -92,9 +92,9 @@ typedef enum uvmalloc_facade {
 /* The policy: who decides where pages are. */
 typedef enum uvmalloc_policy {
   UVMALLOC_POLICY_AUTO = 0,   /* uvmalloc, by advice and prefetches */
-  UVMALLOC_POLICY_DRIVER = 1, /* the driver alone: no advice, no prefetches */
-  UVMALLOC_POLICY_LRU = 2,    /* as AUTO; if memory is short, evicts the least recently used page */
-  UVMALLOC_POLICY_PLANNED = 3 /* as AUTO; plans even if the program repeats no step */
+  UVMALLOC_POLICY_DRIVER = 1, /* only the driver: no advice, no prefetches */
+  UVMALLOC_POLICY_LRU = 2,    /* like AUTO; if memory is short, evicts the least recently used */
+  UVMALLOC_POLICY_PLANNED = 3 /* like AUTO; plans even if the program repeats no step */
 } uvmalloc_policy;
 
 /* ---- version and errors */
@@ -110,8 +110,8 @@ UVMALLOC_API const char* uvmalloc_build_info(void) UVMALLOC_NOEXCEPT;
 /* Returns the name of a status, such as "UVMALLOC_OK", or "unknown status". Static storage. */
 UVMALLOC_API const char* uvmalloc_status_name(int status) UVMALLOC_NOEXCEPT;
 
-/* Returns the message of the last call that failed on this thread, for people to read, or "" if
- * none has failed. The text is valid until the next call fails on this thread. */
+/* Returns the message of the last call that failed on this thread, or "" if no call has failed. The
+ * string is valid until the next call fails on this thread. */
 UVMALLOC_API const char* uvmalloc_last_error(void) UVMALLOC_NOEXCEPT;
 
 /* ---- allocators */
@@ -125,12 +125,12 @@ typedef struct uvmalloc_options {
   const char* runtime;
   int32_t policy;        /* a uvmalloc_policy */
   uint64_t budget_bytes; /* the most memory in use at a time, at least 2 MiB; 0: from the machine */
-  uint64_t reserve_bytes; /* left free on each device for others; 0: from the machine */
+  uint64_t reserve_bytes; /* left free on each device for other programs; 0: from the machine */
   uint64_t span_bytes;    /* reserved from the driver at a time, in 2 MiB pages; 0: by the device */
   uint64_t device_budget_bytes; /* as uvmalloc_set_device_limit() of each device, at least 2 MiB; 0:
                                    no limit */
   double decay_seconds; /* in each such half-life, half of the idle cached memory returns to the
-                           driver; 0: it stays until it is needed elsewhere or released */
+                           driver; 0: it stays until it is needed or released */
 } uvmalloc_options;
 
 /* Makes an allocator on all devices of a runtime. If `options` is NULL, uses the defaults.
@@ -141,15 +141,15 @@ typedef struct uvmalloc_options {
  * UVMALLOC_ERROR_NO_DEVICE: the runtime, its driver or a device does not exist.
  * UVMALLOC_ERROR_NOT_USABLE: managed memory of a device does not migrate to its users.
  *
- * In a forked child an allocator of the parent behaves as the process's own allocator does
- * (uvmalloc_process_allocator()). There, making a new one returns UVMALLOC_ERROR_NO_DEVICE if the
- * parent has used the driver, because the child has no device. */
+ * In a forked child an allocator of the parent behaves like the process's own allocator
+ * (uvmalloc_process_allocator()). If the parent has used the driver, the child has no device, so
+ * uvmalloc_create() returns UVMALLOC_ERROR_NO_DEVICE in the child. */
 UVMALLOC_API uvmalloc_status uvmalloc_create(const uvmalloc_options* options,
                                              uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
 /* Adds a kind of device, by the table of operations that uvmalloc_runtime.h describes. From then on
- * uvmalloc_options and UVMALLOC_RUNTIME accept `name`, and "auto" tries this kind after those that
- * were added before. The name and the table are copied; `context` is passed to each operation.
+ * uvmalloc_options and UVMALLOC_RUNTIME accept `name`, and "auto" tries this kind after the kinds
+ * that were added before. The name and the table are copied; `context` is passed to each operation.
  *
  * Errors. UVMALLOC_ERROR_INVALID_ARGUMENT: the name is empty, "auto", taken, or has a slash; an
  * operation of the required group is missing, or only a part of an optional group is set; the
@@ -160,16 +160,18 @@ uvmalloc_register_runtime(const char* name, const struct uvmalloc_runtime_operat
                           void* context) UVMALLOC_NOEXCEPT;
 
 /* Waits for the devices and gives all memory back, even blocks in use. `allocator` may be NULL.
- * Like uvmalloc_release_cached(), this may invalidate a capture that the allocator does not know.
- * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` is that of the process, which is never destroyed. */
+ * Like uvmalloc_release_cached(), this may invalidate a capture that uvmalloc was not notified of.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: `allocator` is the process's allocator, which is never
+ * destroyed. */
 UVMALLOC_API uvmalloc_status uvmalloc_destroy(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Gets the allocator of this process. The first call makes it, configured by variables
  * (docs/settings.md). UVMALLOC_ERROR_NOT_USABLE: this process cannot have one, now or later.
  *
- * In a forked child the allocator serves host memory from malloc, which can only be freed. There,
- * functions that name an address return UVMALLOC_ERROR_NOT_OURS. Exceptions are
- * uvmalloc_describe(), and uvmalloc_free() of a parent's block, which does nothing. */
+ * In a forked child the allocator serves host memory from malloc. The only operation on this memory
+ * is uvmalloc_free(). In the child, other functions with an address argument return
+ * UVMALLOC_ERROR_NOT_OURS, except uvmalloc_describe(). uvmalloc_free() of a parent's block does
+ * nothing. */
 UVMALLOC_API uvmalloc_status uvmalloc_process_allocator(uvmalloc_allocator** out) UVMALLOC_NOEXCEPT;
 
 /* Changes the budget of a running allocator: the most bytes in use at a time, of all memory kinds.
@@ -187,14 +189,14 @@ UVMALLOC_API uvmalloc_status uvmalloc_set_budget(uvmalloc_allocator* allocator,
 UVMALLOC_API uvmalloc_status uvmalloc_set_device_limit(uvmalloc_allocator* allocator, int device,
                                                        uint64_t most_bytes) UVMALLOC_NOEXCEPT;
 
-/* Adds a callback, which is called with `argument` if a request can be served neither from cached
- * memory nor within the limits. It should free what the program can spare, and return whether it
- * freed anything (0: no).
+/* Adds a callback, which is called with `argument` if neither cached memory nor new memory within
+ * the limits can serve a request. The callback should free memory that the program does not need,
+ * and return whether it freed anything (0: no).
  *
  * Callbacks are called one by one, in the order in which they were added, before cached memory goes
  * back to the driver. The request is retried after each callback that freed something. All are
  * called again as long as one of them frees something and the request still fails. A request larger
- * than the budget or the device's limit calls none, since freeing cannot help it.
+ * than the budget or the device's limit calls no callback, because freeing memory cannot help it.
  *
  * A callback runs on the thread of the request, without locks, and may call any function of this
  * interface. It may allocate; its own requests call no callback of this allocator. Several threads
@@ -215,7 +217,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_device_count(const uvmalloc_allocator* all
  * `device` is the device that will access the memory. The contents are undefined.
  *
  * A device block may be used at once on `stream`, and on other streams after they wait for
- * `stream`. Host and pinned blocks belong to no stream, and no device still works on a new one.
+ * `stream`. Host and pinned blocks belong to no stream. No device still works on a new host or
+ * pinned block.
  *
  * `alignment_bytes` is a power of two up to 2 MiB, or 0 for the default: 512 bytes, but 2 MiB for
  * host and pinned blocks from 1 MiB on. With more than 512 bytes, a small host or pinned block
@@ -244,15 +247,15 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
                                                  int device,
                                                  uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
-/* Call this before `stream` gets a kernel that uses the range, which must be inside one block. The
- * stream belongs to the device that uses the block. `access` is 1 if the kernel reads the range, 2
- * if the kernel writes it, 3 for both. Add 4 if the kernel touches each byte at most once, without
- * atomic operations: such memory may then stay on the host.
+/* Call this before a kernel that uses the range is launched on `stream`. The range must be inside
+ * one block. The stream belongs to the device that uses the block. `access` is 1 if the kernel
+ * reads the range, 2 if the kernel writes it, 3 for both. Add 4 if the kernel touches each byte at
+ * most once, without atomic operations: such memory may then be used on the host.
  *
- * While a device has less memory than the program uses, uvmalloc moves memory ahead of its use
- * (docs/reference/planning.md). Otherwise the call does nothing, and checks only its
- * pointers and `access`. It never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: `access` is
- * not valid. UVMALLOC_ERROR_NOT_OURS: the address is in no live block. */
+ * While the program uses more memory than a device has, uvmalloc moves memory ahead of its use
+ * (docs/reference/planning.md). At other times the call only checks its pointers and `access`. It
+ * never changes contents. UVMALLOC_ERROR_INVALID_ARGUMENT: `access` is not valid.
+ * UVMALLOC_ERROR_NOT_OURS: the address is in no live block. */
 UVMALLOC_API uvmalloc_status uvmalloc_note_use(uvmalloc_allocator* allocator, const void* address,
                                                size_t size_bytes, uvmalloc_stream stream,
                                                int access) UVMALLOC_NOEXCEPT;
@@ -269,8 +272,8 @@ typedef enum uvmalloc_launch {
   UVMALLOC_LAUNCH_GRAPH = 1 /* a captured graph: nothing can be moved between its kernels */
 } uvmalloc_launch;
 
-/* As uvmalloc_note_use(), for all `count` ranges of one kernel, or of all kernels of a graph in
- * their order. `launch` is a uvmalloc_launch. Each range must be inside one block. Ranges may
+/* Same as uvmalloc_note_use(), for all `count` ranges of one kernel, or of all kernels of a graph
+ * in their order. `launch` is a uvmalloc_launch. Each range must be inside one block. Ranges may
  * overlap, and `count` may be 0. `stream` belongs to the device that uses the block of the first
  * range, and that device uses the other blocks too.
  *
@@ -287,10 +290,10 @@ UVMALLOC_API uvmalloc_status uvmalloc_step_boundary(uvmalloc_allocator* allocato
     UVMALLOC_NOEXCEPT;
 
 /* Call this before `stream` of `device` is destroyed; the stream must get no more work. The next
- * new stream takes over the memory cached for `stream`, and waits for its present work. If `stream`
- * is being captured, no stream can wait for it. Then the allocator waits for the device before it
- * reuses that memory, or blocks of other streams that `stream` worked on. Not needed if the library
- * is preloaded. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
+ * new stream takes over the memory cached for `stream`, and waits for the current work of `stream`.
+ * If `stream` is being captured, no stream can wait for it. Then the allocator waits for the device
+ * before it reuses that memory, or blocks of other streams that `stream` worked on. Not needed if
+ * the library is preloaded. UVMALLOC_ERROR_NO_DEVICE: the device does not exist. */
 UVMALLOC_API uvmalloc_status uvmalloc_forget_stream(uvmalloc_allocator* allocator, int device,
                                                     uvmalloc_stream stream) UVMALLOC_NOEXCEPT;
 
@@ -302,7 +305,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_wait_for_uses(uvmalloc_allocator* allocato
 
 /* Moves the block that holds `address` to `destination`, a device or UVMALLOC_PLACE_HOST. The
  * address stays the same: pages are advised and prefetched according to the policy. A hint that
- * fails is no error. The block can be used everywhere before, during and after the move.
+ * fails is not an error. The block can be used everywhere before, during and after the move.
  *
  * For a move to a device, `stream` belongs to that device, waits for the prefetch, and will use the
  * bytes. For a move to the host, `stream` belongs to the device where the block is, and wrote the
@@ -318,13 +321,13 @@ UVMALLOC_API uvmalloc_status uvmalloc_move(uvmalloc_allocator* allocator, void* 
                                            int wait) UVMALLOC_NOEXCEPT;
 
 /* Gives all cached memory back: free 2 MiB pages are discarded if the device can do that, and empty
- * spans go back to the driver. Waits for the devices and for blocks freed with pending work. During
- * a capture that the allocator does not know, the wait may invalidate the capture. */
+ * spans go back to the driver. Waits for the devices and for blocks freed with pending work. If
+ * uvmalloc was not notified of a capture, the wait may invalidate that capture. */
 UVMALLOC_API uvmalloc_status uvmalloc_release_cached(uvmalloc_allocator* allocator)
     UVMALLOC_NOEXCEPT;
 
 /* Gives back the idle cached memory that is due by now, if decay_seconds (or UVMALLOC_DECAY) is
- * set. Requests and frees do that too, so only a program that is idle for long needs this. */
+ * set. Requests and frees do that too, so only a program that is idle for a long time needs it. */
 UVMALLOC_API uvmalloc_status uvmalloc_decay(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* ---- information */
@@ -348,15 +351,15 @@ UVMALLOC_API uvmalloc_status uvmalloc_describe(const uvmalloc_allocator* allocat
                                                uvmalloc_block* out) UVMALLOC_NOEXCEPT;
 
 /* Gets the bytes of [address, address + size_bytes) that are at `place`: a device,
- * UVMALLOC_PLACE_HOST, or UVMALLOC_PLACE_NOWHERE for memory that nobody has touched. The range is
+ * UVMALLOC_PLACE_HOST, or UVMALLOC_PLACE_NOWHERE for memory that was never touched. The range is
  * cut to the block that holds `address`. Without `exact`, counts whole 2 MiB pages, and a page is
- * where the last hint or move put it. With `exact`, the driver reports it for each 64 KiB
+ * where the last hint or move put it. With `exact`, the driver reports the place of each 64 KiB
  * (CUDA 13.4 and later); moves that streams have not executed yet are not seen.
  *
  * Errors. UVMALLOC_ERROR_NOT_OURS: the address is in no block, or this is a forked child.
  * UVMALLOC_ERROR_INVALID_ARGUMENT: size_bytes is 0, or `out_bytes` is NULL.
  * UVMALLOC_ERROR_NO_DEVICE: `place` does not exist. UVMALLOC_ERROR_NOT_USABLE: with `exact`, the
- * driver does not report it. */
+ * driver does not report places. */
 UVMALLOC_API uvmalloc_status uvmalloc_get_residency(const uvmalloc_allocator* allocator,
                                                     const void* address, size_t size_bytes,
                                                     int place, int exact,
@@ -366,7 +369,7 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_residency(const uvmalloc_allocator* al
 typedef struct uvmalloc_facade_statistics {
   uint64_t allocations; /* since the start */
   uint64_t cache_hits;  /* allocations served without new memory */
-  uint64_t live_bytes;  /* as rounded */
+  uint64_t live_bytes;  /* rounded sizes */
   uint64_t peak_bytes;  /* since the start or the last reset of peaks; with several devices the sum
                            of their peaks, which can exceed the peak of all memory kinds */
   uint64_t allocated_bytes; /* since the start */
@@ -377,9 +380,9 @@ typedef struct uvmalloc_statistics {
   uvmalloc_facade_statistics host;
   uvmalloc_facade_statistics pinned;
   uvmalloc_facade_statistics device;
-  uint64_t live_bytes;    /* of all memory kinds, as rounded */
+  uint64_t live_bytes;    /* of all memory kinds; rounded sizes */
   uint64_t peak_bytes;    /* of live_bytes, since the start */
-  uint64_t touched_bytes; /* 2 MiB pages used since they were reserved, less discarded ones */
+  uint64_t touched_bytes; /* 2 MiB pages used since they were reserved, minus discarded ones */
   uint64_t span_bytes;    /* reserved from the driver: address space, not memory */
   uint64_t budget_bytes;
   uint64_t moves_to_devices;
@@ -390,7 +393,7 @@ typedef struct uvmalloc_statistics {
   uint64_t out_of_memory; /* requests that were refused */
 } uvmalloc_statistics;
 
-/* Gets all figures at one moment. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or
+/* Gets a snapshot of all figures. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or
  * struct_bytes is too small for the first version of the structure. */
 UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* allocator,
                                                      uvmalloc_statistics* out) UVMALLOC_NOEXCEPT;
@@ -400,9 +403,9 @@ UVMALLOC_API uvmalloc_status uvmalloc_get_statistics(const uvmalloc_allocator* a
 UVMALLOC_API uvmalloc_status uvmalloc_reset_peaks(uvmalloc_allocator* allocator) UVMALLOC_NOEXCEPT;
 
 /* Begins a trace of everything that the allocator does (docs/reference/trace.md) in `file`, which
- * is overwritten. "%p" in the name stands for the process number. The trace lists live blocks
- * first. UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL. UVMALLOC_ERROR_NOT_USABLE: the file
- * cannot be written, a trace is already being written, or this is a forked child. */
+ * is overwritten. "%p" in the name stands for the process ID. The trace lists live blocks first.
+ * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL. UVMALLOC_ERROR_NOT_USABLE: the file cannot be
+ * written, a trace is already being written, or this is a forked child. */
 UVMALLOC_API uvmalloc_status uvmalloc_start_trace(uvmalloc_allocator* allocator,
                                                   const char* file) UVMALLOC_NOEXCEPT;
 
@@ -418,20 +421,20 @@ UVMALLOC_API uvmalloc_status uvmalloc_mark_trace(uvmalloc_allocator* allocator,
 
 /* ---- this process */
 
-/* Gets the report on the process's allocator so far (docs/reference/report.md), as JSON. Copies as
- * much of the text as fits into `buffer`, always ended by NUL; `buffer` may be NULL. Returns the
- * bytes that the whole text needs, NUL included, or -1 on failure. */
+/* Gets the current report on the process's allocator (docs/reference/report.md), as JSON. Copies as
+ * much of the string as fits into `buffer`, always ended by NUL; `buffer` may be NULL. Returns the
+ * bytes that the whole string needs, NUL included, or -1 on failure. */
 UVMALLOC_API int64_t uvmalloc_report_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
-/* As uvmalloc_report_json(), for a process that could not write its report to its folder
- * (UVMALLOC_REPORT_DIR), however it ended. `figures_file` is its `report.<pid>.figures` there. Also
- * returns -1 if the file is not such a file of this version. */
+/* Same as uvmalloc_report_json(), for a process that ended without writing its report.
+ * `figures_file` is the file `report.<pid>.figures` that the process left in UVMALLOC_REPORT_DIR.
+ * Also returns -1 if this version cannot read the file. */
 UVMALLOC_API int64_t uvmalloc_report_json_of(const char* figures_file, char* buffer,
                                              size_t capacity_bytes) UVMALLOC_NOEXCEPT;
-/* As uvmalloc_report_json(), but gets what this machine can do and the settings in force. */
+/* Same as uvmalloc_report_json(), but gets what this machine can do and which settings apply. */
 UVMALLOC_API int64_t uvmalloc_doctor_json(char* buffer, size_t capacity_bytes) UVMALLOC_NOEXCEPT;
 
-/* As uvmalloc_mark_trace() of the process's allocator. Does nothing without a trace or without that
- * allocator, or if `text` is NULL or empty. */
+/* Same as uvmalloc_mark_trace() for the process's allocator. Does nothing if there is no trace or
+ * no such allocator, or if `text` is NULL or empty. */
 UVMALLOC_API void uvmalloc_trace_mark(const char* text) UVMALLOC_NOEXCEPT;
 
 /* A range that a kernel uses. `access`: 1 the kernel reads it, 2 the kernel writes it, 3 both. */
@@ -452,9 +455,9 @@ UVMALLOC_API void uvmalloc_trace_kernel(int device, const void* stream, uint64_t
                                         const uvmalloc_trace_range* ranges,
                                         size_t range_count) UVMALLOC_NOEXCEPT;
 
-/* Records in that trace how the program orders its work. `order` says what happens. -1: the
- * event `signal` is recorded on the stream. 0: the stream waits for the event. 1, 2, 3: the host
- * waits for the event, the stream, the device. */
+/* Records in the trace of the process's allocator how the program orders its work. `order` says
+ * what happens. -1: the event `signal` is recorded on the stream. 0: the stream waits for the
+ * event. 1, 2, 3: the host waits for the event, the stream, the device. */
 UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const void* signal,
                                        int order) UVMALLOC_NOEXCEPT;
 
@@ -462,10 +465,11 @@ UVMALLOC_API void uvmalloc_trace_order(int device, const void* stream, const voi
  * managed from UVMALLOC_HOST_THRESHOLD on. 2: managed at any size. Returns the previous value. */
 UVMALLOC_API int uvmalloc_set_host_managed(int managed) UVMALLOC_NOEXCEPT;
 
-/* The switch of RFC-0023. Returns 1 if unified memory is enabled for the framework in this process:
- * PyTorch with its plugin, and a device that can use managed memory. Returns 0 if unified memory is
- * switched off or not usable here, or in a forked child. Same as torch.cuda.get_enabled_uvm().
- * Initialises nothing: until the program has initialised the driver, 1 if the machine has one. */
+/* The switch of PyTorch's RFC-0023. Returns 1 if unified memory is enabled for the framework in
+ * this process: PyTorch with its plugin, and a device that can use managed memory. Returns 0 if
+ * unified memory is switched off or not usable here, or in a forked child. Same as
+ * torch.cuda.get_enabled_uvm(). Initialises nothing: until the program has initialised the driver,
+ * returns 1 if the machine has a driver. */
 UVMALLOC_API int uvmalloc_is_enabled(void) UVMALLOC_NOEXCEPT;
 
 /* RFC-0023's enabled_uvm_move_on_copy: whether a move of a managed tensor to another device gives

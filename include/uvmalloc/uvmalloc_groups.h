@@ -1,8 +1,8 @@
 /* The C interface of groups: named sets of blocks that sleep, wake and are described as a whole.
- * <uvmalloc/groups.hpp> says what a group is, and docs/reference/groups.md how to use one.
+ * <uvmalloc/groups.hpp> defines groups. docs/reference/groups.md shows how to use them.
  *
- * Rules as in <uvmalloc/uvmalloc.h>: functions are thread-safe and return a uvmalloc_status;
- * uvmalloc_last_error() has the text of an error. Errors of all functions below.
+ * The rules of <uvmalloc/uvmalloc.h> apply: functions are thread-safe and return a uvmalloc_status;
+ * uvmalloc_last_error() returns the message of an error. Errors of all functions below:
  * UVMALLOC_ERROR_INVALID_ARGUMENT: a pointer is NULL, or the group does not exist.
  * UVMALLOC_ERROR_NOT_USABLE: this is a forked child. UVMALLOC_ERROR_NO_DEVICE: the device does not
  * exist. */
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-typedef uint32_t uvmalloc_group; /* of one allocator; never 0 */
+typedef uint32_t uvmalloc_group; /* a group of one allocator; never 0 */
 
 /* Gets the group of that name, and makes it if it does not exist. A name has 1 to 64 characters:
  * letters, digits and "_", "-", ".", "/", ":"; others: UVMALLOC_ERROR_INVALID_ARGUMENT. After an
@@ -40,12 +40,12 @@ typedef enum uvmalloc_group_copies {
 /* Members that are zero mean the defaults. */
 typedef struct uvmalloc_group_options {
   size_t struct_bytes;
-  int32_t priority;     /* groups with a lower one sleep first when a group needs room */
+  int32_t priority;     /* if a group needs room, lower priorities sleep first */
   int32_t pinned;       /* 1: no other group makes it sleep */
   int32_t copies;       /* a uvmalloc_group_copies: whether the host keeps the bytes while awake */
-  uint64_t limit_bytes; /* that wake() brings at most, 2 MiB at least; 0: no limit */
-  uint64_t floor_bytes; /* that other groups leave on a device when they need room */
-  uint64_t idle_ms;     /* the group sleeps once nothing has used it for so long; 0: never */
+  uint64_t limit_bytes; /* the most that wake() prefetches, at least 2 MiB; 0: no limit */
+  uint64_t floor_bytes; /* stays on a device even if another group needs room */
+  uint64_t idle_ms;     /* the group sleeps if nothing has used it for this long; 0: never */
 } uvmalloc_group_options;
 
 UVMALLOC_API uvmalloc_status
@@ -53,21 +53,21 @@ uvmalloc_group_configure(uvmalloc_allocator* allocator, uvmalloc_group group,
                          const uvmalloc_group_options* options) UVMALLOC_NOEXCEPT;
 
 typedef enum uvmalloc_group_flags {
-  UVMALLOC_GROUP_DISCARD = 1, /* of sleep: the contents are given up */
-  UVMALLOC_GROUP_LAZILY = 2   /* of wake: all pages come when they are used */
+  UVMALLOC_GROUP_DISCARD = 1, /* of sleep: the contents are discarded */
+  UVMALLOC_GROUP_LAZILY = 2   /* of wake: all pages migrate when they are used */
 } uvmalloc_group_flags;
 
-/* Moves the group's pages of `device` to the host, after the work that `stream` has now. With
- * UVMALLOC_GROUP_DISCARD, waits for the device and gives the contents up. `out_bytes`, which may be
- * NULL, gets the bytes that leave devices. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
+/* Moves the group's pages from `device` to the host, after the current work of `stream`. With
+ * UVMALLOC_GROUP_DISCARD, waits for the device and discards the contents. `out_bytes`, which may be
+ * NULL, gets the bytes that are evicted. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_sleep(uvmalloc_allocator* allocator,
                                                   uvmalloc_group group, int device,
                                                   uvmalloc_stream stream, int flags,
                                                   uint64_t* out_bytes) UVMALLOC_NOEXCEPT;
-/* Moves the group's pages of `device` back to it. Later work of `stream` waits for them, or, once
- * the order in which kernels use them is known, for the pages that it uses. If there is no room,
- * other groups sleep by their priorities. `out_bytes`, which may be NULL, gets the bytes that
- * come. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
+/* Moves the group's pages back to `device`. Later work of `stream` waits for these pages. If the
+ * order in which kernels use the pages is known, work waits only for the pages that it uses. If
+ * there is no room, other groups sleep by their priorities. `out_bytes`, which may be NULL, gets
+ * the bytes that are prefetched. UVMALLOC_ERROR_INTERNAL: a stream is being captured. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_wake(uvmalloc_allocator* allocator,
                                                  uvmalloc_group group, int device,
                                                  uvmalloc_stream stream, int flags,
@@ -83,15 +83,15 @@ typedef struct uvmalloc_group_info {
   size_t struct_bytes;
   int32_t state; /* a uvmalloc_group_state */
   uint64_t blocks;
-  uint64_t bytes;        /* of its blocks, as requested */
-  uint64_t page_bytes;   /* of the pages that it moves */
-  uint64_t device_bytes; /* of these, on devices, as hints and moves have left them */
+  uint64_t bytes;        /* sum of the requested sizes of its blocks */
+  uint64_t page_bytes;   /* size of the pages that the group moves */
+  uint64_t device_bytes; /* part of these on devices, by the records of hints and moves */
   uint64_t host_bytes;
   uint64_t sleeps;
   uint64_t wakes;
-  uint64_t kept_bytes;  /* in all sleeps: left without a copy, because the host had the bytes */
-  uint64_t left_bytes;  /* in all sleeps: left otherwise */
-  uint64_t idle_sleeps; /* of the sleeps: because nothing used the group */
+  uint64_t kept_bytes;  /* sum over all sleeps: evicted without a copy (the host had the bytes) */
+  uint64_t left_bytes;  /* sum over all sleeps: other evicted bytes */
+  uint64_t idle_sleeps; /* sleeps because nothing used the group */
 } uvmalloc_group_info;
 
 UVMALLOC_API uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator,

@@ -42,7 +42,7 @@ extern "C" {
 /* The kinds of errors. */
 typedef enum uvmalloc_runtime_error {
   UVMALLOC_RUNTIME_OK = 0,
-  UVMALLOC_RUNTIME_NOT_READY = 1,     /* a stream or event has pending work; this is no failure */
+  UVMALLOC_RUNTIME_NOT_READY = 1, /* a stream or event has pending work; this is not a failure */
   UVMALLOC_RUNTIME_OUT_OF_MEMORY = 2, /* only if the machine's memory is exhausted */
   UVMALLOC_RUNTIME_NOT_SUPPORTED = 3, /* this device or driver cannot do it */
   UVMALLOC_RUNTIME_INVALID_VALUE = 4, /* an argument is wrong */
@@ -78,7 +78,7 @@ typedef struct uvmalloc_runtime_device {
   int32_t managed_memory;
   int32_t concurrent_managed_access; /* the host may use managed memory while the device works */
   int32_t migrates_on_fault;         /* pages of managed memory migrate to their user */
-  int32_t pageable_memory_access;    /* the device reaches ordinary host memory */
+  int32_t pageable_memory_access;    /* the device can access ordinary host memory */
   int32_t host_page_tables;          /* the device uses the host's own page tables for that */
   int32_t direct_host_access;        /* the host reads managed memory on the device in place */
   int32_t integrated;                /* the device shares the host's memory */
@@ -108,17 +108,17 @@ typedef struct uvmalloc_runtime_operations {
   int (*device_count)(void* context, int* out);
   int (*describe)(void* context, int device, uvmalloc_runtime_device* out);
   int (*memory_figures)(void* context, int device, uint64_t* free_bytes, uint64_t* total_bytes);
-  /* Memory unknown to the driver is no error: its kind is UVMALLOC_RUNTIME_POINTER_UNKNOWN. */
+  /* Memory unknown to the driver is not an error: its kind is UVMALLOC_RUNTIME_POINTER_UNKNOWN. */
   int (*pointer_attributes)(void* context, const void* address, uvmalloc_runtime_pointer* out);
 
-  /* Allocate and free memory that the host and devices reach at one address. Allocations from 2 MiB
-   * on begin at a multiple of 2 MiB. The contents are undefined. A free may wait for the device,
-   * and may run on a thread that has never used the device. Neither call disturbs a capture. A free
-   * of other memory returns a code of the kind UVMALLOC_RUNTIME_INVALID_VALUE. */
+  /* Allocate and free memory that the host and devices access at one address. Allocations from 2
+   * MiB on begin at a multiple of 2 MiB. The contents are undefined. A free may wait for the
+   * device, and may run on a thread that has never used the device. Neither call disturbs a
+   * capture. Freeing other memory returns a code of the kind UVMALLOC_RUNTIME_INVALID_VALUE. */
   int (*allocate_managed)(void* context, int device, size_t size_bytes, void** out);
   int (*free_managed)(void* context, int device, void* address);
 
-  /* A stream-ordered copy between any two addresses that the device reaches. */
+  /* Copies, in stream order, between any two addresses that the device can access. */
   int (*copy)(void* context, int device, void* destination, const void* source, size_t size_bytes,
               void* stream);
 
@@ -145,7 +145,7 @@ typedef struct uvmalloc_runtime_operations {
   /* ---- hints: optional. Without them, pages stay where the device puts them. */
 
   /* `advice` is a uvmalloc_runtime_advice; `place` is a device or UVMALLOC_RUNTIME_HOST. A range is
-   * inside one allocation, or in ordinary memory if the device reaches that. */
+   * inside one allocation, or in ordinary memory if the device can access ordinary memory. */
   int (*advise)(void* context, int device, void* address, size_t size_bytes, int advice, int place);
   /* Stream-ordered. May block the calling thread if the destination is the host. */
   int (*prefetch)(void* context, int device, void* address, size_t size_bytes, int destination,
@@ -169,7 +169,7 @@ typedef struct uvmalloc_runtime_operations {
   /* ---- presence: optional. Without it, the driver counts as present; it counts as initialised if
    * a program names the runtime. */
 
-  /* Return 1 or 0. They are called often and must initialise nothing. */
+  /* Return 1 or 0. Both are called often and must initialise nothing. */
   int (*is_present)(void* context);     /* this machine has the vendor's driver */
   int (*is_initialized)(void* context); /* the program has initialised the vendor's driver */
 } uvmalloc_runtime_operations;

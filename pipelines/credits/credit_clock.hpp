@@ -15,7 +15,7 @@ class CreditClock {
 
   virtual Time now() const = 0;
   // Waits until `changed` is notified or, if `until` is given, until that time. May return early.
-  // The caller holds `lock` before and after.
+  // The caller holds `lock` before and after the call.
   virtual void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
                     std::optional<Time> until) = 0;
 };

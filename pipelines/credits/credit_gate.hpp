@@ -35,16 +35,16 @@ class CreditGate {
   // Waits until the actor's next action may start, and starts it. Returns nullopt if the actor is
   // over. After a timeout or stop(), start() throws for every actor.
   std::optional<CreditAction> start(std::size_t actor);
-  // Waits until start() would return or throw at once, but at most `most`. Returns whether start()
-  // now would. For a caller that does other work between waits.
+  // Waits until start() would not block, but at most for `most`. Returns whether start() would not
+  // block now. For a caller that does other work between waits.
   bool wait(std::size_t actor, Credits::Time most);
-  // Like the functions of Credits.
+  // Same as the functions of Credits.
   void set_output_bytes(std::size_t reg, std::size_t size_bytes);
   void finish(std::size_t actor);
   void close(std::size_t actor);
   void abandon(std::size_t actor);
 
-  // Starts no more actions. Keeps the reason of the first call.
+  // Prevents all further actions. Keeps the reason of the first call.
   void stop(const std::string& reason);
 
   std::size_t peak_bytes() const;

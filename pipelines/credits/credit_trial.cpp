@@ -44,7 +44,8 @@ void CreditTrial::count_tensors() {
   }
 }
 
-// Takes sizes from the consumer with the most unread tensors: it has read none of those left.
+// Takes sizes from the consumer with the most unread tensors, because it has read none of the
+// remaining tensors.
 void CreditTrial::load_sizes(std::size_t reg) {
   const Credits::Register& from = credits_->registers_[reg];
   Tensors& to = tensors_[reg];

@@ -1,11 +1,11 @@
 // Simulates Credits (credits.hpp) to find out whether all tensors in flight can be consumed in some
-// order within the memory quota. A trial only counts tensors; it hands no slots over. So it copies
-// no actors, registers or messages, and its vectors keep their memory between trials.
+// order within the memory quota. A trial only counts tensors, without handing over slots. So it
+// copies no actors, registers or messages, and its vectors keep their memory between trials.
 //
-// Each consumer reads a register's tensors in the order in which they were made. So the tensors
-// that are left are those that the slowest consumer has not read.
+// Each consumer reads a register's tensors in the order in which they were made. So the remaining
+// tensors are those that the slowest consumer has not read.
 //
-// Not thread-safe: each Credits has a trial of its own.
+// Not thread-safe: each Credits has its own trial.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ class Credits;
 
 class CreditTrial {
  public:
-  // Sets the state to the one after all running actions have ended and all messages have been
-  // delivered. If `starting` is given, that actor has also run one action.
+  // Sets the state as if all running actions had ended and all messages had been delivered. If
+  // `starting` is given, that actor has also run one action.
   void begin(const Credits& credits, std::optional<std::size_t> starting = std::nullopt);
   // Runs actions until nothing is in flight. The state alone decides the order. A source runs if a
   // waiting tensor needs it; with `with_all_sources` each source also runs once. Returns an actor
@@ -50,7 +50,7 @@ class CreditTrial {
   std::optional<std::size_t> run_one(bool sources);
   std::optional<std::size_t> find_waiting();
 
-  const Credits* credits_ = nullptr;  // of the trial that began last
+  const Credits* credits_ = nullptr;  // the credits of the last begin()
   std::vector<Tensors> tensors_;      // by register
   std::vector<bool> closed_;          // by actor
   std::vector<bool> must_run_;        // sources that still have to run once

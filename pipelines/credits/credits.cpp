@@ -275,7 +275,8 @@ void Credits::settle(Time now) {
 
 // ---- timeouts and counters
 
-// A source holds up no other actor before it has started, so it can be overdue only while it runs.
+// A source delays no other actor before the source has started, so it can be overdue only while it
+// runs.
 bool Credits::must_act(const Actor& actor) const {
   if (!actor.since) return false;
   return actor.inputs.empty() ? actor.running && !actor.outputs.empty() : true;

@@ -5,11 +5,11 @@
 // an action that has started never waits for memory.
 //
 // The counters are those of the notes:
-//   in         tensors of an input register that a consumer may read; 0 at first
-//   out        free slots of an output register; its quota at first
-//   reference  consumers that still read a slot; the slot's contents do not change until it is 0
+//   in tensors of an input register that a consumer may read; 0 at first out free slots of an
+//   output register; its quota at first reference consumers that still read a slot; the slot's
+//   contents do not change until the count is 0
 // Messages change the counters. finish() sends a request to each consumer and an acknowledgement to
-// each producer; deliver() delivers one message. Consumers read the slot itself: nothing is copied.
+// each producer; deliver() delivers one message. Consumers read the slot itself, without a copy.
 //
 // Quotas limit the memory of each register. `memory_bytes` also limits the sum over all registers,
 // and may be less than the sum of the quotas. An action starts only if, after it, the tensors in
@@ -65,7 +65,7 @@ class Credits {
 
   // Both return the number of the new actor or register. An actor without input registers is a
   // source. Throws std::invalid_argument for a register with an unknown actor, a consumer that is
-  // named twice, a quota of 0, or consumers that close a circle of actors.
+  // named twice, a quota of 0, or consumers that make a cycle of actors.
   std::size_t add_actor(std::string name);
   std::size_t add_register(CreditRegister description);
 
@@ -93,8 +93,9 @@ class Credits {
   // Closes an actor: it starts no more actions. Its consumers end after its last tensor, and its
   // producers when all their consumers have ended. Acknowledges tensors that nobody will read.
   void close(std::size_t actor, Time now);
-  // Closes an actor and discards the result of its running action, if there is one: for the end of
-  // a source, or a failure. Frees the action's output slots and acknowledges its inputs.
+  // Closes an actor and discards the result of its running action, if there is one: for example at
+  // the end of a source, or after a failure. Frees the action's output slots and acknowledges its
+  // inputs.
   void abandon(std::size_t actor, Time now);
   // Returns whether the actor runs no action and will never start one again.
   bool is_over(std::size_t actor) const;
@@ -137,7 +138,7 @@ class Credits {
     std::vector<std::size_t> outputs;
     std::optional<CreditAction> running;
     bool closed = false;
-    std::optional<Time> since;  // when it became able to act, or began an action
+    std::optional<Time> since;  // when the actor became able to act, or began an action
   };
   struct Message {
     bool is_request;  // else an acknowledgement

@@ -77,8 +77,8 @@ bool CornerSearch::search() {
   return true;
 }
 
-// Returns whether any change from number `changes` on is in the group's sections. If none is, these
-// changes are not why the group fails.
+// Returns whether any change from index `changes` on is in the group's sections. If not, these
+// changes are not the reason why the group fails.
 bool CornerSearch::has_changed(Group group, std::size_t changes) const {
   const auto begin = changes_.begin() + static_cast<std::ptrdiff_t>(changes);
   return std::any_of(begin, changes_.end(), [&](const Change& change) {
@@ -97,9 +97,10 @@ CornerSearch::Group CornerSearch::next_group() const {
   return group;
 }
 
-// Chooses the section with the fewest cases. In CornerOrder::kLowest a section with several cases
-// is chosen by its floor, the lowest first. Of equal sections the one with the fewest free bytes is
-// chosen. Each section has a case, because settle() raises its floor to a buffer.
+// Chooses the section with the fewest cases. Of equal sections chooses the one with the fewest free
+// bytes. CornerOrder::kLowest differs: if every section has several cases, chooses the section with
+// the lowest floor. Each section has at least one case, because settle() raises its floor to a
+// buffer.
 void CornerSearch::choose(Group group) {
   struct {
     std::tuple<std::int64_t, std::size_t, std::int64_t> rank;
@@ -164,7 +165,7 @@ bool CornerSearch::is_equal(std::uint32_t left, std::uint32_t right) const {
          problem_.buffer(left).size_bytes == problem_.buffer(right).size_bytes;
 }
 
-// Tries cases until one may fit. If none does, returns false and leaves nothing changed.
+// Tries cases until one may fit. If no case fits, returns false without any change.
 bool CornerSearch::try_next_case(Choice* choice) {
   while (choice->next != choice->end && steps_ <= most_steps_) {
     choice->placed = options_[choice->next++];
@@ -230,9 +231,9 @@ void CornerSearch::set_floor(std::uint32_t section, std::int64_t floor) {
   mark(section);
 }
 
-// Raises offsets and floors until nothing changes. A buffer is at or above the floors of its
-// sections. A floor is at or above the lowest offset of its buffers. Returns false if a section can
-// no longer hold its buffers.
+// Raises offsets and floors until nothing changes, so that each buffer is at or above the floors of
+// its sections, and each floor is at or above the lowest offset of its buffers. Returns false if a
+// section can no longer hold its buffers.
 bool CornerSearch::settle() {
   while (!marked_.empty()) {
     const std::uint32_t number = marked_.back();
@@ -259,8 +260,8 @@ void CornerSearch::raise_offset(std::uint32_t buffer, std::int64_t floor) {
   }
 }
 
-// Returns the lowest floor of a section if no buffer is on its present floor. A buffer that could
-// be there then rests on an unplaced buffer outside the section.
+// Returns the lowest floor that a section can have if no buffer is on its current floor. A buffer
+// that could be on the current floor then rests on an unplaced buffer outside the section.
 std::int64_t CornerSearch::floor_above(std::uint32_t section) {
   const std::int64_t floor = sections_[section].floor;
   std::int64_t above = kNoFloor;

@@ -1,12 +1,13 @@
 // The second packer, for problems that first_fit() does not solve: searches for a packing of at
 // most a given height. It is a depth-first search over the corners of the skyline.
 //
-// The floor of a section is the lowest offset that an unplaced buffer can get there. A valley is a
-// row of sections with the same floor, between sections with higher floors. Each section of a
-// valley has these cases: one of its buffers is on the floor, or none is and the floor rises. A
-// buffer on a valley's floor is within the valley, so no buffer can get below it. The cases are
-// disjoint, and cover every packing in which no buffer can move down. So the search branches over
-// the section with the fewest cases. After each step, floors and offsets rise until they agree.
+// The floor of a section is the lowest offset that an unplaced buffer can get in this section. A
+// valley is a row of sections with the same floor, between sections with higher floors. Each
+// section of a valley has these cases: one of its buffers is on the floor, or no buffer is on it
+// and the floor rises. A buffer on a valley's floor is within the valley, so no buffer can get
+// below it. The cases are disjoint, and cover every packing in which no buffer can move down. So
+// the search branches over the section with the fewest cases. After each step, floors and offsets
+// rise until they agree.
 //
 // If no unplaced buffer crosses the border between two sections, the sections before and after it
 // do not affect each other: they belong to different groups. The search finishes one group before
@@ -28,8 +29,9 @@
 
 namespace uvm {
 
-// The key of a buffer. The search tries the buffers for a floor by descending keys. kLowest has the
-// keys of kLength, and fills the lowest floor first, which suits problems with much free memory.
+// The key of a buffer. The search tries the buffers for a floor by descending keys. kLowest uses
+// the keys of kLength, and fills the lowest floor first, which suits problems with much free
+// memory.
 enum class CornerOrder : std::uint8_t { kLength, kSize, kArea, kLowest };
 
 class CornerSearch {
@@ -44,7 +46,8 @@ class CornerSearch {
                                                std::size_t most_steps, double noise = 0,
                                                std::uint32_t seed = 0);
 
-  // Returns whether the last fit() has tried everything: if it found no packing, there is none.
+  // Returns whether the last fit() has tried everything. If it has and found no packing, there is
+  // none.
   bool is_exhausted() const { return steps_ <= most_steps_; }
   std::size_t steps() const { return steps_; }  // of the last fit()
 
@@ -61,7 +64,7 @@ class CornerSearch {
     std::int64_t open_bytes = 0;
     std::int32_t open_buffers = 0;
     std::int32_t links = 0;              // open (unplaced) buffers that are in the next section too
-    bool is_marked = false;              // true: in marked_
+    bool is_marked = false;              // whether the section is in marked_
     std::vector<std::uint32_t> buffers;  // the open ones first
   };
   // Sections [begin, end) that open buffers connect.

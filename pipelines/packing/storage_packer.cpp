@@ -16,11 +16,12 @@ namespace {
 // so that a search can place all buffers at least once.
 constexpr std::size_t kFirstSteps = 1'000'000;
 // After this many failed searches (twice as many at the bound) the steps of a search double. Many
-// short searches find more than few long ones, because a wrong first choice costs all steps.
+// short searches find more than a few long searches, because a wrong first choice wastes all steps
+// of its search.
 constexpr std::size_t kSearchesPerLength = 8;
-// The fraction of all steps for searches at the bound itself, where a wrong branch ends soonest.
+// The fraction of all steps for searches at the bound itself, where a wrong branch fails soonest.
 constexpr double kAtBound = 0.45;
-// Failed searches halve the distance to the best height, down to this fraction of the bound.
+// A failed search halves the distance to the best height, down to this fraction of the bound.
 constexpr double kGap = 0.002;
 // The first search in each order uses exact keys; later ones change keys by up to this fraction.
 constexpr double kNoise = 0.5;

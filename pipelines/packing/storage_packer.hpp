@@ -18,9 +18,10 @@
 namespace uvm {
 
 // How much the packer tries before it returns the best packing so far. The default takes half a
-// second for a hard problem of some hundred buffers, and no time if a first fit reaches the bound.
+// second for a hard problem with a few hundred buffers, and hardly any time if a first fit reaches
+// the bound.
 struct PackEffort {
-  std::size_t steps = 450'000'000;  // of CornerSearch
+  std::size_t steps = 450'000'000;  // the most steps of all CornerSearches together
   std::uint32_t seed = 1;
   double good_enough = 1.0;  // the search ends at this ratio of height to bound
 };

@@ -14,7 +14,7 @@ namespace uvm {
 
 class BoundPlan {
  public:
-  // `tensors` has a tensor for each name in plan->bound(). The tensors and their devices must
+  // `tensors` contains a tensor for each name in plan->bound(). The tensors and their devices must
   // outlive the bound plan. Throws std::invalid_argument if a tensor is missing or has another
   // type, or if there is no such device, and std::bad_alloc if the device has no memory for the
   // arena.

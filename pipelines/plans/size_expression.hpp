@@ -6,9 +6,9 @@
 //   product := unary (("*" | "/" | "%") unary)*
 //   unary   := "-" unary | number | name | "(" sum ")" | ("min" | "max") "(" sum "," sum ")"
 //
-// A name has letters, digits and "_", begins with no digit, and is neither "min" nor "max". As in
-// Python, "/" rounds down and the result of "%" has the sign of its divisor:
-// a == a / b * b + a % b. Immutable after parse(); may be used by several threads.
+// A name consists of letters, digits and "_", does not begin with a digit, and is neither "min" nor
+// "max". As in Python, "/" rounds down and the result of "%" has the sign of its divisor: a == a /
+// b * b + a % b. Immutable after parse(); may be used by several threads.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@ struct SizeRange {
 
 class SizeExpression {
  public:
-  static constexpr std::size_t kMostBytes = 4096;  // limit of the text
+  static constexpr std::size_t kMostBytes = 4096;  // limit of the string
   static constexpr std::size_t kMostDepth = 64;    // limit of the stack, and of nested parentheses
 
-  // Parses the text, which may use the variables in `names`. Throws ExpressionError, which has the
-  // position in the text, if the text does not follow the grammar.
+  // Parses the string, which may use the variables in `names`. If the string does not follow the
+  // grammar, throws ExpressionError, which tells the position in the string.
   static SizeExpression parse(std::string_view text, std::span<const std::string> names);
 
   // Returns whether an expression can use a variable of that name.

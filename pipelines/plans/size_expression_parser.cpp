@@ -25,7 +25,7 @@ bool is_function(std::string_view name) {
 
 }  // namespace
 
-// Compiles the text of one expression to postfix, from left to right, in one pass.
+// Compiles one expression to postfix, from left to right, in one pass.
 class SizeExpression::Parser {
  public:
   Parser(std::string_view text, std::span<const std::string> names) : text_(text), names_(names) {
@@ -50,7 +50,7 @@ class SizeExpression::Parser {
   std::span<const std::string> names_;
   std::size_t place_ = 0;
   std::size_t nesting_ = 0;
-  std::size_t depth_ = 0;  // depth of the stack after the steps so far
+  std::size_t depth_ = 0;  // depth of the stack after the current steps
   SizeExpression made_;
 };
 

@@ -64,7 +64,7 @@ void StorageArena::provide_arena() {
   arena_bytes_ = size_bytes;
 }
 
-// Drops all views too, since they point into the arena.
+// Also drops all views, because they point into the arena.
 void StorageArena::give_arena_back() noexcept {
   cache_.clear();
   current_ = nullptr;
@@ -106,7 +106,7 @@ StorageArena::Views StorageArena::make_views(std::span<const std::int64_t> value
   return made;
 }
 
-// Copies from the last views the sizes that depend on no changed variable.
+// Evaluates sizes. Copies the sizes that depend on no changed variable from the last views.
 void StorageArena::evaluate(Views* made) {
   const std::size_t count = plan_.places().size();
   std::vector<bool> has_changed(made->values.size(), current_ == nullptr);
@@ -131,7 +131,7 @@ void StorageArena::evaluate(Views* made) {
 
 void StorageArena::place(Views* made) {
   const std::size_t count = plan_.places().size();
-  std::vector<std::int64_t> needed(count);  // by owner: for all of its parts
+  std::vector<std::int64_t> needed(count);  // by owner: the bytes for all its parts
   for (std::size_t storage = 0; storage < count; ++storage) {
     std::int64_t& of_owner = needed[plan_.owner(storage)];
     of_owner = std::max(of_owner, made->sizes[storage]);

@@ -23,7 +23,7 @@ namespace uvm {
 enum class BeyondBound : std::uint8_t {
   kRefuse,    // throws PlanError, which names the variable, its value and its range
   kGrow,      // raises the bound by half, or to the value if that is more, and packs again
-  kFallBack,  // gives each storage that does not fit an allocation of its own
+  kFallBack,  // makes a separate allocation for each storage that does not fit
 };
 
 struct StorageView {
@@ -64,7 +64,7 @@ class StorageArena {
     std::size_t size_bytes;
   };
   struct Views {
-    std::vector<std::int64_t> values;  // derived ones included
+    std::vector<std::int64_t> values;  // values of all variables, derived ones included
     std::vector<std::int64_t> sizes;
     std::vector<StorageView> views;
   };

@@ -12,8 +12,8 @@
 namespace uvm {
 namespace {
 
-// Returns all numbers, each after the numbers in next(number). Throws a PlanError that lists the
-// circle if there is one.
+// Returns all numbers, each after the numbers in next(number). If there is a cycle, throws a
+// PlanError that lists it.
 template <class Next, class Name>
 std::vector<std::size_t> order_without_circles(std::size_t count, Next next, Name name,
                                                std::string_view what) {

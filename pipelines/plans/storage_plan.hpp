@@ -4,8 +4,8 @@
 // StorageArena is the runtime (Implementation 3).
 //
 // A storage is live from step `first_use` until before step `end_use`. Storages that are live at
-// the same step do not overlap. A storage that is part of another storage has no memory of its own.
-// It is at the start of the other storage, which stays live as long as its parts.
+// the same step do not overlap. A storage that is part of another storage has no own memory. It is
+// at the start of the other storage, which stays live as long as its parts.
 //
 // Immutable after StoragePlan::make(); may be used by several threads.
 #pragma once
@@ -67,11 +67,11 @@ class StoragePlan {
 
   // Computes the bounds and packs the storages. Throws PlanError or ExpressionError for:
   // * a name that is empty or used twice, an unknown variable or id, or an empty range;
-  // * a circle of derived variables or of parts;
+  // * a cycle of derived variables or of parts;
   // * a size that may overflow or divide by zero, or that is always negative;
-  // * a storage that is live at no step, or an alignment that is no power of two.
+  // * a storage that is live at no step, or an alignment that is not a power of two.
   static StoragePlan make(PlanDescription description, const PackEffort& effort = {});
-  // Makes a plan of the places that an earlier make() found, in the order of the storages. Throws
+  // Makes a plan from the places that an earlier make() found, in the order of the storages. Throws
   // PlanError if the places do not match the description.
   static StoragePlan with_places(PlanDescription description, std::vector<Place> places);
 

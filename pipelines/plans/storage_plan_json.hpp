@@ -22,8 +22,9 @@ inline constexpr int kPlanVersion = 1;
 
 std::string plan_to_json(const StoragePlan& plan);
 
-// Both throw PlanError or ExpressionError, which says where the fault is, for text that is no JSON,
-// another version, a missing or unknown key, a wrong value, and all that StoragePlan refuses.
+// Both throw PlanError or ExpressionError, which says where the fault is, for a string that is not
+// JSON, another version, a missing or unknown key, a wrong value, and everything that StoragePlan
+// refuses.
 StoragePlan plan_from_json(std::string_view text);
 PlanDescription description_from_json(std::string_view text);
 

@@ -17,8 +17,8 @@ class ViewCache {
  public:
   explicit ViewCache(std::size_t capacity) : capacity_(capacity == 0 ? 1 : capacity) {}
 
-  // Returns the views for these values, or nullptr if the cache has none. The views are valid until
-  // they are evicted or the cache is cleared.
+  // Returns the views for these values, or nullptr if they are not in the cache. The views are
+  // valid until they are evicted or the cache is cleared.
   Views* find(std::span<const std::int64_t> values) {
     const auto found = entries_.find(values);
     if (found == entries_.end()) {
@@ -30,8 +30,8 @@ class ViewCache {
     return &found->second.views;
   }
 
-  // Adds views for values that have none. If the cache is full, calls `evicted(views)` with the
-  // least recently used set and drops that set.
+  // Adds views for values that are not in the cache. If the cache is full, calls `evicted(views)`
+  // with the least recently used set and drops that set.
   template <class Evicted>
   Views* insert(std::span<const std::int64_t> values, Views views, Evicted evicted) {
     if (entries_.size() >= capacity_) {

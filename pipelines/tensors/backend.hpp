@@ -1,6 +1,6 @@
 // The hardware layer under compiled plans (Glow, "Refactor Backend interface"). Three classes
 // divide the duties of Glow's old interface:
-// * Backend: one kind of hardware. It holds configuration only and all methods are const, so one
+// * Backend: one kind of hardware. It stores only configuration and all methods are const, so one
 //   object serves any number of compilations and runs at a time.
 // * CompiledPlan: the result of a compilation. Immutable; all runs share it.
 // * BoundPlan: one compiled plan with its tensors on one device. It owns the memory of its runs.

@@ -1,5 +1,5 @@
-// Names the device that has the up-to-date data of a tensor, if any (Glow, Storing Device Residency
-// Information).
+// Identifies the device with the up-to-date data of a tensor, if any (Glow, Storing Device
+// Residency Information).
 #pragma once
 
 #include "pipelines/tensors/device_transfers.hpp"

@@ -1,5 +1,5 @@
 // Copies bytes to a device and back: the hardware layer of tensors on devices (Glow, "Device
-// Resident and Specific Tensors", Transferring To and From the Device). Holds configuration only;
+// Resident and Specific Tensors", Transferring To and From the Device). Stores only configuration;
 // every method is const and callable from any thread. A copy is complete when its call returns.
 #pragma once
 
@@ -17,14 +17,14 @@ struct TransferError : std::runtime_error {
 // The format of host memory that a device reads and writes without a staging copy.
 struct HostFormat {
   std::size_t alignment_bytes = 1;  // a power of two
-  std::size_t padding_bytes = 0;    // after the tensor; the device may read these bytes
+  std::size_t padding_bytes = 0;    // bytes after the tensor, which the device may read
   friend bool operator==(const HostFormat&, const HostFormat&) = default;
 };
 
 class DeviceTransfers {
  public:
   virtual ~DeviceTransfers() = default;
-  virtual std::string_view name() const = 0;  // of the runtime
+  virtual std::string_view name() const = 0;  // the runtime's name
 
   // allocate() returns memory of the device. Throws std::bad_alloc.
   virtual void* allocate(int device, std::size_t size_bytes) const = 0;

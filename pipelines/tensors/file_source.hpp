@@ -10,7 +10,7 @@ namespace uvm {
 
 class FileSource final : public TensorSource {
  public:
-  // Throws SourceError if the file cannot be opened or is no regular file.
+  // Throws SourceError if the file cannot be opened or is not a regular file.
   explicit FileSource(std::string path);
   ~FileSource() override;
   FileSource(const FileSource&) = delete;

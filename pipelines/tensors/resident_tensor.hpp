@@ -1,13 +1,13 @@
 // A tensor that tracks where its up-to-date data is: on the host, on a device, or on both (Glow,
-// "Device Resident and Specific Tensors"). A use elsewhere transfers the data, at most once (Glow,
-// When to Transfer Tensors: lazily). Results stay on their device until the host reads them.
+// "Device Resident and Specific Tensors"). A use at another place transfers the data, at most once
+// (Glow, When to Transfer Tensors: lazily). Results stay on their device until the host reads them.
 //
 // If the host reads data that is only on a device, HostAccess decides: an error that names the
 // tensor, or a transfer.
 //
-// The tensor owns its host memory, plain or pinned for a device (allocate_pinned()), or uses the
-// caller's. The tensor keeps the host memory while the data is on a device; a transfer back
-// overwrites that memory. Not thread-safe.
+// The tensor owns its host memory, plain or pinned for a device (allocate_pinned()), or uses host
+// memory of the caller. The tensor keeps the host memory while the data is on a device; a transfer
+// back overwrites that memory. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -49,8 +49,8 @@ struct TransferCounts {
 
 class ResidentTensor {
  public:
-  // Allocates zeroed host memory at the first use, unless `host` is given. Memory at `host` stays
-  // the caller's and must outlive the tensor.
+  // Allocates zeroed host memory at the first use, unless `host` is given. Memory at `host` belongs
+  // to the caller and must outlive the tensor.
   ResidentTensor(std::string name, TensorType type, HostAccess access = HostAccess::kError,
                  void* host = nullptr);
   ~ResidentTensor();
@@ -69,7 +69,7 @@ class ResidentTensor {
   bool is_pinned_for(const DeviceTransfers& runtime, int device) const;
   const TransferCounts& transfers() const { return transfers_; }
 
-  // ---- access: transfers the data if it is elsewhere
+  // ---- access: transfers the data if needed
   const void* host_data();  // may throw NotResidentError, as HostAccess decides
   // For host code that writes all or part of the data; a copy on a device becomes stale.
   void* mutable_host_data();
@@ -79,17 +79,16 @@ class ResidentTensor {
   // For a kernel that writes all of the data; nothing is transferred.
   void* device_output(const DeviceTransfers& runtime, int device);
 
-  // ---- transfers, as in the Glow document
-  // Copies up-to-date data to the device: from the host, from a peer, or through the host if the
-  // devices are no peers. Does nothing if the device has the data. The tensor uses the device
-  // memory at `location`, if it is given; the memory stays the caller's. After std::bad_alloc or
-  // TransferError the data is where it was.
+  // ---- transfers, as in the Glow document Copies up-to-date data to the device: from the host,
+  // from a peer, or through the host if the devices are not peers. Does nothing if the device
+  // already has the data. If `location` is given, the tensor uses this device memory, which still
+  // belongs to the caller. After std::bad_alloc or TransferError the data is where it was.
   void transfer_to_device(const DeviceTransfers& runtime, int device, void* location = nullptr);
   // Copies the data to the host if the data is only on a device. `release` also frees the device's
   // memory. Returns false, and does nothing, if no device has the data.
   bool transfer_from_device(bool release = true);
   // Frees the device's memory without copying. Data that was only on the device is lost; the host
-  // keeps its older copy.
+  // still has its older copy.
   void release();
   // Replaces the host memory by memory in the device's format, and copies the host's data to it.
   void allocate_pinned(const DeviceTransfers& runtime, int device);

@@ -20,7 +20,8 @@ bool is_inactive(int device) noexcept {
   return number_of(NEXT_OF_DRIVER(cuDevicePrimaryCtxGetState), device, &flags) == 0;
 }
 
-// Makes `context` current to get its device: drivers before CUDA 13 report only the current device.
+// Makes `context` current to get its device, because drivers before CUDA 13 report only the current
+// device.
 int Driver::device_of_context(CUcontext context) noexcept {
   if (context == nullptr) return device();
   if (pass_on(NEXT_OF_DRIVER(cuCtxPushCurrent_v2), context) != CUDA_SUCCESS) return -1;
@@ -31,7 +32,7 @@ int Driver::device_of_context(CUcontext context) noexcept {
 
 namespace {
 
-// Forgets the device's noted streams for which `belongs` returns true.
+// Forgets the device's known streams for which `belongs` returns true.
 void note_streams_gone_if(const CachingManagedAllocator& ours, int device, auto belongs) {
   for (const DeviceStream& stream : ours.streams().of(device)) {
     auto* const handle = static_cast<CUstream>(stream.handle);

@@ -53,7 +53,7 @@ struct Driver {
   }
 };
 
-// Call before the context is destroyed: forgets its streams, which no call destroys one by one.
+// Call before the context is destroyed. Forgets its streams, which no call destroys one by one.
 void note_streams_gone(CUcontext context);
 
 }  // namespace uvm::preload::cuda

@@ -86,8 +86,8 @@ auto destroy_context(const auto& call, CUcontext context) {
   return result;
 }
 
-// Notes a launch of a kernel on a stream of the current device. Not inlined, so that a launch that
-// need not be noted ends in a jump to the real function.
+// Reports a kernel launch on a stream of the current device. Not inlined, so that a launch that
+// need not be reported ends in a jump to the real function.
 [[gnu::noinline]] void note_driver_launch(const auto& call, CUfunction function, CUstream stream,
                                           const Arguments& arguments) noexcept {
   note_launch(call.name(), call.device(), call.order(stream),

@@ -1,5 +1,5 @@
 // Handlers of the calls that make, change and launch executable graphs, for both interfaces of
-// CUDA. They report the memory that the graphs' kernels use. Nothing here throws.
+// CUDA. The handlers report the memory that the graphs' kernels use. No function throws.
 #pragma once
 
 #include <cuda.h>
@@ -13,13 +13,13 @@
 
 namespace uvm::preload::cuda {
 
-// Notes that `call` has instantiated `executable` from the graph, or updated it with the graph.
+// Records that `call` has instantiated `executable` from the graph, or updated it with the graph.
 inline void note_graph(const char* call, const void* executable, CUgraph graph) noexcept {
   if (!may_want_uses()) return;
   beside(call, [&] { GraphUses::instance().set(executable, nodes_of(graph)); });
 }
 
-// Notes that a kernel node of `executable` has new parameters.
+// Records that a kernel node of `executable` has new parameters.
 template <class Parameters>
 void note_node(const char* call, const void* executable, const void* node,
                const Parameters& parameters) noexcept {
@@ -30,7 +30,7 @@ void note_node(const char* call, const void* executable, const void* node,
   });
 }
 
-// Notes that a node of `executable` launches another child graph.
+// Records that a node of `executable` now launches another child graph.
 inline void note_child(const char* call, const void* executable, const void* node,
                        CUgraph child) noexcept {
   if (!may_want_uses()) return;
@@ -84,7 +84,8 @@ auto destroy_graph(const auto& call, auto executable) {
   return call.forward(executable);
 }
 
-// Notes that the graph is about to be launched on `stream`. Not inlined, like note_driver_launch().
+// Reports that the graph is about to be launched on `stream`. Not inlined, like
+// note_driver_launch().
 [[gnu::noinline]] void note_graph_launch(const auto& call, const void* executable,
                                          auto stream) noexcept {
   beside(call.name(), [&] {

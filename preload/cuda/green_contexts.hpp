@@ -7,8 +7,9 @@
 
 namespace uvm::preload::cuda {
 
-// Call before the green context is destroyed: forgets its streams, which accept no work afterwards
-// and are not destroyed one by one. Its memory belongs to the primary context, and stays.
+// Call before the green context is destroyed. Forgets its streams, which accept no work afterwards
+// and are not destroyed one by one. The context's memory belongs to the primary context, and
+// remains.
 void note_streams_of_green_gone(const void* context);
 
 auto destroy_green_context(const auto& call, auto context) {

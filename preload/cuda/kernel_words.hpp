@@ -12,14 +12,14 @@
 
 namespace uvm::preload::cuda {
 
-// The arguments of a launch: `each` has one pointer for each parameter. If it is nullptr, `extra`
-// is a list that names a buffer with all parameters. Both may be nullptr.
+// The arguments of a launch. `each` has one pointer for each parameter. If `each` is nullptr,
+// `extra` is a list that refers to a buffer with all parameters. Both may be nullptr.
 struct Arguments {
   void* const* each = nullptr;
   void* const* extra = nullptr;
 };
 
-// Return the words in a kernel's arguments. The kernel is named by the driver's handle, by a
+// Return the words in a kernel's arguments. The kernel is given by the driver's handle, by a
 // CUkernel, or by its host function (the symbol in cudaLaunchKernel).
 Words words_of(CUfunction function, const Arguments& arguments);
 Words words_of(CUkernel kernel, const Arguments& arguments);

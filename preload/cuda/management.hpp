@@ -5,8 +5,7 @@
 
 #include <cstdint>
 
-// The names are NVML's.
-// NOLINTBEGIN(readability-identifier-naming)
+// The names are those of NVML. NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
 enum NvmlReturn : std::uint32_t {

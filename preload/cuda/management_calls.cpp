@@ -1,6 +1,6 @@
-// Handlers of NVML's functions. NVML reports no memory of a device that shares the host's memory
-// (DGX Spark, Jetson): it returns "not supported". Then these handlers answer with the machine's
-// memory, and with the part that this process holds. Every other result of NVML stays unchanged.
+// Handlers of NVML's functions. For a device that shares the host's memory (DGX Spark, Jetson),
+// NVML returns "not supported" instead of the memory. Then these handlers return the machine's
+// memory, and the part that this process holds. Every other result of NVML is unchanged.
 #include "preload/cuda/management.hpp"
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 namespace uvm::preload::cuda {
 namespace {
 
-// NVML is not there if `real` is nullptr; forward() then returns the same number as "not
+// If `real` is nullptr, NVML is not loaded. forward() then returns 3, which in NVML means "not
 // supported".
 template <class Fill, class... Arguments>
 auto answer_for_shared_memory(const auto& call, Fill fill, Arguments... arguments) {
@@ -36,7 +36,8 @@ auto get_shared_memory(const auto& call, NvmlDevice* device, Memory* out) {
   return answer_for_shared_memory(call, fill, device, out);
 }
 
-// `*count` is the room in `out`, and then the number of processes: this one, if it holds memory.
+// On entry `*count` is the capacity of `out`. On return it is the number of processes: 1 if this
+// process holds memory, else 0.
 template <class Process>
 auto list_processes(const auto& call, NvmlDevice* device, unsigned* count, Process* out) {
   const unsigned room = count != nullptr ? *count : 0;

@@ -4,8 +4,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-// The names are the vendor's.
-// NOLINTBEGIN(readability-identifier-naming)
+// The names are those of CUDA. NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 #if CUDART_VERSION < 13010
 cudaError_t cudaExecutionCtxDestroy(struct cudaExecutionContext_st* context);

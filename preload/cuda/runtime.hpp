@@ -29,7 +29,7 @@ struct Runtime {
   static constexpr unsigned kPinnedFlags = cudaHostAllocPortable | cudaHostAllocMapped;
   static constexpr unsigned kWriteCombined = cudaHostAllocWriteCombined;
 
-  // Returns the thread's current device, or -1 if it has none: then the forwarded call fails.
+  // Returns the thread's current device, or -1 if it has no device; then the forwarded call fails.
   static int device() noexcept { return number_of(NEXT_OF_RUNTIME(cudaGetDevice)); }
   // Returns the device of a stream. Stream 0 belongs to the current device.
   static int device_of(cudaStream_t stream) noexcept {

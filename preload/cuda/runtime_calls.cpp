@@ -31,7 +31,7 @@ struct PointerAnswer {
 };
 
 // The driver does not know ordinary memory that a device uses, and torch rejects a device address
-// that the driver does not know. So this reports such memory as managed.
+// that the driver does not know. So this function reports such memory as managed.
 void correct(const void* address, PointerAnswer* answer) {
   constexpr int kUnregistered = 0;  // cudaMemoryTypeUnregistered
   constexpr int kHost = 1;          // cudaMemoryTypeHost
@@ -68,12 +68,12 @@ auto get_attributes(const auto& call, cudaPointerAttributes* out, const void* ad
 // The process that loaded this library. In its forked children getpid() returns another number.
 const pid_t kLoadedIn = getpid();
 
-// Programs call cudaGetDeviceCount to find out whether there is CUDA. If the call fails, one line
-// says why.
+// Programs call cudaGetDeviceCount to find out whether CUDA is available. If the call fails, logs
+// one line that says why.
 void explain_device_count(cudaError_t answer) {
   if (answer == cudaSuccess || !is_plugin_installed()) return;
   const CachingManagedAllocator* ours = process_allocator();
-  // A driver that was initialised in a parent refuses to be initialised in its children.
+  // If a parent initialised the driver, the driver cannot be initialised in its forked children.
   const bool is_forked = (ours != nullptr && ours->inspection().in_forked_child()) ||
                          (answer == cudaErrorInitializationError && getpid() != kLoadedIn);
   if (!is_forked) {
@@ -103,8 +103,8 @@ auto find_driver_function(const auto& call, const char* name, void** out, auto..
   return result;
 }
 
-// Notes a launch of a kernel on a stream of the current device. Not inlined, so that a launch that
-// need not be noted ends in a jump to the real function.
+// Reports a kernel launch on a stream of the current device. Not inlined, so that a launch that
+// need not be reported ends in a jump to the real function.
 [[gnu::noinline]] void note_runtime_launch(const auto& call, const void* symbol, void** arguments,
                                            cudaStream_t stream) noexcept {
   note_launch(call.name(), call.device(), call.order(stream),

@@ -45,7 +45,7 @@ struct Runtime {
   static int device_of(hipStream_t stream) noexcept {
     return device_of_stream(NEXT_OF_RUNTIME(hipStreamGetDevice), stream, device);
   }
-  // HIP's contexts are its devices.
+  // In HIP a context is a device.
   static int device_of_context() noexcept { return device(); }
   static const void* context_of_thread() noexcept { return nullptr; }
   static int device_to_reset() noexcept { return device(); }

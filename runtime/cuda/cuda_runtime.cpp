@@ -33,7 +33,7 @@ RuntimeError translate(CUresult result) {
     case CUDA_ERROR_DEINITIALIZED:
     case CUDA_ERROR_NOT_INITIALIZED:
     case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_INVALID_CONTEXT:  // the context was reset, and its memory is gone
+    case CUDA_ERROR_INVALID_CONTEXT:  // the context was reset, and its memory no longer exists
       return RuntimeError::kNotUsable;
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
@@ -63,8 +63,8 @@ CUmemLocation location_of(Place place) {
   return location;
 }
 
-// The ranges of a batch in the form of the driver's calls, with a place for each run of ranges that
-// go to the same one.
+// The ranges of a batch in the form that the driver's calls take, with one place for each run of
+// ranges with the same destination.
 struct BatchArguments {
   explicit BatchArguments(std::span<const RangeMove> moves) : count(moves.size()) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -149,7 +149,7 @@ class CudaRuntime final : public DeviceRuntime {
   void lose_context(int device) const override {
     if (valid(device)) are_lost_[static_cast<size_t>(device)] = true;
   }
-  // The next call retains the context again, and the driver then makes a new one.
+  // The next call retains the context again, and the driver then makes a new context.
   void renew_context(int device) const override {
     if (!valid(device)) return;
     contexts_[static_cast<size_t>(device)] = nullptr;
@@ -166,8 +166,9 @@ class CudaRuntime final : public DeviceRuntime {
     });
   }
 
-  // Reports the vendor's own links, which alone support all atomic operations between devices. The
-  // driver's performance rank is no help: it ranks links between devices, not the link to the host.
+  // Reports the vendor's own links, because only these support all atomic operations between
+  // devices. The driver's performance rank does not help: it ranks links between devices, not the
+  // link to the host.
   RuntimeStatus has_fast_link(int device, int peer, bool* out) const override {
     *out = false;
     if (!valid(device) || !valid(peer)) return bad_device("cuDeviceGetP2PAttribute");
@@ -191,7 +192,7 @@ class CudaRuntime final : public DeviceRuntime {
     unsigned managed = 0;
     int device = -1;
     CUdeviceptr pointer = device_pointer(address);
-    // Memory that the driver does not know is no error: its kind is kUnknown.
+    // Memory that the driver does not know is not an error: its kind is kUnknown.
     CUresult result =
         api_->pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer);
     if (result == CUDA_ERROR_INVALID_VALUE) return {};
@@ -440,7 +441,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   int attribute(CUdevice_attribute which, int device) const {
     int value = 0;
-    // A driver that does not know the attribute lacks the property.
+    // If the driver does not know the attribute, the device does not have the property.
     return api_->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
   }
 
@@ -455,7 +456,7 @@ class CudaRuntime final : public DeviceRuntime {
     std::atomic<CUcontext>& slot = contexts_[static_cast<size_t>(device)];
     *out = slot.load(std::memory_order_acquire);
     if (*out != nullptr) return CUDA_SUCCESS;
-    // Two threads may both retain the context: it is never released anyway.
+    // Two threads may both retain the context, because it is never released anyway.
     CUresult result = api_->primary_ctx_retain(out, device);
     if (result == CUDA_SUCCESS) slot.store(*out, std::memory_order_release);
     return result;
@@ -486,8 +487,8 @@ class CudaRuntime final : public DeviceRuntime {
     return outcome;
   }
 
-  // For a thread without a current context: its device is the one that it chose last, or device 0.
-  // Setting the context and then null would leave the thread on that context's device.
+  // For a thread without a current context. The thread's device is the device that it chose last,
+  // or device 0. Setting a context and then null would leave the thread on that context's device.
   template <class Body>
   RuntimeStatus in_pushed_context(CUcontext wanted, std::string_view call, Body body) const {
     if (CUresult result = api_->ctx_push_current(wanted); result != CUDA_SUCCESS) {
@@ -499,8 +500,8 @@ class CudaRuntime final : public DeviceRuntime {
     return outcome;
   }
 
-  // Only logs a context or mode that was not restored: the caller needs the result of the call
-  // itself, which may be the address of new memory.
+  // Only logs that a context or mode was not restored, because the caller needs the result of the
+  // call itself, which may be the address of new memory.
   void note_unrestored(CUresult result, std::string_view call) const {
     if (result == CUDA_SUCCESS) return;
     log(LogLevel::kWarning, "a thread's context or capture mode could not be restored: {}: {} ({})",
@@ -522,7 +523,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   std::unique_ptr<const DriverApi> api_;
-  const int driver_version_;                              // as the driver numbers its versions
+  const int driver_version_;                              // the driver's own version number
   mutable std::vector<std::atomic<CUcontext>> contexts_;  // by device; null: not retained yet
   mutable std::vector<std::atomic<bool>> are_lost_;       // from lose_context() to renew_context()
 };

@@ -24,7 +24,7 @@ CUresult find_pages(FindPages* call, CUdeviceptr address, size_t size_bytes, siz
   if (result != CUDA_SUCCESS) return result;
   std::ranges::transform(found, out, [](const CUmemLocation& location) {
     if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return Place::device(location.id);
-    // CUDA 13.4 calls 0 "none". The other types are the host's.
+    // CUDA 13.4 names type 0 "none". The other types mean the host.
     return location.type == CU_MEM_LOCATION_TYPE_INVALID ? Place::nowhere() : Place::host();
   });
   return result;

@@ -21,7 +21,7 @@ using GetErrorName = CUresult(CUresult, const char**);
 using CopyAsync = CUresult(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 using FindPages = CUresult(CUdeviceptr, size_t, size_t, size_t, CUmemLocation*);
 
-// Returns a string of static storage, "unknown error" if the driver does not know the number.
+// Returns a string in static storage; "unknown error" if the driver does not know the code.
 const char* error_name(GetErrorName* get_error_name, CUresult result);
 // Copies between any two addresses that the device reaches, ordered by the stream.
 CUresult copy_bytes(CopyAsync* copy_async, CUdeviceptr destination, CUdeviceptr source,
@@ -29,21 +29,21 @@ CUresult copy_bytes(CopyAsync* copy_async, CUdeviceptr destination, CUdeviceptr 
 
 // The call that reports where pages are (CUDA 13.4 and later); null: the interface has none.
 inline constexpr const char* kFindPages = "cuMemGetLocationInfo";
-// Gets a place for each `page_bytes` of the range, as DeviceRuntime::find_pages().
+// Gets a place for each `page_bytes` of the range, like DeviceRuntime::find_pages().
 CUresult find_pages(FindPages* call, CUdeviceptr address, size_t size_bytes, size_t page_bytes,
                     Place* out);
 
 // This attribute says whether the device's accesses to managed memory fault and migrate pages.
 inline constexpr CUdevice_attribute kMigratesOnFault =
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
-// The reason why pages do not migrate, for the user.
+// The reason why pages do not migrate, for messages.
 inline constexpr const char* kWhyPagesStay =
     "it cannot use managed memory concurrently with the host";
-// True if the call of a prefetch returns only after the copy.
+// Whether a prefetch call returns only after the copy.
 inline constexpr bool kPrefetchBlocks = false;
 // The advice that allow_coarse_grain() sends; 0: it sends none.
 inline constexpr int kCoarseGrainAdvice = 0;
-// True if the first use of a device makes a context, which costs memory.
+// Whether the first use of a device makes a context, which costs memory.
 inline constexpr bool kContextsAreMade = true;
 
 // Returns whether the device's memory is a NUMA node, which the host counts as its own memory.
@@ -53,7 +53,7 @@ bool memory_is_host_node(CUresult (*get_attribute)(int*, CUdevice_attribute, CUd
 // `driver_version` is the driver's own version number.
 PointerKind kind_of_memory(unsigned type, int driver_version);
 
-// Returns whether this result, of the initialisation or of counting devices, means "no device".
+// Returns whether this result of the initialisation, or of counting devices, means "no device".
 bool means_no_device(CUresult result);
 
 // The driver's library and its name. The handle is null if the library cannot be loaded. The

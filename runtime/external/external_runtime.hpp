@@ -1,7 +1,7 @@
 // A DeviceRuntime over a table of operations that a program supplies (uvmalloc_runtime.h). It owns
-// a copy of the table. The table's author owns the context in it and keeps that context alive.
-// Optional groups that the table lacks have defaults: hints succeed without a call, a discard is
-// not supported, no stream is captured, and every device has its context.
+// a copy of the table. The program owns the table's context and keeps this context alive. Optional
+// groups that the table lacks have defaults: hints succeed without a call, a discard is not
+// supported, no stream is captured, and every device has its context.
 #pragma once
 
 #include <memory>

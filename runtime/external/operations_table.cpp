@@ -35,7 +35,7 @@ constexpr Operation kPresence[] = {OPERATION(is_present), OPERATION(is_initializ
 #undef UVM_OPERATION
 #undef OPERATION
 
-// Groups of several operations: a table has all operations of a group or none.
+// Groups of several operations. A table has all operations of a group or none.
 struct Group {
   const char* name;
   std::span<const Operation> operations;
@@ -48,7 +48,7 @@ bool has(const uvmalloc_runtime_operations& table, const Operation& operation) {
   return function != nullptr;
 }
 
-// Returns the names of the operations that the table has, or lacks if `there` is false.
+// Returns the names of the operations that the table has or, if `there` is false, does not have.
 std::vector<const char*> names(const uvmalloc_runtime_operations& table,
                                std::span<const Operation> operations, bool there) {
   std::vector<const char*> out;

@@ -18,7 +18,7 @@ constexpr const char* kFunction = "uvmalloc_runtime";
 struct Libraries {
   std::mutex mutex;
   std::map<std::string, LibraryName, std::less<>> by_path;
-  // By registration, because two paths may name one object.
+  // By registration, because two paths may refer to one object.
   std::map<const uvmalloc_runtime_registration*, std::string> names;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 // The major versions to look for, the newest first. Names with a version come first, because ROCm's
 // wheels have no file with the bare name.
-constexpr int kNewestMajor = 20;  // versions to come included: the newest today is 7
+constexpr int kNewestMajor = 20;  // leaves room for future versions; the newest today is 7
 constexpr int kOldestMajor = 5;
 constexpr const char* kBareName = "libamdhip64.so";
 

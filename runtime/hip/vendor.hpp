@@ -22,7 +22,7 @@ using CopyAsync = hipError_t(void*, const void*, size_t, hipMemcpyKind, hipStrea
 using FindPages = hipError_t();
 
 const char* error_name(GetErrorName* get_error_name, hipError_t result);
-// Copies with hipMemcpyDefault, for which HIP looks each address up. HIP trusts any other kind,
+// Copies with hipMemcpyDefault, for which HIP looks each address up. HIP trusts any other copy kind
 // even if managed pages have migrated since.
 hipError_t copy_bytes(CopyAsync* copy_async, hipDeviceptr_t destination, hipDeviceptr_t source,
                       size_t size_bytes, hipStream_t stream);
@@ -40,18 +40,18 @@ inline constexpr const char* kWhyPagesStay =
     "its pages do not migrate on a fault: XNACK is off, or the device has none (HSA_XNACK=1 "
     "switches "
     "it on from MI200 on; RDNA has none)";
-// HIP's call of a prefetch returns only after the copy.
+// A prefetch call of HIP returns only after the copy.
 inline constexpr bool kPrefetchBlocks = true;
 inline constexpr int kCoarseGrainAdvice = hipMemAdviseSetCoarseGrain;
 inline constexpr bool kContextsAreMade = false;
 
-// HIP has no attribute for this. A HIP device that shares the host's memory is an integrated one.
+// HIP has no attribute for this. If a HIP device shares the host's memory, it is integrated.
 inline bool memory_is_host_node(hipError_t (*)(int*, hipDeviceAttribute_t, int), int) {
   return false;
 }
-// HIP 6.0 changed the numbers of hipMemoryType. So the version of HIP at run time decides, not that
-// of the headers.
-inline constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, as hipDriverGetVersion writes it
+// HIP 6.0 changed the numbers of hipMemoryType. So the version of HIP at run time decides, not the
+// version of the headers.
+inline constexpr int kNewMemoryTypes = 60000000;  // HIP 6.0, in the form of hipDriverGetVersion
 constexpr unsigned host_memory_type(int driver_version) {
   return driver_version >= kNewMemoryTypes ? 1 : 0;
 }
@@ -67,7 +67,8 @@ struct DriverLibrary {
   void* handle = nullptr;
   std::string name;
 };
-// Prefers a library that the process has mapped already: a second copy would not know its handles.
+// Prefers a library that the process has already mapped, because a second copy would not know the
+// handles of the first.
 DriverLibrary load_driver();
 
 inline constexpr const char* kNoDriver =

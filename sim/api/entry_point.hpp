@@ -10,7 +10,7 @@
 
 namespace uvmsim::api {
 
-// "Not initialized" in both interfaces.
+// The error "not initialized" of both interfaces.
 inline constexpr int kNotInitializedError = 3;
 
 // Returns the error with which the entry point must end at once, if any.
@@ -22,6 +22,6 @@ inline std::optional<int> refuse(CallRecord& call) {
 
 }  // namespace uvmsim::api
 
-// The calling entry point's record, looked up once.
+// Gets the calling entry point's record, and looks it up only once.
 #define UVMSIM_CALL_RECORD \
   static uvmsim::CallRecord& call_record = uvmsim::CallTable::instance().record(__func__)

@@ -272,7 +272,7 @@ Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out) {
   return status;
 }
 
-// Nothing has to be uploaded; the call only checks the handles.
+// No upload is needed, so this call only checks the handles.
 Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec) {
   unsigned long long flags = 0;
   const Status status = graph_exec_flags(exec, &flags);

@@ -25,13 +25,13 @@ void* const* list_of(Handle const* handles) {
 
 // `mode` is a number of the interfaces. Returns kInvalidValue if there is no such mode.
 Status begin_capture(int device, StreamHandle stream, int mode);
-// Sets the calling thread's mode to `*mode`, and `*mode` to the former mode.
+// Sets the calling thread's mode to `*mode`, and `*mode` to the previous mode.
 Status exchange_capture_mode(int* mode);
 // Writes 0 for none, 1 for active, 2 for invalidated.
 Status capture_status(int device, StreamHandle stream, int* out);
 
-// All pointers but `status` may be null. All edges have the default kind, for which the interfaces
-// give no data.
+// All pointers except `status` may be null. All edges have the default kind, for which the
+// interfaces return no data.
 struct CaptureInfoOut {
   int* status;
   unsigned long long* id = nullptr;
@@ -45,14 +45,15 @@ Status capture_info(int device, StreamHandle stream, const CaptureInfoOut& out);
 Status update_capture_dependencies(int device, StreamHandle stream, const GraphNodeHandle* nodes,
                                    std::size_t count, unsigned flags);
 
-// Makes an event. Returns kInvalidValue for flags that `accepted` lacks, and for an event of
-// several processes with timing.
+// Makes an event. Returns kInvalidValue for flags that are not in `accepted`, and for an
+// interprocess event with timing.
 Status create_event(int device, unsigned flags, unsigned accepted, EventHandle* out);
 Status elapsed(EventHandle from, EventHandle to, float* out_ms);
 Status check_event_flags(unsigned flags, EventScope* out);
 
-// These calls return lists as the interfaces do. Without an array, they set `*count` to the length.
-// With an array, at most `*count` entries are written, and the rest of the array is cleared.
+// These calls return lists in the way of the interfaces. Without an array, they set `*count` to the
+// length. With an array, at most `*count` entries are written, and the rest of the array is
+// cleared.
 Status graph_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_root_nodes(GraphHandle graph, GraphNodeHandle* out, std::size_t* count);
 Status graph_edges(GraphHandle graph, GraphNodeHandle* from, GraphNodeHandle* to, void* edge_data,
@@ -77,9 +78,9 @@ Status clone_graph(GraphHandle graph, GraphHandle* out);
 using HostCallback = void (*)(void* argument);
 Status add_node(GraphHandle graph, int device, const GraphNodeHandle* dependencies,
                 std::size_t count, HostCallback function, void* argument, GraphNodeHandle* out);
-// Returns kNotSupported if a device is to launch the graph.
+// Returns kNotSupported if the flags request launches by a device.
 Status instantiate_graph(GraphHandle graph, unsigned long long flags, GraphExecHandle* out);
-// On failure `*out` keeps its value; kInvalidValue if `out` is null.
+// On failure `*out` does not change. Returns kInvalidValue if `out` is null.
 Status graph_exec_flags(GraphExecHandle exec, unsigned long long* out);
 Status upload_graph(int device, StreamHandle stream, GraphExecHandle exec);
 

@@ -17,7 +17,7 @@
 namespace uvmsim::api {
 namespace {
 
-// Only C++ names are demangled: a C name such as "f" is also the short form of a type.
+// Only C++ names are demangled, because a C name such as "f" is also the mangled name of a type.
 std::string readable(const char* symbol) {
   if (!std::string_view(symbol).starts_with("_Z")) return symbol;
   int status = 0;

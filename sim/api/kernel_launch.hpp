@@ -11,8 +11,8 @@
 
 namespace uvmsim::api {
 
-// The text of the error "no kernel image". Programs quote it in exceptions, so it says more than on
-// a real device.
+// The message of the error "no kernel image". Programs quote it in exceptions, so it explains more
+// than the message of a real device.
 inline constexpr const char* kNoImageText =
     "no kernel image is available for execution on the device: the simulated device runs no GPU "
     "code, only PyTorch's own operators and the kernels of a plug-in (UVMSIM_KERNELS); "
@@ -21,7 +21,7 @@ inline constexpr const char* kNoImageText =
 struct LaunchResult {
   enum class Kind { kLaunched, kUnknownFunction, kNoImage };
   Kind kind;
-  Status status = Status::kOk;  // of a kernel that was launched
+  Status status = Status::kOk;  // the status of a launched kernel
 };
 
 struct KernelLaunch {
@@ -43,7 +43,7 @@ struct Parameter {
   std::size_t offset_bytes;
   std::size_t size_bytes;
 };
-// Returns the parameters in order, or nothing if the plug-in does not declare them. A parameter
+// Returns the parameters in order, or nullopt if the plug-in does not declare them. A parameter
 // begins at a multiple of the largest power of two that divides its size, at most 16.
 std::optional<std::vector<Parameter>> parameters_of(const void* function);
 

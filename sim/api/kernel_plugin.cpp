@@ -40,8 +40,8 @@ Poll load_poll() {
   return poll;
 }
 
-// One thread polls at a time; other threads return at once. So does a recursive call, from the poll
-// or from the constructors of a library that the poll loads.
+// One thread polls at a time. Calls of other threads return at once, and so do recursive calls from
+// the poll or from the constructors of a library that the poll loads.
 void poll_once() {
   static std::atomic<bool> busy{false};
   static std::atomic<bool> loaded{false};

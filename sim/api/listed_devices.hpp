@@ -10,7 +10,7 @@ namespace uvmsim::api {
 // device or is repeated.
 std::vector<int> parse_visible_devices(std::string_view list, int device_count);
 
-// Parses the value of a variable. Null, for an unset variable, gives all devices.
+// Parses the value of a variable. For null (the variable is not set), returns all devices.
 std::vector<int> listed_devices(const char* list, int device_count);
 
 }  // namespace uvmsim::api

@@ -110,7 +110,7 @@ Status check_targets(const Batch& batch, const Targets& targets) {
   return Status::kOk;
 }
 
-// Each 2 MiB block of a range moves as by a call for this block alone.
+// Each 2 MiB block of a range moves as if by a separate call.
 void add_blocks(const RangeMove& move, std::vector<RangeMove>* blocks) {
   const char* next = static_cast<const char*>(move.range.address);
   std::size_t left = move.range.size_bytes;

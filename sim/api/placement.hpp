@@ -15,7 +15,7 @@ struct Location {
   int id;
 };
 
-// Converts the interfaces' old form: a device ordinal, or -1 for the host.
+// Converts the interfaces' old form of a location: a device ordinal, or -1 for the host.
 Location location_of_device(int device);
 
 Status advise(MemoryRange range, int advice, Location location);
@@ -36,9 +36,9 @@ Status range_attributes(void* const* outs, const std::size_t* sizes, const Attri
   return status;
 }
 
-// Where the pages of a range are, as cuMemGetLocationInfo documents: the most common location of
-// each region of `summary_bytes`, judged by a page at every `sample_bytes` (0: 64 KiB). `out` gets
-// pairs of int: type and id.
+// Returns where the pages of a range are, as documented for cuMemGetLocationInfo: the most common
+// location in each region of `summary_bytes`, sampled at one page in every `sample_bytes` (0: 64
+// KiB). `out` gets pairs of int: type and id.
 Status location_info(MemoryRange range, std::size_t summary_bytes, std::size_t sample_bytes,
                      void* out);
 

@@ -8,7 +8,7 @@
 namespace uvmsim::api {
 namespace {
 
-// A handle's first bytes say what it names.
+// The first bytes of a handle say what kind of handle it is.
 using Tag = char[8];
 constexpr Tag kMemory = "uvmsim";
 constexpr Tag kEvent = "uvmsimE";
@@ -48,8 +48,8 @@ Status import_memory(int device, const char* handle, unsigned flags, void** out)
 Status export_event(EventHandle event, char* handle) {
   const auto flags = Machine::instance().streams().event_flags(event);
   if (!flags || (*flags & CU_EVENT_INTERPROCESS) == 0) return Status::kInvalidHandle;
-  // The handle names the process that has the event. Work takes effect at once, in the order of
-  // calls, so an event is complete by the time another process gets its handle.
+  // The handle contains the ID of the process that made the event. Work takes effect at once, in
+  // the order of calls, so an event is complete by the time another process gets its handle.
   write_handle(kEvent, getpid(), handle);
   return Status::kOk;
 }

@@ -1,7 +1,7 @@
 // One piece of memory that the machine knows: managed, device or pinned memory, or the program's
 // own. The program's own memory is either registered as pinned, or ordinary memory that the devices
-// reach. A record is found from any address in its memory. Guarded by the machine's mutex; copies
-// that callers get are snapshots.
+// can access. A record can be found by any address in its memory. Guarded by the machine's mutex;
+// copies that callers get are snapshots.
 #pragma once
 
 #include <cstddef>
@@ -32,13 +32,13 @@ struct Allocation {
   std::uint64_t mapped_for = 0;  // bit mask of the devices for which the program has mapped it
 
   bool is_host() const { return kind == MemoryKind::kPinned || kind == MemoryKind::kRegistered; }
-  // Whether another process may open this memory.
+  // Returns whether another process may open this memory.
   bool is_shareable() const {
     return kind == MemoryKind::kDevice && !imported && mapped_for == 0 && pool == nullptr;
   }
 };
 
-// The advice in force and the last requested prefetch, by page, for memory that can move.
+// The current advice and the last requested prefetch of each page, for memory that can migrate.
 struct Placement {
   explicit Placement(std::size_t pages) : policy(pages), last_prefetch(pages) {}
 
@@ -73,7 +73,7 @@ class AllocationTable {
   // Returns the record of the memory that starts at `address`, or null.
   const AllocationRecord* find_start(std::uintptr_t address) const;
 
-  // The records for which `wanted` returns true.
+  // Returns the records for which `wanted` returns true.
   template <class Wanted>
   std::vector<Allocation> all_where(Wanted wanted) const {
     std::vector<Allocation> found;
@@ -83,7 +83,7 @@ class AllocationTable {
     return found;
   }
 
-  // Whether any record's memory overlaps [address, address + size_bytes).
+  // Returns whether any record's memory overlaps [address, address + size_bytes).
   bool overlaps(std::uintptr_t address, std::size_t size_bytes) const;
 
  private:

@@ -29,7 +29,7 @@ std::size_t limit_of(decltype(RLIMIT_AS) resource) {
   return limit.rlim_cur;
 }
 
-// Bytes of address space in use by the process; 0 if unknown.
+// Returns the bytes of address space that the process uses; 0 if unknown.
 std::size_t used_address_space() {
   std::ifstream file("/proc/self/statm");
   std::size_t pages = 0;
@@ -86,7 +86,7 @@ void Arena::map_views(const char* name) {
   size_ = 0;
 }
 
-// Returns null on success. Otherwise undoes the completed steps and returns the failed one.
+// Returns null on success. Otherwise undoes the completed steps and returns the failed step.
 const char* Arena::try_to_map(const char* name) {
   const char* failed_step = nullptr;
   const auto check = [&](bool done, const char* step) {
@@ -106,7 +106,7 @@ const char* Arena::try_to_map(const char* name) {
       check((user_base_ = reserve_aligned(size_)) != 0, "mmap") &&
       check((device_base_ = reserve_aligned(size_)) != 0, "mmap") &&
       check(map(device_base_, PROT_READ | PROT_WRITE), "mmap of the memfd")) {
-    // If the host cannot touch the memory, the user view is only reserved.
+    // If the host cannot access the memory, the user view is only reserved.
     const bool mapped = host_access_ == HostAccess::kReadWrite
                             ? map(user_base_, PROT_NONE)
                             : madvise(as_pointer(user_base_), size_, MADV_DONTFORK) == 0;

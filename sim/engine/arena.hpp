@@ -1,9 +1,9 @@
 // A range of address space, mapped twice. The program uses the user view. Kernels and copies of the
 // simulated machine use the device view, at a constant distance from the user view. Both views map
-// one sparse memfd, so each byte exists once, wherever the masks say that its page is resident. The
-// user view gives no access to device memory and free addresses, so a touch by the host crashes, as
-// on the real machine. Forked children inherit no view, as with the modelled driver's mappings.
-// Core files exclude the views.
+// one sparse memfd, so each byte exists only once, independently of where its page is resident by
+// the masks. The user view gives no access to device memory and free addresses, so a touch by the
+// host crashes, as on the real machine. Forked children inherit no view, as with the modelled
+// driver's mappings. Core files exclude the views.
 //
 // Owns the memfd, the views and the free address lists; guarded by the machine's mutex.
 #pragma once
@@ -27,11 +27,11 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   // Returns the address in the user view, or 0 if address space is exhausted. An allocation of at
-  // least 2 MiB has 2 MiB blocks of its own. A smaller one has whole pages; small allocations lie
-  // side by side while the arena's first part has room. The memory reads as zeros.
+  // least 2 MiB gets its own 2 MiB blocks. A smaller allocation gets whole pages; small allocations
+  // are side by side while the arena's first part has room. The memory reads as zeros.
   std::uintptr_t allocate(std::size_t bytes);
 
-  // Frees the result of allocate() for the same size: drops its pages and removes the access to its
+  // Frees the result of allocate() for the same size: drops the pages and removes the access to the
   // addresses.
   void free(std::uintptr_t address, std::size_t bytes);
   // free() in two steps: clear() drops the pages and removes the access; reuse() makes the
@@ -45,8 +45,8 @@ class Arena {
   int memfd() const { return fd_; }
 
   // Maps a piece of `memfd`, at `offset`, into the device view of a range of whole pages. Returns
-  // false, and changes nothing, if the system refuses. show_own() maps the arena's own memfd there
-  // again.
+  // false, and changes nothing, if the system refuses. show_own() maps the arena's own memfd at the
+  // range again.
   bool show(std::uintptr_t address, std::size_t bytes, int memfd, std::size_t offset);
   bool show_own(std::uintptr_t address, std::size_t bytes) {
     return show(address, bytes, fd_, offset_of(address));
@@ -55,11 +55,11 @@ class Arena {
   // The start of the user view.
   std::uintptr_t user_base() const { return user_base_; }
 
-  // Position of an address in the arena.
+  // Returns the position of an address in the arena.
   std::size_t offset_of(std::uintptr_t address) const { return address - user_base_; }
   std::size_t size() const { return size_; }
 
-  // Whether the range overlaps one of the views, free addresses included.
+  // Returns whether the range overlaps one of the views, free addresses included.
   bool meets(std::uintptr_t address, std::size_t bytes) const;
 
   // Closes the memfd. A forked child, which has no views, calls this, so that the pages do not

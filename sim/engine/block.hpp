@@ -1,8 +1,9 @@
 // State of one 2 MiB block of managed address space: the locations of its 4 KiB pages, and the
 // devices that hold a 2 MiB chunk of memory for the block. A device gets a chunk when the first
-// page becomes resident there. As in the modelled driver, the device keeps the chunk until the
-// chunk is evicted or the memory is freed, even while no page is resident ("unused"). Plain state;
-// the rules are in Residency, the chunk lists in DeviceMemory. Guarded by the machine's mutex.
+// page becomes resident on the device. As in the modelled driver, the device keeps the chunk until
+// the chunk is evicted or the memory is freed, even while no page is resident ("unused"). Plain
+// state; the rules are in Residency, the chunk lists in DeviceMemory. Guarded by the machine's
+// mutex.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ enum class ChunkList { kUnused, kDiscarded, kUsed, kNone };
 struct BlockPages {
   struct DeviceSide {
     PageMask resident;
-    PageMask mapped;  // pages elsewhere that this device reaches over the link
+    PageMask mapped;  // pages that this device accesses over the link
   };
 
   explicit BlockPages(std::size_t device_count) : devices(device_count) {}
@@ -65,17 +66,17 @@ struct Block {
     std::list<Block*>::iterator position;  // on `list`
     std::size_t charged_bytes = 0;         // charged to the device's memory
     bool is_fresh = false;                 // not zeroed yet
-    bool was_full = false;  // all pages were resident in it at once: no old contents are left
-    std::uint64_t remote_accesses = 0;  // of 128 bytes each, since the last migration
+    bool was_full = false;  // all pages were resident in it at once, so no old contents are left
+    std::uint64_t remote_accesses = 0;  // accesses of 128 bytes since the last migration
   };
 
   static constexpr int kNowhere = -3;
-  static constexpr int kUnknown = -4;  // a page has changed since the last place()
+  static constexpr int kUnknown = -4;  // a page has changed since the last call of place()
 
   Block(std::size_t block_index, std::size_t count)
       : index(block_index), device_count(count), chunks(std::make_unique<Chunk[]>(count)) {}
 
-  // Whether `by_page` is valid.
+  // Returns whether `by_page` is valid.
   bool is_by_page() const { return whole_at == kUnknown || whole_at == kNoLocation; }
   // Makes `by_page` valid, for reading or changing single pages.
   void open();
@@ -91,7 +92,7 @@ struct Block {
   // Whether a page was resident anywhere since the memory was allocated. Advice and discards cost
   // the driver work only for such blocks.
   bool is_populated = false;
-  std::size_t index;  // number among all blocks
+  std::size_t index;  // index among all blocks
   std::size_t device_count;
   std::unique_ptr<Chunk[]> chunks;  // one for each device
   // The location of all pages, if all have the same location and no page is discarded or mapped by
@@ -100,8 +101,8 @@ struct Block {
   std::unique_ptr<BlockPages> by_page;  // valid while is_by_page()
   // Pages that have host memory, which they keep when they migrate.
   PageMask host_backed;
-  PageMask evicted;      // and not made resident on a device since
-  PageMask host_mapped;  // pages that the host reaches without a fault, if host touches are tracked
+  PageMask evicted;      // pages that were evicted and not made resident on a device since
+  PageMask host_mapped;  // pages that the host accesses without a fault, if touches are tracked
 };
 
 }  // namespace uvmsim

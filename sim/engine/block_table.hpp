@@ -1,4 +1,4 @@
-// All blocks of memory that can move, by number: first the blocks of the managed arena, then the
+// All blocks of memory that can migrate, by index: first the blocks of the managed arena, then the
 // blocks of ordinary memory. Blocks are created at first use. Guarded by the machine's mutex.
 #pragma once
 
@@ -26,7 +26,7 @@ class BlockTable {
   const Block* find(std::size_t index) const;
 
   bool is_ordinary(const Block& block) const { return block.index >= blocks_.size(); }
-  // The block's number among the blocks of ordinary memory.
+  // Returns the block's index among the blocks of ordinary memory.
   std::size_t ordinary_index(const Block& block) const { return block.index - blocks_.size(); }
 
   // Calls visit(block, first, count) for each block until a call returns false. `first` counts
@@ -50,7 +50,8 @@ class BlockTable {
     });
   }
 
-  // Like each_open(), but skips blocks whose pages are all at one location: they need no work.
+  // Like each_open(), but skips blocks whose pages are all at one location, because these blocks
+  // need no work.
   template <class Visit>
   void each_mixed(PageRange pages, Visit visit) {
     each_piece(pages, [&](Block& block, std::size_t first, std::size_t count) {

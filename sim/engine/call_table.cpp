@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kNotSupportedError = 801;  // in CUDA's and in HIP's interfaces
 
-// Whether the setting names the entry point.
+// Returns whether the setting lists the entry point.
 bool is_refused(std::string_view name) {
   const char* text = secure_getenv("UVMSIM_REFUSED_CALLS");
   if (text == nullptr) return false;

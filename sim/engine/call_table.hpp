@@ -39,7 +39,8 @@ class UVMSIM_EXPORT CallRecord {
   void not_implemented();
   bool is_unimplemented() const { return unimplemented_.load(std::memory_order_relaxed); }
 
-  // `nth` counts from 1; kAlways: every call fails from now on. 0 cancels.
+  // Makes the `nth` call from now fail, counted from 1. kAlways: every call fails from now on; 0
+  // cancels this.
   static constexpr std::uint64_t kAlways = ~std::uint64_t{0};
   void fail_in(std::uint64_t nth, int error);
   void reset_count() { calls_.store(0, std::memory_order_relaxed); }
@@ -65,7 +66,7 @@ class UVMSIM_EXPORT CallTable {
   std::uint64_t calls(std::string_view name) const;
   void visit(const std::function<void(const CallRecord&)>& visit) const;
 
-  // The number of calls of unimplemented entry points, since the start or the last reset.
+  // Returns the number of calls of unimplemented entry points, since the start or the last reset.
   std::uint64_t unimplemented_calls() const;
   void reset_counts();
 

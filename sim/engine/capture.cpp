@@ -14,8 +14,8 @@ void add_once(std::vector<GraphNode*>& nodes, GraphNode* node) {
   if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
 }
 
-// Whether the last nodes of the stream on which the capture began depend on all work of the other
-// streams.
+// Returns whether the last nodes of the stream on which the capture began depend on all work of the
+// other streams.
 bool is_joined(const Capture& capture) {
   std::unordered_set<const GraphNode*> reached;
   std::vector<const GraphNode*> open(capture.origin->capture_tips.begin(),
@@ -220,7 +220,7 @@ Status Captures::state(const Stream& stream, CaptureState* out) const {
   return Status::kOk;
 }
 
-// Adds no node: a stream that waits for the event depends on the nodes recorded so far.
+// Adds no node: a stream that waits for the event depends on the current last nodes of the stream.
 void Captures::record_event(Event& event, const Stream& stream) {
   event.capture = stream.capture;
   event.capture_tips = stream.capture_tips;

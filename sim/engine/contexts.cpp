@@ -10,10 +10,10 @@
 namespace uvmsim {
 namespace {
 
-constexpr int kMostOfDevice = 64;  // of each kind
+constexpr int kMostOfDevice = 64;  // contexts of each kind
 constexpr int kFirstGreen = kMostOfDevice * kMostDevices;
 
-// True while the context exists. The first entries are those of primary contexts, and not used.
+// True while the context exists. The first entries stand for primary contexts, and are not used.
 std::array<std::atomic<bool>, std::size_t{2} * kFirstGreen> exist;
 
 std::atomic<bool>& existence_of(int number) {

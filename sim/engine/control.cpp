@@ -18,7 +18,7 @@ using uvmsim::CallTable;
 using uvmsim::Machine;
 using uvmsim::Status;
 
-// A child that was forked after the machine was made has lost the machine.
+// If a child was forked after the machine was made, the child has no machine.
 bool is_absent() {
   return Machine::lost_in_fork();
 }

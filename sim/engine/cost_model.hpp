@@ -15,8 +15,8 @@ enum class OperationType { kFloat64, kFloat32, kTensorFloat32, kFloat16, kFloat8
 inline constexpr std::size_t kOperationTypes = 5;
 
 // Rates are in bytes (or operations) per virtual nanosecond, which is GB/s. Work at a rate of 0
-// takes no time. The defaults are the ideal machine's, on which only copies over the link and
-// kernels take time.
+// takes no time. The defaults are the figures of the ideal machine, on which only copies over the
+// link and kernels take time.
 struct Costs {
   double kernel_bytes_per_ns = 1000;
   double launch_ns = 2000;
@@ -26,7 +26,7 @@ struct Costs {
   double to_device_bytes_per_ns = 50;
   double to_host_bytes_per_ns = 50;
   double between_devices_bytes_per_ns = 50;
-  double remote_bytes_per_ns = 0;  // of bytes that a kernel uses over the link
+  double remote_bytes_per_ns = 0;  // rate of a kernel's accesses over the link
   double zero_bytes_per_ns = 0;
   double host_zero_bytes_per_ns = 0;
 
@@ -34,8 +34,8 @@ struct Costs {
   double query_ns = 1000;
   double prefetch_block_ns = 0;  // driver time for each 2 MiB block of a request, without the copy
   double populate_block_ns = 0;
-  double evict_block_ns = 0;    // without the copy
-  double reclaim_block_ns = 0;  // evicted without a copy
+  double evict_block_ns = 0;    // driver time, without the copy
+  double reclaim_block_ns = 0;  // driver time of an eviction without a copy
   double fault_batch_ns = 0;
   double fault_block_ns = 0;
   double advice_ns = 0;
@@ -70,8 +70,8 @@ struct Phases {
   std::uint64_t kernel_ns = 0;
 };
 
-// The bytes that a kernel moves for a range: twice the size if it reads and writes the range.
-// `access` is UVMSIM_READ, UVMSIM_WRITE or both.
+// Returns the bytes that a kernel moves for a range: twice the size if the kernel reads and writes
+// the range. `access` is UVMSIM_READ, UVMSIM_WRITE or both.
 constexpr std::uint64_t moved_bytes(std::uint64_t size_bytes, int access) {
   return size_bytes * (access == (UVMSIM_READ | UVMSIM_WRITE) ? 2 : 1);
 }
@@ -93,12 +93,13 @@ class CostModel {
   // Returns the phases of an explicit copy, and of the page moves that the copy caused.
   Phases copy_phases(const PlacementWork& work, std::uint64_t bytes, CopyWay way) const;
 
-  // Time of advice for a range of `blocks` blocks, during which faults are not serviced.
+  // Returns the time of advice for a range of `blocks` blocks. During this time faults are not
+  // serviced.
   std::uint64_t advice_ns(std::uint64_t blocks) const;
-  // Phases of a discard of `blocks` blocks.
+  // Returns the phases of a discard of `blocks` blocks.
   Phases discard_phases(std::uint64_t blocks) const;
 
-  // Time of an explicit copy inside a device, or over the link.
+  // Return the time of an explicit copy inside a device, or over the link.
   std::uint64_t local_copy_ns(std::uint64_t bytes) const;
   std::uint64_t link_copy_ns(std::uint64_t bytes, bool to_host) const;
 
@@ -106,7 +107,7 @@ class CostModel {
   // Operations of a type without a peak rate take no time.
   std::uint64_t kernel_ns(std::uint64_t bytes, std::uint64_t operations, OperationType type) const;
 
-  // Time of a kernel that moves `bytes`.
+  // Returns the time of a kernel that moves `bytes`.
   std::uint64_t kernel_ns(const KernelWork& work, std::uint64_t bytes) const {
     if (work.is_timed) return work.duration_ns;
     const std::uint64_t whole_ns = kernel_ns(bytes, work.operations, work.type);

@@ -1,8 +1,8 @@
 // Accounts for the memory of one device: the capacity, unevictable charges, the device's context,
 // and the 2 MiB chunks that managed blocks hold. The chunks are on lists in the order of eviction:
-// unused chunks (no page is resident), discarded ones (every page is discarded), then used ones. A
-// list starts with the chunk that was put there first. Moves no pages. Guarded by the machine's
-// mutex.
+// unused chunks (no page is resident), discarded chunks (every page is discarded), then used
+// chunks. A list starts with the chunk that was added first. Moves no pages. Guarded by the
+// machine's mutex.
 #pragma once
 
 #include <array>
@@ -22,19 +22,19 @@ class DeviceMemory {
   void set_capacity(std::size_t bytes) { capacity_bytes_ = bytes; }
 
   std::size_t unevictable_bytes() const { return unevictable_at(capacity_bytes_); }
-  // What unevictable_bytes() would be with that capacity.
+  // Returns the result that unevictable_bytes() would have with that capacity.
   std::size_t unevictable_at(std::size_t capacity_bytes) const;
   std::size_t managed_bytes() const { return managed_bytes_; }
   std::size_t charged_bytes() const { return charged_bytes_; }
 
-  // Free bytes; 0 while the capacity is below the bytes in use.
+  // Returns the free bytes; 0 while the capacity is below the bytes in use.
   std::size_t free_bytes() const;
 
-  // The most bytes in use since the last reset.
+  // Returns the most bytes in use since the last reset.
   std::size_t peak_bytes() const { return peak_bytes_; }
   void reset_peak() { peak_bytes_ = used_bytes(); }
 
-  // Whether `bytes` more fit after evicting everything evictable.
+  // Returns whether `bytes` more fit after all evictable memory was evicted.
   bool could_hold(std::size_t bytes) const;
 
   // Charges unevictable memory. The caller must have made room.
@@ -49,14 +49,15 @@ class DeviceMemory {
   // kNone releases the chunk.
   void move_to(Block& block, ChunkList list);
 
-  // Sets the block's charge on this device to `bytes`. Ordinary memory may hold less than a chunk.
+  // Sets the block's charge on this device to `bytes`. A block of ordinary memory (malloc, mmap)
+  // may hold less than a chunk on the device.
   void charge_held(Block& block, std::size_t bytes);
 
-  // Returns the block that loses its chunk next, or null if no managed block holds a chunk.
+  // Returns the block whose chunk is evicted next, or null if no managed block holds a chunk.
   Block* victim() const;
 
-  // Returns the charge of an allocation: `bytes` rounded up to 64 KiB below 1 MiB, and to 2 MiB
-  // chunks from 1 MiB on.
+  // Returns the charge of an allocation: `bytes` rounded up, below 1 MiB to 64 KiB, and from 1 MiB
+  // on to 2 MiB chunks.
   static std::size_t charge_of(std::size_t bytes);
 
   // Returns the memory of a context: 1/64 of the capacity, rounded up to 64 KiB, and at most 512

@@ -1,7 +1,7 @@
 // Graphs: work and its order, recorded once and run many times. Each node of a graph comes after
-// its dependencies; an executable graph is a copy whose order no longer changes. A node may hold
-// the program's objects (a kernel's closure), so graphs must be destroyed without a lock held. Not
-// thread-safe; the machine's mutex guards graphs that have a handle.
+// its dependencies; an executable graph is a copy whose order no longer changes. A node may own
+// objects of the program (a kernel's closure), so graphs must be destroyed while no lock is held.
+// Not thread-safe; the machine's mutex guards graphs that have a handle.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +43,9 @@ using NodeWork = std::function<Status(int device, StreamHandle stream)>;
 struct GraphNode {
   NodeKind kind;
   int device;
-  NodeWork work;                           // empty: nothing to do
+  NodeWork work;                           // empty: the node does nothing
   std::vector<GraphNode*> dependencies;    // without duplicates
-  std::shared_ptr<const KernelCall> call;  // of a kernel node; null if unknown
+  std::shared_ptr<const KernelCall> call;  // the call of a kernel node; null if unknown
   std::shared_ptr<Graph> child;            // the graph that the node launches
 };
 
@@ -63,8 +63,8 @@ class UVMSIM_EXPORT Graph {
 
   // Returns null if the handle is not a node of this graph.
   GraphNode* find(GraphNodeHandle node) const;
-  // Returns the graph that contains the node: this graph or a child at any depth. Null if none
-  // does.
+  // Returns the graph that contains the node: this graph or a child at any depth. Returns null if
+  // no graph does.
   const Graph* find_holder(GraphNodeHandle node) const;
   // Returns the child graph with that handle, at any depth, or null.
   std::shared_ptr<Graph> find_child(GraphHandle handle) const;
@@ -98,7 +98,7 @@ class GraphExec {
 
   const std::vector<Step>& steps() const { return steps_; }
   std::uint64_t flags() const { return flags_; }
-  // Whether `graph` has nodes of the same kinds with the same dependencies.
+  // Returns whether `graph` has nodes of the same kinds with the same dependencies.
   bool has_form_of(const Graph& graph) const;
   // Replaces the work of the step at that position. Returns the old work.
   NodeWork exchange_work(std::size_t position, NodeWork work) {
@@ -107,7 +107,7 @@ class GraphExec {
   // A copy of the original graph.
   const std::shared_ptr<Graph>& graph() const { return graph_; }
 
-  // When the last launch ends. The next launch, on any stream, starts after that.
+  // The time at which the last launch ends. The next launch, on any stream, starts after this time.
   std::uint64_t busy_until_ns = 0;
 
  private:

@@ -41,7 +41,7 @@ Status Graphs::begin_capture(int device, StreamHandle stream, CaptureMode mode) 
 }
 
 Status Graphs::end_capture(int device, StreamHandle stream, GraphHandle* out) {
-  std::shared_ptr<Graph> graph;  // of a failed capture; destroyed without the lock
+  std::shared_ptr<Graph> graph;  // graph of a failed capture; destroyed without the lock
   const auto state = shared_.lock();
   Stream* target = state->timeline.find_stream(device, stream);
   if (target == nullptr) return Status::kInvalidHandle;

@@ -24,12 +24,12 @@ class UVMSIM_EXPORT Graphs {
   Status update_capture_dependencies(int device, StreamHandle stream,
                                      const std::vector<GraphNodeHandle>& nodes,
                                      DependencyUpdate update);
-  // For calls that an interface refuses during any capture that is not relaxed, whatever the
-  // thread's mode. The thread's mode decides whether the captures are invalidated.
+  // For calls that an interface refuses during any capture that is not relaxed, independently of
+  // the thread's mode. The thread's mode decides whether the captures are invalidated.
   Status refuse_beside_captures();
   // For calls that an interface refuses depending on the modes of the thread and of the captures.
   Status admit_unsafe_call();
-  // For work that no graph can hold: kOk if the stream is not being captured.
+  // For work that graphs do not support: returns kOk if the stream is not being captured.
   Status refuse_capture(int device, StreamHandle stream);
 
   GraphHandle create();

@@ -22,7 +22,7 @@ class HostMemory {
     return used_bytes_ <= capacity_bytes_ && bytes <= capacity_bytes_ - used_bytes_;
   }
 
-  // Returns false, and takes nothing, if fewer bytes are free.
+  // Returns false, and changes nothing, if fewer bytes are free.
   bool take(std::size_t bytes) {
     if (!could_hold(bytes)) return false;
     used_bytes_ += bytes;

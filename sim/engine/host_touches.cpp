@@ -54,7 +54,7 @@ std::unique_ptr<HostTouches> HostTouches::start(Range arena, DeviceView device_v
   }
   std::unique_ptr<HostTouches> touches(
       new HostTouches(descriptor, std::move(device_view), std::move(handler)));
-  // The program's signals go to other threads.
+  // Block all signals, so that the program's signals are handled by other threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -100,7 +100,7 @@ void HostTouches::map(Range range) const {
     if (result == 0) return;
     std::size_t done = request.mapped > 0 ? static_cast<std::size_t>(request.mapped) : 0;
     if (errno == EEXIST || errno == ENOENT || errno == EFAULT) {
-      // The page is already mapped, or gone. The waiting thread retries.
+      // The page is already mapped, or no longer exists. The waiting thread retries.
       uffdio_range page{range.address + done, kPageBytes};
       ioctl(descriptor_, UFFDIO_WAKE, &page);
       done += kPageBytes;

@@ -1,6 +1,6 @@
-// Detects the host's own loads and stores to an arena, also in system calls: userfaultfd reports a
-// touch of an unmapped page and blocks the toucher until a thread of this class has served the
-// fault. That thread uses only the device view, takes no signals, and does not print while it
+// Detects the host's own loads and stores to an arena, also in system calls. userfaultfd reports a
+// touch of an unmapped page, and blocks the touching thread until a thread of this class has served
+// the fault. That thread uses only the device view, takes no signals, and does not print while it
 // serves a fault.
 //
 // unmap() may be called with the machine's mutex held; the handler is called without that mutex.
@@ -30,10 +30,11 @@ class HostTouches {
   HostTouches(const HostTouches&) = delete;
   HostTouches& operator=(const HostTouches&) = delete;
 
-  // Makes the next touch of the range fault. The contents stay.
+  // Makes the next touch of the range fault. The contents do not change.
   static void unmap(Range range);
 
-  // Call this in a forked child: an inherited descriptor would keep the parent's ranges registered.
+  // Call this in a forked child, because an inherited descriptor would keep the parent's ranges
+  // registered.
   void abandon() const;
 
  private:

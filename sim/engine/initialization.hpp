@@ -1,7 +1,7 @@
 // The state of this process before a machine exists: whether an interface has been initialised, and
-// its visible devices. All interfaces of a process see the devices that the first initialised
-// interface saw. A driver interface needs an explicit initialisation call; a runtime on top of the
-// driver initialises itself. After either, both count as initialised. Thread-safe.
+// its visible devices. All interfaces of a process use the device list of the interface that was
+// initialised first. A driver interface needs an explicit initialisation call; a runtime on top of
+// the driver initialises itself. After either, both count as initialised. Thread-safe.
 #pragma once
 
 #include <vector>
@@ -14,13 +14,13 @@ namespace uvmsim {
 // call initialises the process and calls `read`; later calls return the same result.
 UVMSIM_EXPORT const std::vector<int>& initialize(std::vector<int> (*read)());
 
-// The number of visible devices; 0 before initialize().
+// Returns the number of visible devices; 0 before initialize().
 UVMSIM_EXPORT int initialized_device_count();
 
-// Whether initialize() has run and found a visible device.
+// Returns whether initialize() has run and found a visible device.
 UVMSIM_EXPORT bool is_initialized();
 
-// Whether this process was forked from the process that loaded this library.
+// Returns whether this process was forked from the process that loaded this library.
 bool is_forked_child();
 
 }  // namespace uvmsim

@@ -11,10 +11,10 @@ class IntervalAllocator {
  public:
   explicit IntervalAllocator(std::size_t size);
 
-  // Returns the offset of a free interval of that length, or nothing.
+  // Returns the offset of a free interval of that length, or nullopt.
   std::optional<std::size_t> allocate(std::size_t length);
 
-  // Frees an interval exactly as allocate() returned it.
+  // Frees an interval that allocate() returned, as a whole.
   void free(std::size_t offset, std::size_t length);
 
  private:

@@ -12,7 +12,7 @@ namespace uvmsim {
 struct KernelCall : std::enable_shared_from_this<KernelCall> {
   const void* function = nullptr;
   uvmsim_grid grid{};
-  std::vector<std::vector<std::byte>> values;  // of the arguments
+  std::vector<std::vector<std::byte>> values;  // values of the arguments
   std::vector<void*> arguments;                // addresses of `values`
 
   // Copies the arguments at `from`, which have the given sizes.

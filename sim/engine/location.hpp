@@ -1,4 +1,4 @@
-// Locations of memory: a device by its index, the host, or nowhere in particular.
+// Locations of memory: a device by its index, the host, or no location.
 #pragma once
 
 namespace uvmsim {

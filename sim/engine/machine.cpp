@@ -18,8 +18,8 @@ namespace {
 std::atomic<Machine*> made{nullptr};
 std::atomic<bool> lost{false};
 
-// Serves the host's touch of an address that the host does not reach. Returns the pages that the
-// host reaches afterwards.
+// Serves the host's touch of an address that the host cannot access. Returns the pages that the
+// host can access afterwards.
 HostTouches::Range touch_by_host(SharedState& shared, std::uintptr_t address, bool write) {
   const HostTouches::Range page{address, kPageBytes};
   const auto state = shared.lock();
@@ -142,7 +142,8 @@ Machine::Machine()
   write_report_at_exit();
 }
 
-// Takes all locks: a lock that another thread holds during a fork would stay locked in the child.
+// Takes all locks, because a lock that another thread holds during a fork would stay locked in the
+// child.
 void Machine::before_fork() {
   made.load(std::memory_order_acquire)->shared_->lock_for_fork();
   CallTable::instance().lock();

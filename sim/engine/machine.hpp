@@ -1,8 +1,8 @@
-// The simulated machine, which the stand-ins translate their interfaces into. It is made at first
-// use and lives until the process ends. Its parts share one mutex, which is never held while the
-// program's code, a copy of bytes or another library runs (machine_state.hpp). A child that is
-// forked after the machine was made has no machine: lost_in_fork() is true, and no other function
-// may be called.
+// The simulated machine. The stand-ins translate calls of their interfaces into calls of the
+// machine. The machine is made at its first use and lives until the process ends. Its parts share
+// one mutex, which is never held while the program's code, a copy of bytes or another library runs
+// (machine_state.hpp). A child that is forked after the machine was made has no machine:
+// lost_in_fork() is true, and no other function may be called.
 #pragma once
 
 #include <memory>
@@ -53,7 +53,8 @@ class UVMSIM_EXPORT Machine {
 
   uvmsim_counters counters();
   void reset_counters();
-  // For tests: describes an inconsistency of chunks, masks and charges; empty if there is none.
+  // For tests: describes an inconsistency of chunks, masks and charges; empty if all are
+  // consistent.
   std::string broken_invariant();
 
  private:

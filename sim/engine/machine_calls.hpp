@@ -30,8 +30,8 @@ struct RangeMove {
 };
 enum class BatchKind { kPrefetch, kDiscard, kDiscardAndPrefetch };
 
-// The kind of memory at an end of a copy, as the caller states it. For kUnknown, the machine looks
-// it up.
+// The kind of memory at one end of a copy, as the caller states it. For kUnknown, the machine looks
+// up the kind.
 enum class CopyEnd { kUnknown, kHostMemory, kDeviceMemory };
 
 struct Copy {
@@ -40,7 +40,7 @@ struct Copy {
   std::size_t width_bytes;
   CopyEnd to_end = CopyEnd::kUnknown;
   CopyEnd from_end = CopyEnd::kUnknown;
-  std::size_t rows = 1;  // of width_bytes each
+  std::size_t rows = 1;  // number of rows, each of width_bytes
   std::size_t to_pitch_bytes = 0;
   std::size_t from_pitch_bytes = 0;
 };
@@ -65,7 +65,7 @@ struct Fill {
 struct Kernel {
   std::vector<uvmsim_access> accesses;
   KernelWork work;
-  std::function<bool()> body;  // returns false if the launch failed; empty: nothing to do
+  std::function<bool()> body;  // returns false if the launch failed; empty: the kernel does nothing
 };
 
 using HostFunction = std::function<void()>;
@@ -79,7 +79,7 @@ struct CaptureInfo {
   std::size_t dependency_count = 0;
 };
 
-// Whether an event in a capture becomes a node that is visible outside the graph.
+// Decides whether an event in a capture becomes a node that is visible outside the graph.
 enum class EventScope { kInternal, kExternal };
 
 enum class Wait { kNo, kYes };
@@ -116,7 +116,7 @@ struct SharedMemory {
   int memfd;           // the descriptor in that process
   std::size_t offset;  // in the memfd
   std::size_t size_bytes;
-  std::uint64_t id;  // of the allocation, in that process
+  std::uint64_t id;  // ID of the allocation in that process
 };
 
 }  // namespace uvmsim

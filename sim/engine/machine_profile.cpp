@@ -24,7 +24,7 @@ constexpr double kNsPerUs = 1000;
 constexpr double kMostRate = 1e9;
 constexpr double kMostUs = 1e9;
 
-enum class Need { kAlways, kOwnMemory, kNever };  // which machines need the key
+enum class Need { kAlways, kOwnMemory, kNever };  // tells which machines need the key
 
 struct Figure {
   std::string_view key;

@@ -13,10 +13,10 @@
 namespace uvmsim {
 
 enum class Profile {
-  kDiscrete,    // devices have memory of their own
+  kDiscrete,    // devices have their own memory
   kIntegrated,  // devices share the host's memory
-  kHmm,         // discrete, and devices reach the program's ordinary memory by page faults
-  kCoherent,    // discrete, and devices reach ordinary memory through the host's page tables, over
+  kHmm,         // discrete, and devices access the program's ordinary memory by page faults
+  kCoherent,    // discrete, and devices access ordinary memory through the host's page tables, over
                 // a coherent link
 };
 
@@ -29,10 +29,12 @@ struct MachineProfile {
   Costs costs;
 
   bool shares_host_memory() const { return memory == Profile::kIntegrated; }
-  // Whether devices reach the program's ordinary memory, and whether over a coherent link.
+  // Return whether devices can access the program's ordinary memory, and whether over a coherent
+  // link.
   bool reaches_ordinary_memory() const { return memory == Profile::kHmm || is_coherent(); }
   bool is_coherent() const { return memory == Profile::kCoherent; }
-  // Whether copies from another device are faster than from the host, as over NVLink.
+  // Returns whether copies from another device are faster than copies from the host, as over
+  // NVLink.
   bool has_fast_peer_links() const {
     return costs.between_devices_bytes_per_ns > costs.to_device_bytes_per_ns;
   }
@@ -41,7 +43,7 @@ struct MachineProfile {
 // Sets the rules that follow from the kind of memory.
 UVMSIM_EXPORT void follow_memory_kind(MachineProfile* profile);
 
-// The bytes of the host's memory; if devices share it, at most their capacity.
+// Returns the bytes of the host's memory; if devices share this memory, at most their capacity.
 UVMSIM_EXPORT std::size_t host_capacity_bytes(const MachineProfile& profile);
 
 // A profile cannot be used. The message names the file, the key and the accepted values.
@@ -50,12 +52,12 @@ class ProfileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads a profile. The file must have exactly the keys that such a machine needs; otherwise throws
-// ProfileError.
+// Reads a profile. Throws ProfileError unless the file has exactly the keys that such a machine
+// needs.
 UVMSIM_EXPORT MachineProfile read_profile(const std::string& path);
 
 // Returns the path of the profile with this name, or the argument itself if it has a slash or ends
-// with ".toml". Named profiles are in the folder `profiles` beside the library.
+// with ".toml". Named profiles are in the folder `profiles` next to the library.
 UVMSIM_EXPORT std::string profile_path(const std::string& name_or_path);
 
 }  // namespace uvmsim

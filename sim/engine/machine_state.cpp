@@ -7,10 +7,10 @@
 namespace uvmsim {
 namespace {
 
-// Address space only: pages exist once they are touched.
+// Only address space: pages exist after they are touched.
 constexpr std::size_t kManagedArenaBytes = std::size_t{256} << 30;
-// A program may reserve more addresses than there is memory: PyTorch reserves 9/8 of a device for
-// each stream.
+// A program may reserve more addresses than a device has memory. For example, PyTorch reserves 9/8
+// of a device for each stream.
 constexpr std::size_t kDeviceArenaBytes = std::size_t{4} << 40;
 
 // The most bytes that keep_back() holds: an eighth of an arena.

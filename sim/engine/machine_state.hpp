@@ -1,7 +1,7 @@
 // The state of the machine, and the one mutex that guards all of it. SharedState::lock() is the
 // only way to the state, so a function of MachineState, or one that takes a MachineState&, runs
-// with the mutex locked. The parts of the machine (memory.hpp and its like) unlock the mutex before
-// the program's code, a copy of bytes or another library runs.
+// with the mutex locked. The parts of the machine (such as memory.hpp) unlock the mutex before the
+// program's code, a copy of bytes or another library runs.
 #pragma once
 
 #include <cstddef>
@@ -35,32 +35,32 @@ namespace uvmsim {
 struct MachineState {
   explicit MachineState(const Settings& settings);
 
-  // ---- which memory an address is in
-  // Returns the record that contains the whole range: an allocation, or the record of ordinary
-  // memory if devices reach that. Otherwise returns null.
+  // ---- which memory an address is in Returns the record that contains the whole range: an
+  // allocation, or the record of ordinary memory if devices can access it. Otherwise returns null.
   AllocationRecord* record_of(MemoryRange range);
-  // Returns null if devices do not reach ordinary memory, or if part of the range is unmapped or
+  // Returns null if devices cannot access ordinary memory, or if part of the range is unmapped or
   // belongs to the machine.
   AllocationRecord* ordinary_record(MemoryRange range);
-  // Returns the record of the range if its pages can move, else null.
+  // Returns the record of the range if its pages can migrate, else null.
   AllocationRecord* placed_record(MemoryRange range);
-  // The machine does not see when the program unmaps memory, so check the mappings now.
+  // Drops the state of unmapped memory. The machine does not see when the program unmaps memory, so
+  // this function checks the mappings.
   void forget_unmapped();
-  // The numbers of the pages that the range touches, and of the record's first page.
+  // Return the numbers of the pages that the range touches, and of the record's first page.
   PageRange pages_of(const AllocationRecord& record, MemoryRange range) const;
   std::size_t first_page_of(const AllocationRecord& record) const;
   std::byte* view_of(const AllocationRecord* record, std::uintptr_t address);
 
   // ---- allocations and what they take from devices and host
   DeviceMemory& memory(int device) { return memories[static_cast<std::size_t>(device)]; }
-  // Evicts as Residency::make_room() does; the calling thread waits for the evictions.
+  // Evicts like Residency::make_room(); the calling thread waits for the evictions.
   bool make_room(int device, std::size_t bytes);
-  // A new allocation by the calling thread, for allocations.add().
+  // Describes a new allocation by the calling thread, for allocations.add().
   Allocation describe(MemoryKind kind, const void* address, std::size_t bytes, int device,
                       unsigned flags);
   Status take_device_memory(int device, std::size_t bytes, PoolHandle pool, void** out);
   // For managed memory, and device memory that this process allocated. Addresses that are kept back
-  // are not reused for a while, so that a program that still uses them reaches no other memory.
+  // are not reused for a while. So a program that still uses them does not access other memory.
   enum class Addresses { kReuse, kKeepBack };
   void remove_allocation(const AllocationRecord& record, Addresses addresses);
 
@@ -78,7 +78,7 @@ struct MachineState {
   HostMemory host;
   Arena managed;
   Arena device_only;
-  const std::unique_ptr<OrdinaryMemory> ordinary;  // null if devices do not reach ordinary memory
+  const std::unique_ptr<OrdinaryMemory> ordinary;  // null if devices cannot access ordinary memory
   std::set<std::pair<int, int>> peers;  // (device, peer): the device may use the peer's memory
   Residency residency;
   std::unique_ptr<HostTouches> host_touches;  // null if host touches are not tracked
@@ -88,12 +88,12 @@ struct MachineState {
   std::size_t kept_back_bytes = 0;
   PoolTable pools;
   VirtualMemory virtual_memory;
-  std::vector<std::uintptr_t> known_mappings;  // the records of virtual_memory's runs
+  std::vector<std::uintptr_t> known_mappings;  // addresses of the records of virtual_memory's runs
   struct Import {
     void* address;
     int uses;
   };
-  // By the exporting process and the allocation's id in that process.
+  // The key is the exporting process and the allocation's ID in that process.
   std::map<std::pair<int, std::uint64_t>, Import> imports;
 
   Timeline timeline;
@@ -137,7 +137,7 @@ class SharedState {
   void lock_for_fork() { mutex_.lock(); }
   Lock adopt() { return {state_, std::unique_lock(mutex_, std::adopt_lock)}; }
 
-  // These never change.
+  // Return values that never change.
   const Settings& settings() const { return state_.settings; }
   const CostModel& costs() const { return state_.costs; }
 

@@ -1,4 +1,4 @@
-// Device memory that the program maps itself: reserved addresses, pieces of memory, and mappings of
+// Device memory that the program itself maps: reserved addresses, pieces of memory, and mappings of
 // pieces. Sizes are multiples of kMappingGranularityBytes.
 #pragma once
 
@@ -18,7 +18,7 @@ class UVMSIM_EXPORT Mappings {
   explicit Mappings(SharedState& shared) : shared_(shared) {}
 
   Status reserve_addresses(std::size_t bytes, std::size_t alignment_bytes, void** out);
-  // Returns kInvalidValue if something is mapped in the range.
+  // Returns kInvalidValue if memory is mapped in the range.
   Status free_addresses(void* address, std::size_t bytes);
   // A piece lives until its handles are released and its mappings removed.
   Status create_piece(int device, std::size_t bytes, PieceHandle* out);
@@ -31,7 +31,7 @@ class UVMSIM_EXPORT Mappings {
   Status unmap_pieces(void* address, std::size_t bytes);
   Status set_access(const void* address, std::size_t bytes, int device, bool may_use);
   Status access_of(const void* address, int device, bool* out);
-  // The mapping that contains the address, if the program has mapped memory there.
+  // Returns the mapping that contains the address, if the program has mapped memory at the address.
   std::optional<VirtualMemory::Run> mapped_at(const void* address);
 
  private:

@@ -1,4 +1,4 @@
-// The machine's memory: how much there is, allocations of every kind, and who may use them.
+// The machine's memory: its size, allocations of every kind, and which devices may use them.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ class UVMSIM_EXPORT Memory {
  public:
   explicit Memory(SharedState& shared) : shared_(shared) {}
 
-  // False if the process lacks address space or descriptors; then all allocations fail.
+  // Returns false if the process has too little address space or too few descriptors; then all
+  // allocations fail.
   bool has_address_space();
   MemoryUse use(int device);
   HostUse host_use();
@@ -39,7 +40,7 @@ class UVMSIM_EXPORT Memory {
   Status register_host(int device, void* address, std::size_t bytes, unsigned flags);
   Status unregister_host(void* address);
 
-  // The allocation that holds the address, if any.
+  // Returns the allocation that holds the address, if any.
   std::optional<Allocation> find(const void* address);
   void* device_view(const void* address);
 

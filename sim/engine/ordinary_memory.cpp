@@ -12,7 +12,7 @@
 namespace uvmsim {
 namespace {
 
-// Linux gives programs no higher addresses unless they request them.
+// Linux returns higher addresses only if programs request them.
 constexpr std::size_t kAddressSpaceBytes = std::size_t{1} << 48;
 
 void* as_pointer(std::uintptr_t address) {

@@ -1,6 +1,6 @@
-// The program's own memory, on a machine with devices that reach it. One record for the whole
-// address space holds the advice on its pages. The machine does not see when the program maps or
-// unmaps memory, so it asks Linux each time. Host and devices use the same addresses.
+// The program's own memory, on a machine whose devices can access this memory. One record for the
+// whole address space stores the advice on its pages. The machine does not see when the program
+// maps or unmaps memory, so it queries Linux each time. Host and devices use the same addresses.
 //
 // Owns the record; guarded by the machine's mutex.
 #pragma once
@@ -21,13 +21,13 @@ class OrdinaryMemory {
 
   AllocationRecord& record() { return record_; }
 
-  // Whether each page of the range is mapped, with any access.
+  // Returns whether each page of the range is mapped, with any access.
   static bool is_mapped(std::uintptr_t address, std::size_t size_bytes);
 
   // Returns the mapped pages of the 2 MiB block at `address`.
   static PageMask mapped_pages(std::uintptr_t address);
 
-  // Drops advice and prefetches of unmapped pages.
+  // Drops the records of advice and prefetches of unmapped pages.
   void forget_unmapped();
 
  private:

@@ -16,7 +16,7 @@ inline PageMask page_mask(std::size_t first, std::size_t count) {
   return (~PageMask{} >> (kPagesPerBlock - count)) << first;
 }
 
-// Most masks are empty or full, which is faster to test than to count.
+// Most masks are empty or full. Testing for this is faster than counting bits.
 inline std::size_t bytes_of(const PageMask& pages) {
   if (pages.none()) return 0;
   return (pages.all() ? kPagesPerBlock : pages.count()) * kPageBytes;

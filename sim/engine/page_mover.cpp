@@ -22,7 +22,7 @@ PageMask host_allocation(const PageMask& pages, const PageMask& backed) {
 
 }  // namespace
 
-// ---- arrivals
+// ---- pages that become resident
 
 Status PageMover::make_resident(int location, Block& block, const PageMask& pages, Others others) {
   const PageMask missing = pages & ~block.by_page->resident_at(location);
@@ -150,7 +150,7 @@ bool PageMover::hold_chunk(int device, Block& block) {
   return true;
 }
 
-// Makes room for the arriving pages only. First moves the block to the end of its list, so that
+// Makes room only for the arriving pages. First moves the block to the end of its list, so that
 // this block is evicted last.
 bool PageMover::hold_pages(int device, Block& block, const PageMask& arriving) {
   if (block.holds_chunk(device)) memory(device).move_to(block, ChunkList::kUsed);
@@ -209,8 +209,8 @@ bool PageMover::evict(int device, Block& block) {
 
 // ---- memory of the host
 
-// Does not count ordinary memory, which is the program's own. Pages that a copy fills need no
-// zeroing.
+// Does not count ordinary memory, because it belongs to the program. Pages that a copy fills need
+// no zeroing.
 bool PageMover::back_at_host(Block& block, const PageMask& pages, const PageMask& copied) {
   const PageMask missing = pages & ~block.host_backed;
   if (missing.none() || blocks_.is_ordinary(block)) return true;

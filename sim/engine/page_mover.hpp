@@ -1,6 +1,6 @@
 // Moves pages between the host and the devices: gets and releases chunks, evicts, and counts the
 // bytes that a real machine would copy, zero and allocate. Residency decides which pages move.
-// Bytes never move, only masks change (see Arena).
+// Bytes are never copied, only masks change (see Arena).
 //
 // Refers to the blocks, to the devices' and the host's memory, and to the counters of the machine.
 // The machine's mutex guards all of these and this class.
@@ -24,11 +24,13 @@ namespace uvmsim {
 
 class PageMover {
  public:
-  // Returns the mapped pages of a block of ordinary memory, by its number among those blocks.
+  // Returns the mapped pages of a block of ordinary memory, given the block's index among these
+  // blocks.
   using Mapped = std::function<PageMask(std::size_t ordinary_block)>;
   enum class Others { kKeep, kDrop };
 
-  // Called when pages that the host reaches leave the host: the host's next touch must fault.
+  // Called when pages that the host can access migrate to a device, because the host's next touch
+  // must fault.
   using LeftHost = std::function<void(const Block&, const PageMask&)>;
 
   PageMover(BlockTable& blocks, std::vector<DeviceMemory>& memories, HostMemory& host,
@@ -43,11 +45,11 @@ class PageMover {
   void set_left_host(LeftHost left_host) { left_host_ = std::move(left_host); }
 
   // Makes the pages resident at the location, and drops or keeps other copies. The block becomes
-  // the last to be evicted. Returns kOutOfMemory if no chunk or no host memory is left.
+  // the last to be evicted. Returns kOutOfMemory if there is no free chunk or host memory.
   Status make_resident(int location, Block& block, const PageMask& pages, Others others);
 
   // Moves a block without looking at each page. This works only if all its pages are at one place,
-  // or none is anywhere. Otherwise, or if memory is short, moves nothing and returns false.
+  // or no page is resident. Otherwise, or if memory is short, moves nothing and returns false.
   bool move_whole(int location, Block& block);
 
   void drop_elsewhere(int location, Block& block, const PageMask& pages);
@@ -57,7 +59,7 @@ class PageMover {
   void settle_chunk(int device, Block& block);
   void settle_chunks(Block& block);
 
-  // Frees the pages. Releases chunks that have no page left.
+  // Frees the pages. Releases chunks without remaining pages.
   void drop(Block& block, const PageMask& pages);
   void drop_whole(Block& block);
   // Frees pages of ordinary memory that the program has unmapped.
@@ -76,7 +78,7 @@ class PageMover {
   std::string broken_invariant() const;
 
  private:
-  // Pages that become resident at a location: first written there, or copied from elsewhere.
+  // Pages that become resident at a location: newly populated, or copied from another location.
   struct Arrival {
     std::size_t populated_bytes = 0;
     std::size_t from_host_bytes = 0;
@@ -86,7 +88,7 @@ class PageMover {
   static Arrival arrival_of(const BlockPages& pages, const PageMask& missing);
   void count_arrival(int location, const Arrival& arrival);
   static ChunkList wanted_list(const BlockPages& pages, int device);
-  // Whether the block holds single pages of a device instead of a chunk.
+  // Returns whether the block occupies single pages of a device instead of a chunk.
   bool is_held_by_page(const Block& block) const {
     return ordinary_by_page_ && blocks_.is_ordinary(block);
   }

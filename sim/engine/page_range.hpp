@@ -14,7 +14,7 @@ struct PageRange {
   std::size_t last;
 };
 
-// The number of 2 MiB blocks that the range overlaps.
+// Returns the number of 2 MiB blocks that the range overlaps.
 constexpr std::uint64_t blocks_of(PageRange pages) {
   return round_up(pages.last, kPagesPerBlock) / kPagesPerBlock - pages.first / kPagesPerBlock;
 }

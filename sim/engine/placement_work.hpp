@@ -1,4 +1,4 @@
-// Counts the work of a machine that moved pages; the cost model turns it into time.
+// Counts the work that a machine has for moving pages. The cost model turns these counts into time.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace uvmsim {
 
 struct PlacementWork {
-  // Copied by faults and requests, without evictions.
+  // Bytes copied because of faults and requests, without evictions.
   std::uint64_t to_device_bytes = 0;
   std::uint64_t to_host_bytes = 0;
   std::uint64_t between_devices_bytes = 0;
@@ -17,11 +17,11 @@ struct PlacementWork {
   std::uint64_t moved_blocks = 0;  // blocks with pages that a request made resident
 
   std::uint64_t evicted_bytes = 0;
-  std::uint64_t copied_chunks = 0;     // evicted with a copy
-  std::uint64_t reclaimed_chunks = 0;  // evicted without a copy
+  std::uint64_t copied_chunks = 0;     // chunks evicted with a copy
+  std::uint64_t reclaimed_chunks = 0;  // chunks evicted without a copy
 
   std::uint64_t populated_blocks = 0;  // chunks that a device got
-  std::uint64_t zeroed_bytes = 0;      // on a device
+  std::uint64_t zeroed_bytes = 0;      // bytes zeroed on a device
   std::uint64_t host_zeroed_bytes = 0;
 
   std::uint64_t remote_bytes = 0;     // bytes that a device used in place

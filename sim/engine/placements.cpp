@@ -6,7 +6,7 @@
 namespace uvmsim {
 namespace {
 
-// Of a range that placed_record() accepts.
+// Prefetches a range that placed_record() accepts.
 Status prefetch_pages(MachineState& state, MemoryRange range, int location) {
   AllocationRecord* record = state.placed_record(range);
   const PageRange pages = state.pages_of(*record, range);
@@ -25,7 +25,7 @@ Status prefetch_pages(MachineState& state, MemoryRange range, int location) {
   return status;
 }
 
-// Returns the blocks that have pages.
+// Returns the number of blocks with populated pages.
 std::uint64_t discard_pages(MachineState& state, MemoryRange range) {
   const AllocationRecord* record = state.placed_record(range);
   const std::size_t base = state.first_page_of(*record);
@@ -75,7 +75,8 @@ Status Placements::move_batch(int device, StreamHandle stream, BatchKind kind,
   for (const RangeMove& move : moves) {
     if (state->placed_record(move.range) == nullptr) return Status::kInvalidValue;
   }
-  // A graph has no nodes for prefetches and discards, so a capturing stream refuses the call.
+  // A graph has no nodes for prefetches and discards, so the call is refused while the stream is
+  // being captured.
   if (const auto outcome = state->captures.record_or_refuse(*target, NodeKind::kEmpty, nullptr))
     return *outcome;
   if (prefetches) ++state->counters.prefetch_calls;

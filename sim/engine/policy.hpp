@@ -33,8 +33,8 @@ enum class Advice {
   kUnsetAccessedBy,
 };
 
-// Returns `policy` changed by `advice` for `location`: a device or kHost, ignored by advice without
-// a location.
+// Returns `policy` changed by `advice` for `location`, which is a device or kHost. Advice without a
+// location ignores it.
 inline Policy advised(Policy policy, Advice advice, int location) {
   switch (advice) {
     case Advice::kSetReadMostly:

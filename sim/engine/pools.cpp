@@ -9,7 +9,7 @@ namespace uvmsim {
 namespace {
 
 PoolHandle add(PoolTable& table, const Pool& pool) {
-  // Numbers are not reused, because allocations from a destroyed pool keep its number.
+  // Handles are not reused, because allocations from a destroyed pool keep the pool's handle.
   const auto handle = reinterpret_cast<PoolHandle>(table.next++);
   table.pools.emplace(handle, pool);
   return handle;

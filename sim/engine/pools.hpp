@@ -15,8 +15,8 @@ namespace uvmsim {
 class SharedState;
 using PoolHandle = void*;
 
-// A stream-ordered pool in its simplest form: it keeps no freed memory, so its reserved bytes are
-// those in use.
+// A stream-ordered pool in its simplest form: it keeps no freed memory, so its reserved bytes equal
+// the bytes in use.
 struct Pool {
   int device;
   std::uint64_t most_bytes = 0;               // 0: no limit
@@ -46,7 +46,7 @@ class UVMSIM_EXPORT Pools {
   Status set_current(int device, PoolHandle pool);
   // `most_bytes` limits the bytes in use at once; 0: no limit.
   PoolHandle create(int device, std::uint64_t most_bytes);
-  // kInvalidValue for a default pool. Allocations from the pool stay valid.
+  // Returns kInvalidValue for a default pool. Allocations from the pool stay valid.
   Status destroy(PoolHandle pool);
   std::optional<Pool> find(PoolHandle pool);
   Status set_release_threshold(PoolHandle pool, std::uint64_t bytes);

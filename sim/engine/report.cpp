@@ -28,7 +28,7 @@ struct Report {
   pid_t process = 0;
 };
 
-// UVMSIM_REPORT, with %p replaced by the process id.
+// Returns UVMSIM_REPORT, with %p replaced by the process ID.
 std::string path_of(pid_t process) {
   const char* wanted = secure_getenv("UVMSIM_REPORT");
   std::string path = wanted != nullptr ? wanted : "";
@@ -136,8 +136,8 @@ std::string header() {
   return text;
 }
 
-// Reserves the whole file now: a write to a mapped page without room in the file system, or beyond
-// the limit on file sizes, would kill the process.
+// Reserves the whole file now, because a write to a mapped page without room in the file system, or
+// beyond the limit on file sizes, would kill the process.
 bool has_room(int descriptor, std::size_t size_bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size_bytes) return false;

@@ -61,7 +61,7 @@ Status Residency::touch_block(const Fault& fault, Block& block, const PageMask& 
   return status;
 }
 
-// For devices that share the host's memory.
+// Serves a touch by a device that shares the host's memory.
 Status Residency::touch_shared_memory(Block& block, const PageMask& pages) {
   const PageMask missing = pages & ~block.by_page->host;
   if (missing.none()) return Status::kOk;
@@ -70,9 +70,9 @@ Status Residency::touch_shared_memory(Block& block, const PageMask& pages) {
   return mover_.make_resident(kHost, block, missing, Others::kDrop);
 }
 
-// Tests the cases in the modelled driver's order: preferred here, nowhere, accessed-by, preferred
-// elsewhere, here. Read duplication comes first; touch_read_mostly() handles it. Pages pinned
-// because of thrashing were removed before.
+// Tests the cases in the modelled driver's order: this device is preferred; the page is nowhere;
+// accessed-by; another location is preferred; all other pages. touch_read_mostly() has handled read
+// duplication before. Pages pinned because of thrashing were removed before.
 Residency::Destinations Residency::destinations(const Fault& fault, const Block& block,
                                                 const PageMask& missing) const {
   const Policy& policy = fault.policy;
@@ -146,8 +146,8 @@ bool Residency::fills_block(const Fault& fault, const Block& block) const {
          block.by_page->anywhere().none();
 }
 
-// A kernel has only a few pending faults in a block. The driver services them and migrates further
-// pages with them; the next faults are for pages still missing.
+// A kernel has only a few pending faults in a block. The driver services these faults and migrates
+// further pages with them. The next faults are for pages that are still missing.
 Status Residency::bring_by_faults(const Fault& fault, int location, Block& block, PageMask missing,
                                   const PageMask& eligible, Others others) {
   counters_.fault_pages_device += missing.count();
@@ -170,8 +170,9 @@ Status Residency::bring_by_faults(const Fault& fault, int location, Block& block
   return Status::kOk;
 }
 
-// Serves thrashing pages. For throttled pages the device sleeps first; pinned pages it uses in
-// place. Pinned pages that the device does not reach go to the host, which all devices reach.
+// Serves thrashing pages. The device sleeps before it gets throttled pages, and uses pinned pages
+// in place. Pinned pages that the device cannot access move to the host, which all devices can
+// access.
 Status Residency::pin(const Fault& fault, Block& block, PageMask* missing) {
   const PageMask elsewhere = *missing & block.by_page->anywhere();
   const Thrashing::Answer answer = thrashing_.answer(block.index, elsewhere, fault.access.at_ns);
@@ -230,8 +231,8 @@ PageMask Residency::usable_in_place(int device, const Block& block) const {
 
 // ---- touches by the host
 
-// The host reaches its own pages, and pages of devices over a coherent link. Other pages migrate to
-// the host by a fault, as they do to a device.
+// The host can access its own pages, and pages of devices over a coherent link. Other pages migrate
+// to the host by a fault, as pages migrate to a device.
 Status Residency::touch_by_host(std::size_t page, PageRange range, const Policy& policy,
                                 Access access, PageRange* out_mapped) {
   Block& block = blocks_.at(page / kPagesPerBlock);

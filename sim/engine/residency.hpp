@@ -1,10 +1,10 @@
-// Tracks the locations of pages of managed memory and applies the rules by which they move: kernel
-// touches, prefetch, discard, eviction, and explicit copies. Page numbers run through the managed
-// arena, then through the address space of ordinary memory, if devices reach it.
+// Tracks the locations of pages of managed memory and applies the rules by which pages migrate:
+// kernel touches, prefetch, discard, eviction, and explicit copies. Page numbers run through the
+// managed arena, then through the address space of ordinary memory, if devices can access it.
 //
 // Touches by the host's own code count only if the caller reports them (touch_by_host). Otherwise a
-// page that only the host has touched is "nowhere", and a page on a device stays there while the
-// host reads it. The bytes are right in both cases.
+// page that only the host has touched counts as not resident ("nowhere"), and a page on a device
+// stays on the device while the host reads it. The bytes are correct in both cases.
 //
 // Owns the blocks; refers to the devices' memory and to the counters of the machine. Guarded by the
 // machine's mutex.
@@ -33,7 +33,7 @@ namespace uvmsim {
 
 class Residency {
  public:
-  // Whether a device may use another device's memory in place.
+  // Returns whether a device may use another device's memory in place.
   using Reaches = std::function<bool(int device, int other)>;
   using Mapped = PageMover::Mapped;
 
@@ -41,18 +41,19 @@ class Residency {
             uvmsim_counters& counters, Reaches reaches, Mapped mapped,
             const MachineRules& rules = {});
 
-  // Whether all pages of the blocks of `pages` are only at `location`, and none is discarded or
-  // mapped. A touch by a kernel there then changes nothing, under any policy.
+  // Returns whether all pages of the blocks of `pages` are only at `location`, and no page is
+  // discarded or mapped. If so, a touch by a kernel of `location` changes nothing, under any
+  // policy.
   bool is_whole_at(int location, PageRange pages);
 
-  // Serves a kernel of `device` that touches `pages`, all of one policy. Further pages migrate with
-  // them only within `range`, which has the same policy. Returns kOutOfMemory if no chunk or no
-  // host memory is left; earlier pages have then moved.
+  // Serves a kernel of `device` that touches `pages`, which all have the same policy. Further pages
+  // migrate with them only within `range`, which has the same policy. Returns kOutOfMemory if there
+  // is no free chunk or host memory; some pages have moved by then.
   Status touch(int device, PageRange pages, PageRange range, const Policy& policy, Access access);
 
-  // Serves a touch, by the host's own code, of a page that the host does not reach. `range` is as
-  // for touch(). Afterwards the host reaches the pages in `out_mapped`, this one included, without
-  // a fault, until left_host is called.
+  // Serves a touch, by the host's own code, of a page that the host cannot access. `range` is as
+  // for touch(). Afterwards the host can access the pages in `out_mapped`, which include this page,
+  // without a fault, until left_host is called.
   Status touch_by_host(std::size_t page, PageRange range, const Policy& policy, Access access,
                        PageRange* out_mapped);
   void set_left_host(PageMover::LeftHost left_host) { mover_.set_left_host(std::move(left_host)); }
@@ -63,10 +64,10 @@ class Residency {
               int location);
 
   // Makes all pages resident at `location`, and marks them as not discarded. Keeps other copies if
-  // the policy is read-mostly. Errors as for touch().
+  // the policy is read-mostly. Returns the same errors as touch().
   Status prefetch(int location, PageRange pages, const Policy& policy);
 
-  // Marks the contents of the pages as useless. Skips pages that are nowhere.
+  // Marks the contents of the pages as discarded. Skips pages that are nowhere.
   void discard(PageRange pages);
 
   // Serves an explicit copy that reads or writes the pages in place. Pages that are nowhere become
@@ -80,7 +81,7 @@ class Residency {
   // for one device, after that device became the preferred location.
   void unmap_remote(PageRange pages, int device = kNoLocation);
 
-  // Frees the pages. Releases chunks that have no page left.
+  // Frees the pages. Releases chunks without remaining pages.
   void forget(PageRange pages);
 
   // Frees pages of ordinary memory that the program has unmapped.
@@ -92,13 +93,13 @@ class Residency {
   // Returns the number of blocks in the range that had a resident page since the allocation.
   std::uint64_t populated_blocks(PageRange pages) const;
 
-  // The number of pages of the range at `location`.
+  // Returns the number of pages of the range at `location`.
   std::size_t resident_pages(int location, std::size_t page, std::size_t count) const;
   bool is_resident(int location, std::size_t page) const {
     return resident_pages(location, page, 1) != 0;
   }
 
-  // For tests: describes an inconsistency; empty if there is none.
+  // For tests: describes an inconsistency; empty if all is consistent.
   std::string broken_invariant() const { return mover_.broken_invariant(); }
 
   // Returns the work done since the last call.
@@ -110,15 +111,15 @@ class Residency {
   // A kernel's access to the pages of one block.
   struct Fault {
     int device;
-    PageMask range;  // pages that may migrate with it
+    PageMask range;  // pages that may migrate together with the fault's pages
     const Policy& policy;
     Access access;
   };
-  // The destinations of pages that a device touches but does not have.
+  // The destinations of pages that a device touches but that are not on the device.
   struct Destinations {
     PageMask here;
-    PageMask at_preferred;  // move there, and are used from there
-    PageMask in_place;      // stay, and are used where they are
+    PageMask at_preferred;  // migrate to the preferred location, and are used in place
+    PageMask in_place;      // do not migrate, and are used in place
   };
 
   Status touch_block(const Fault& fault, Block& block, const PageMask& pages);

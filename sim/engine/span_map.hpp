@@ -1,7 +1,7 @@
 // A value for every index of [0, size), stored as spans. Setting a part of a span to another value
-// splits the span. Spans never merge again: in the modelled driver too, advice on part of a range
-// splits the range for good. Not synchronised; owned by an allocation and guarded by the machine's
-// mutex.
+// splits the span. Spans never merge again, because in the modelled driver, too, advice on part of
+// a range splits the range for good. Not synchronised; owned by an allocation and guarded by the
+// machine's mutex.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class SpanMap {
 
   const Value& at(std::size_t index) const { return std::prev(starts_.upper_bound(index))->second; }
 
-  // The bounds [first, last) of the span that contains `index`.
+  // Returns the bounds [first, last) of the span that contains `index`.
   std::pair<std::size_t, std::size_t> span_of(std::size_t index) const {
     const auto it = std::prev(starts_.upper_bound(index));
     return {it->first, end_of(it)};
@@ -34,8 +34,8 @@ class SpanMap {
     }
   }
 
-  // Replaces the value v of each piece of [first, last) by change(v). If no value changes, no span
-  // is split.
+  // Replaces the value v of each piece of [first, last) with change(v). If no value changes, no
+  // span is split.
   template <class Change>
   void update(std::size_t first, std::size_t last, Change change) {
     auto it = std::prev(starts_.upper_bound(first));

@@ -10,7 +10,7 @@ StreamHandle Streams::create_stream(int device, unsigned flags, bool blocking, i
 }
 
 Status Streams::destroy_stream(StreamHandle handle) {
-  std::vector<std::shared_ptr<Graph>> graphs;  // of an ended capture; destroyed without the lock
+  std::vector<std::shared_ptr<Graph>> graphs;  // of ended captures; destroyed without the lock
   const auto state = shared_.lock();
   if (Stream* stream = state->timeline.find_stream(kHost, handle))
     state->end_capture_of(*stream, &graphs);

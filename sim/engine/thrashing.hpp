@@ -1,8 +1,8 @@
-// Finds pages that processors keep taking from each other by faults, and decides how to serve such
-// a fault: the processor sleeps and then gets the page (throttled), or the page stays in place for
-// a while and is used remotely (pinned). Requested moves and evictions clear the record of their
-// pages. The rules are those of the modelled driver, uvm_perf_thrashing.c. Guarded by the machine's
-// mutex.
+// Detects pages that migrate back and forth between processors by faults, and decides how to serve
+// such a fault: the processor sleeps and then gets the page (throttled), or the page stays in place
+// for a while and is used remotely (pinned). Requested moves and evictions clear the record of
+// their pages. The rules are those of the modelled driver, uvm_perf_thrashing.c. Guarded by the
+// machine's mutex.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class Thrashing {
     PageMask pinned;
   };
 
-  // Call this when a processor faults on pages that are elsewhere.
+  // Call this when a processor faults on pages at another location.
   Answer answer(std::size_t block, const PageMask& pages, std::uint64_t now_ns);
 
   // Call this after faults have moved the pages.
@@ -43,7 +43,7 @@ class Thrashing {
   struct Record {
     std::uint64_t last_ns = 0;
     unsigned resets = 0;
-    PageMask moved;  // by the only migration so far, until `pages` is filled
+    PageMask moved;  // pages of the only migration, until `pages` is filled
     std::unique_ptr<std::array<Page, kPagesPerBlock>> pages;
   };
 

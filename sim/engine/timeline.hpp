@@ -1,9 +1,9 @@
-// Virtual time: a clock for the host, and for each stream the time until which it is busy. Work
-// takes effect on memory at once, in issue order; only its completion is in virtual time. A device
-// also has lanes: one for each direction to and from the host, one for bytes from other devices,
-// and one for fault service. Work waits for a busy lane. The default streams have the handles 0 and
-// 1 (one per device, ordered with its blocking streams) and 2 (one per device and thread). Owns
-// streams and events; guarded by the machine's mutex.
+// Virtual time: a clock for the host, and for each stream the time until which the stream is busy.
+// Work takes effect on memory at once, in issue order; only the completion of work is in virtual
+// time. A device also has lanes: one for each direction to and from the host, one for bytes from
+// other devices, and one for fault service. Work waits for a busy lane. The default streams have
+// the handles 0 and 1 (one per device, ordered with its blocking streams) and 2 (one per device and
+// thread). Owns streams and events; guarded by the machine's mutex.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ struct Event {
   bool timing = true;
   bool recorded = false;
   std::uint64_t time_ns = 0;
-  std::shared_ptr<Capture> capture = nullptr;  // in which it was last recorded, if any
+  std::shared_ptr<Capture> capture = nullptr;  // in which the event was last recorded, if any
   // Until that capture ends: the nodes that a stream waiting for this event depends on.
   std::vector<GraphNode*> capture_tips = {};
 };
@@ -58,12 +58,12 @@ class UVMSIM_EXPORT Timeline {
 
   StreamHandle create_stream(int device, unsigned flags, bool blocking, int priority);
   bool destroy_stream(StreamHandle handle);
-  // The streams or events of a context. Default streams belong to the primary context.
+  // Return the streams or events of a context. Default streams belong to the primary context.
   std::vector<StreamHandle> streams_of(int context) const;
   std::vector<Stream*> per_thread_streams_of(int device);
   void destroy_events_of(int context);
 
-  // Returns null if the handle is invalid. `device` matters for default streams only.
+  // Returns null if the handle is invalid. `device` matters only for default streams.
   Stream* find_stream(int device, StreamHandle handle);
 
   EventHandle create_event(int device, unsigned flags, bool timing);
@@ -77,12 +77,13 @@ class UVMSIM_EXPORT Timeline {
   // Puts work on the stream that occupies lanes of the device, phase by phase.
   void submit(Stream& stream, const Phases& phases);
   // Puts the parts of a batched call on the stream: kPartsAtOnce parts run as if each were on a
-  // stream of its own, and the work ends with the last one. Drivers do not document the number;
-  // assumed.
+  // separate stream, and the work ends with the last part. The number is assumed, because drivers
+  // do not document it.
   static constexpr std::size_t kPartsAtOnce = 4;
   void submit_batch(Stream& stream, std::span<const Phases> parts);
 
-  // Runs work of the calling thread. The thread waits for the lanes and until the work ends.
+  // Runs work of the calling thread. The thread waits for free lanes, and then for the end of the
+  // work.
   void run_on_host(int device, const Phases& phases);
 
   // Runs work that locks the address space: the work waits until no fault is being serviced, and no
@@ -92,11 +93,12 @@ class UVMSIM_EXPORT Timeline {
   void record(Event& event, Stream& stream);
   void wait(Stream& stream, const Event& event);
 
-  // The completion time of everything put on the stream, or on all streams of the device, so far.
+  // Returns the completion time of all work that was put on the stream, or on all streams of the
+  // device.
   std::uint64_t completion_ns(const Stream& stream) const;
   std::uint64_t device_completion_ns(int device) const;
 
-  // The time at which work that is put on the stream now would start.
+  // Returns the time at which work that is put on the stream now would start.
   std::uint64_t earliest_start_ns(const Stream& stream) const;
 
   // Moves the host's clock forward to `time_ns`. Does nothing if `time_ns` has passed.
@@ -128,7 +130,7 @@ class UVMSIM_EXPORT Timeline {
   // For each device, two streams that stand for all destroyed ones: [0] for non-blocking streams,
   // [1] for blocking streams. Each stays busy until the work of its destroyed streams ends.
   std::vector<std::array<Stream, 2>> destroyed_;
-  std::map<std::pair<std::uint64_t, int>, Stream> per_thread_;  // by thread's number and device
+  std::map<std::pair<std::uint64_t, int>, Stream> per_thread_;  // by thread's number, device
   std::unordered_map<StreamHandle, std::unique_ptr<Stream>> streams_;
   std::unordered_map<EventHandle, std::unique_ptr<Event>> events_;
 };

@@ -10,7 +10,7 @@ inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kPagesPerBlock = kBlockBytes / kPageBytes;
 
-// No machine has as much memory. Larger requests fail before any arithmetic can overflow.
+// More memory than any machine has. Larger requests fail before any arithmetic can overflow.
 inline constexpr std::size_t kLargestRequestBytes = std::size_t{1} << 46;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) {

@@ -1,6 +1,6 @@
 // The program's own mappings of device memory: reserved addresses, pieces of memory with handles,
-// and mappings of pieces at addresses. Accounting only; it maps nothing. Guarded by the machine's
-// mutex.
+// and mappings of pieces at addresses. This class only keeps accounts; it maps no memory. Guarded
+// by the machine's mutex.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class VirtualMemory {
   struct Piece {
     int device;
     std::size_t size_bytes;
-    std::uintptr_t address;  // of its bytes; not visible to the program
+    std::uintptr_t address;  // address of its bytes; not visible to the program
     int handles = 1;         // references that the program holds
     int mappings = 0;
     bool is_unused() const { return handles == 0 && mappings == 0; }
@@ -42,29 +42,29 @@ class VirtualMemory {
   };
 
   void reserve(std::uintptr_t address, std::size_t bytes) { reservations_[address] = bytes; }
-  // Whether the range is a whole reservation without mappings.
+  // Returns whether the range is a whole reservation without mappings.
   bool can_free(std::uintptr_t address, std::size_t bytes) const;
   void free(std::uintptr_t address) { reservations_.erase(address); }
 
   PieceHandle add(const Piece& piece);
   Piece* find(PieceHandle handle);
-  // Removes and returns the record of an unused piece; nothing while the piece is in use.
+  // Removes and returns the record of an unused piece. Returns nullopt while the piece is in use.
   std::optional<Piece> take_unused(PieceHandle handle);
 
-  // Whether the range lies in one reservation and overlaps no mapping.
+  // Returns whether the range is within one reservation and overlaps no mapping.
   bool can_map(std::uintptr_t address, std::size_t bytes) const;
   void map(std::uintptr_t address, std::size_t bytes, PieceHandle handle);
-  // The mappings that form the range exactly; empty if the range does not consist of whole
+  // Returns the mappings that form the range exactly; empty if the range does not consist of whole
   // mappings.
   std::vector<std::uintptr_t> mappings_of(std::uintptr_t address, std::size_t bytes) const;
   Mapping& mapping(std::uintptr_t address) { return mappings_.at(address); }
   PieceHandle unmap(std::uintptr_t address);
-  // The mapping that contains the address, as a run of its own.
+  // Returns the mapping that contains the address, as a run with only this mapping.
   std::optional<Run> mapped_at(std::uintptr_t address) const;
-  // The mapping that contains the address, or nullptr.
+  // Returns the mapping that contains the address, or nullptr.
   const Mapping* find_mapping(std::uintptr_t address) const;
 
-  // All runs that devices may use.
+  // Returns all runs that devices may use.
   std::vector<Run> runs() const;
 
  private:

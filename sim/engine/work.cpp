@@ -22,7 +22,7 @@ struct End {
 struct CopyEnds {
   End to;
   End from;
-  std::size_t to_extent;  // from the first to the last byte, gaps included
+  std::size_t to_extent;  // bytes from the first to the last byte, gaps included
   std::size_t from_extent;
 };
 
@@ -44,7 +44,7 @@ void copy_rows(std::byte* to, const std::byte* from, const Copy& copy) {
   }
 }
 
-// Whether kernels of the device may use memory of this kind at all.
+// Returns whether kernels of the device may use memory of this kind.
 bool may_use(const MachineState& state, int device, const Allocation& allocation) {
   if (allocation.kind != MemoryKind::kDevice) return true;
   if (allocation.mapped_for != 0) return (allocation.mapped_for >> device & 1) != 0;
@@ -113,8 +113,8 @@ Status resolve_end(MachineState& state, const void* address, std::size_t bytes, 
   const bool is_device_only = record != nullptr && record->allocation.kind == MemoryKind::kDevice;
   if (expected == CopyEnd::kDeviceMemory && record == nullptr) return Status::kInvalidValue;
   if (expected == CopyEnd::kHostMemory && is_device_only) return Status::kInvalidValue;
-  // Registered memory may be part of a larger piece of host memory. All other records end where the
-  // memory ends.
+  // Registered memory may be part of a larger piece of host memory. All other records end where
+  // their memory ends.
   if (record != nullptr && record->allocation.kind != MemoryKind::kRegistered &&
       !is_inside(*record, user, bytes)) {
     return Status::kInvalidValue;
@@ -123,7 +123,7 @@ Status resolve_end(MachineState& state, const void* address, std::size_t bytes, 
   return Status::kOk;
 }
 
-// Returns the location at which an explicit copy puts managed pages that are nowhere.
+// Returns the location at which an explicit copy makes managed pages resident that are nowhere.
 int landing_place(const AllocationRecord& record, std::uintptr_t address, CopyEnd end, int device) {
   const std::size_t page = (address - record.allocation.address) / kPageBytes;
   const int preferred = record.placement->policy.at(page).preferred;
@@ -138,7 +138,7 @@ Status place_copy_end(MachineState& state, const End& end, const void* address, 
       landing_place(*end.record, reinterpret_cast<std::uintptr_t>(address), expected, device);
   const PageRange pages = state.pages_of(*end.record, {address, bytes});
   const Status status = state.residency.copy_access(place, pages, write);
-  // If the device has no chunk left, the copy uses host memory.
+  // If the device has no free chunk, the copy uses host memory.
   return status == Status::kOutOfMemory ? state.residency.copy_access(kHost, pages, write) : status;
 }
 
@@ -183,7 +183,7 @@ CopyWay way_of(const CopyEnds& ends) {
   return is_on_device(ends.from) && !is_on_device(ends.to) ? CopyWay::kToHost : CopyWay::kToDevice;
 }
 
-// Puts the page moves of a call on its stream, even if the call fails.
+// Puts the page moves of a call on the call's stream, even if the call fails.
 void submit_moves(MachineState& state, Stream& stream) {
   state.timeline.submit(stream, state.costs.phases(state.residency.take_work()));
 }

@@ -18,8 +18,8 @@ class UVMSIM_EXPORT Work {
  public:
   explicit Work(SharedState& shared) : shared_(shared) {}
 
-  // Returns kCaptureUnsupported on a capturing stream: the caller does the kernel's work, so that
-  // work cannot be recorded.
+  // Returns kCaptureUnsupported if the stream is being captured: the caller does the kernel's work,
+  // so that work cannot be recorded.
   Status kernel(int device, StreamHandle stream, std::span<const uvmsim_access> accesses,
                 const KernelWork& work);
   Status launch_kernel(int device, StreamHandle stream, Kernel kernel);
@@ -27,7 +27,7 @@ class UVMSIM_EXPORT Work {
   Status copy(int device, StreamHandle stream, const Copy& copy, Wait wait);
   Status fill(int device, StreamHandle stream, const Fill& fill, Wait wait);
 
-  // A kernel's time by the cost model.
+  // Returns a kernel's time by the cost model.
   std::uint64_t kernel_ns(std::uint64_t bytes, std::uint64_t operations, OperationType type) const;
 
  private:

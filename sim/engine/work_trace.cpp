@@ -10,7 +10,7 @@
 namespace uvmsim {
 namespace {
 
-// Values of uvmalloc_trace_kernel's type besides those of operations.
+// Values of the argument `type` of uvmalloc_trace_kernel that are not types of operations.
 constexpr int kBytesToDevice = 252;
 constexpr int kBytesToHost = 253;
 constexpr int kBytesInside = 254;
@@ -24,7 +24,8 @@ using TraceOrder = void (*)(int device, const void* stream, const void* signal, 
 std::atomic<TraceKernel> trace_kernel{nullptr};
 std::atomic<TraceOrder> trace_order{nullptr};
 
-// Returns the stream's handle in the allocator's numbering: 2 for a thread's own default stream.
+// Returns the stream's handle as the allocator numbers streams: 2 for a thread's own default
+// stream.
 StreamHandle named(StreamHandle stream) {
   const bool is_own = stream == nullptr && ThreadContext::current().has_own_default_stream;
   return is_own ? reinterpret_cast<StreamHandle>(2) : stream;

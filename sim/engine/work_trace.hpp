@@ -1,7 +1,7 @@
 // Reports a program's work on streams to uvmalloc's trace, if that library is in the process and
-// writes a trace (uvmalloc_trace_kernel in uvmalloc.h). Finds the library by name, because programs
-// also run here without it. Does nothing until the library is found. Thread-safe; never called with
-// the machine's mutex held.
+// writes a trace (uvmalloc_trace_kernel in uvmalloc.h). Finds the library by name, because
+// simulated programs also run without it. Does nothing until the library is found. Thread-safe;
+// never called with the machine's mutex held.
 #pragma once
 
 #include <span>

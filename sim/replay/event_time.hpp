@@ -1,4 +1,4 @@
-// The time that an event of a recording takes on a machine if its memory is resident.
+// The time that an event of a recording takes on a machine if the event's memory is resident.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace uvmsim::replay {
 
-// The time of a kernel or an explicit copy; 0 for other events.
+// Returns the time of a kernel or an explicit copy; 0 for other events.
 std::uint64_t event_ns(const Recording& recording, const Event& event, const CostModel& costs);
 
 }  // namespace uvmsim::replay

@@ -1,7 +1,7 @@
 // Decides about hints in a replay. The replay calls the policy before each event; the policy may
 // then send hints to the machine. A policy gets the whole recording, so it could look ahead; a fair
-// policy uses only what its program could know at that time. Derive from HintPolicy to compare
-// another policy.
+// policy uses only what its program could know at that time. To compare another policy, derive a
+// class from HintPolicy.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,19 @@ class Hints {
  public:
   virtual ~Hints() = default;
 
-  // Returns a stream of the device that is not in the recording, a different one for each number.
-  // Its work is ordered with other streams only by explicit waits.
+  // Returns a stream of the device that is not in the recording; each number has a different
+  // stream. The stream's work is ordered with other streams only by explicit waits.
   virtual std::uint32_t side_stream(int device, unsigned number) = 0;
   std::uint32_t side_stream(int device) { return side_stream(device, 0); }
   virtual void prefetch(std::uint32_t stream, PageRange pages, int location) = 0;
   virtual void discard(std::uint32_t stream, PageRange pages) = 0;
   virtual void advise(PageRange pages, Advice advice, int location) = 0;
-  // An explicit copy of memory that the recording lacks.
+  // Copies memory that is not in the recording, like an explicit copy of a program.
   virtual void copy(std::uint32_t stream, std::uint64_t bytes, CopyWay way) = 0;
-  // `stream` waits for all work put on `other` so far.
+  // Makes `stream` wait for all current work of `other`.
   virtual void wait(std::uint32_t stream, std::uint32_t other) = 0;
-  // Marks the work on the stream so far, like an event of a runtime. Returns the mark's number.
+  // Records an event after all current work of the stream, like a runtime. Returns the event's
+  // number.
   virtual std::uint32_t record(std::uint32_t stream) = 0;
   virtual void wait_for(std::uint32_t stream, std::uint32_t recorded) = 0;
   virtual void host_wait_for(std::uint32_t recorded) = 0;
@@ -44,7 +45,7 @@ class HintPolicy {
  public:
   virtual ~HintPolicy() = default;
 
-  // Whether the replay sends the recorded hints.
+  // Returns whether the replay sends the recorded hints.
   virtual bool keeps_recorded_hints() const { return false; }
   // Called once, before the first event.
   virtual void start(const Recording& /*recording*/) {}

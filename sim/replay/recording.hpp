@@ -1,7 +1,7 @@
-// A program's work on memory that can move, with its streams: enough to replay the work on any
-// simulated machine without the program. Pages are numbered from 0 through all 2 MiB blocks of the
-// recording, in the order of their addresses. tools/machine_replay makes a recording from a trace.
-// A plain value.
+// A program's work on memory that can migrate, with the streams of this work: enough to replay the
+// work on any simulated machine without the program. Pages are numbered from 0 through all 2 MiB
+// blocks of the recording, in the order of their addresses. tools/machine_replay makes a recording
+// from a trace. A plain value.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@
 namespace uvmsim::replay {
 
 enum class EventKind : std::uint8_t {
-  kKernel,    // with its touches
+  kKernel,    // a kernel with its touches
   kCopy,      // an explicit copy or fill, with its touches
   kAllocate,  // the allocator hands out `pages`; the machine does nothing
   kFree,      // the allocator takes them back; the machine does nothing
   kAdvise,    // a hint, like the next three
   kPrefetch,
   kDiscard,
-  kSignal,          // `signal` stands for the work on the stream so far
+  kSignal,          // `signal` stands for the current work of the stream
   kStreamWait,      // the stream waits for `signal`
   kHostWait,        // the host waits for `signal`
   kHostWaitStream,  // the host waits for the stream
@@ -40,7 +40,7 @@ struct Touch {
   PageRange pages;
   std::uint64_t size_bytes = 0;  // less than the size of `pages` if a page is touched in part
   int access = 0;                // UVMSIM_READ, UVMSIM_WRITE or both
-  std::uint32_t block = 0;       // the allocation that holds the pages, as Event::block
+  std::uint32_t block = 0;       // the allocation that holds the pages; same as Event::block
 };
 
 struct Event {
@@ -51,8 +51,8 @@ struct Event {
   bool is_timed = false;                         // kKernel: `amount` is nanoseconds
   int device = 0;
   int location = kNoLocation;     // kAdvise, kPrefetch
-  std::uint32_t stream = 0;       // in Recording::streams
-  std::uint32_t first_touch = 0;  // kKernel, kCopy: in Recording::touches
+  std::uint32_t stream = 0;       // index in Recording::streams
+  std::uint32_t first_touch = 0;  // kKernel, kCopy: index in Recording::touches
   std::uint32_t touch_count = 0;
   std::uint32_t signal = 0;  // below Recording::signal_count
   std::uint32_t block = 0;   // kAllocate, kFree: the same number in both
@@ -60,7 +60,7 @@ struct Event {
   // Operations; bytes of a copy or of an allocation; for advice the 2 MiB blocks of its range,
   // including blocks without allocations, which cost nothing.
   std::uint64_t amount = 0;
-  std::uint64_t other_bytes = 0;  // kKernel: bytes it moves in memory outside the recording
+  std::uint64_t other_bytes = 0;  // kKernel: bytes that it moves in memory outside the recording
   std::uint64_t recorded_ns = 0;  // real time since the start of the recording
 };
 

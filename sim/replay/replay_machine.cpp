@@ -296,7 +296,7 @@ class Run final : public Hints {
     step_kernel_ns_ = 0;
   }
 
-  // A step ends when the program's work is complete. A policy's moves may run into the next step.
+  // A step ends when the program's work is complete. A policy's moves may end in the next step.
   void end_step() {
     for (std::size_t i = 0; i < recording_.streams.size(); ++i)
       timeline_.wait_until(timeline_.completion_ns(*streams_[i]));
@@ -328,7 +328,7 @@ class Run final : public Hints {
   std::vector<Stream*> streams_;
   std::map<std::pair<int, unsigned>, std::uint32_t> side_streams_;
   std::vector<RuntimeEvent> signals_;
-  std::vector<RuntimeEvent> recorded_;  // by policies
+  std::vector<RuntimeEvent> recorded_;  // events recorded by policies
   const std::uint64_t call_ns_;
   Outcome outcome_;
   BlockFigures counted_;

@@ -1,6 +1,6 @@
 // Runs a recording on a machine with a given profile, in virtual time. The machine has the rules
-// and costs of the simulated machine (docs/reference/simulator.md) but no bytes, so a step takes
-// microseconds of real time. Single-threaded; every run starts with all pages nowhere.
+// and costs of the simulated machine (docs/reference/simulator.md) but stores no bytes, so a step
+// takes microseconds of real time. Single-threaded. At the start of each run no page is resident.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,14 @@ struct Step {
   std::string mark;
   std::uint64_t duration_ns = 0;
   std::uint64_t kernel_ns = 0;  // time of the kernels if all their memory is resident
-  uvmsim_counters counters{};   // of this step alone
+  uvmsim_counters counters{};   // counters of only this step
 };
 
 // The state at the end of an event.
 struct Sample {
   std::size_t event = 0;
   std::uint64_t at_ns = 0;
-  uvmsim_counters counters{};               // so far
+  uvmsim_counters counters{};               // totals since the start
   std::vector<std::size_t> resident_bytes;  // by device
 };
 
@@ -36,7 +36,7 @@ struct BlockFigures {
   std::uint64_t touches = 0;
   std::uint64_t faults = 0;
   std::uint64_t bytes_to_device = 0;
-  std::uint64_t evicted_bytes = 0;  // of any allocation, to make room for this one
+  std::uint64_t evicted_bytes = 0;  // evicted bytes of any allocation, to make room for this one
 };
 
 struct Outcome {

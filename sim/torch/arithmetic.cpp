@@ -41,13 +41,13 @@ bool is_tensor(Arguments arguments, std::size_t i, std::int64_t least_dimensions
          arguments[i].toTensor().dim() >= least_dimensions;
 }
 
-// Only the stored elements of a sparse tensor count.
+// Counts only the stored elements of a sparse tensor.
 std::uint64_t elements_of(const at::Tensor& tensor) {
   return static_cast<std::uint64_t>(tensor.is_sparse() ? sparse_parts(tensor).values().numel()
                                                        : tensor.numel());
 }
 
-// For each element of `left` and each column of `right`: one multiplication and one addition.
+// Counts one multiplication and one addition for each element of `left` and each column of `right`.
 Arithmetic matrix_product(Arguments arguments, std::size_t left, std::size_t right) {
   if (!is_tensor(arguments, left, 1) || !is_tensor(arguments, right, 1)) return {};
   const at::Tensor& a = arguments[left].toTensor();
@@ -91,8 +91,8 @@ Arithmetic convolution(Arguments arguments) {
   return {convolution_pass(results, weight), type};
 }
 
-// Arguments: grad_output, input, weight, ..., transposed (7), ..., output_mask (10). One pass for
-// each requested gradient of input and weight.
+// Arguments: grad_output, input, weight, ..., transposed (7), ..., output_mask (10). Counts one
+// pass for each requested gradient of input and weight.
 Arithmetic convolution_backward(Arguments arguments) {
   if (arguments.size() < 11 || !is_tensor(arguments, 0, 2) || !is_tensor(arguments, 1, 2) ||
       !is_tensor(arguments, 2, 2))
@@ -109,7 +109,7 @@ Arithmetic convolution_backward(Arguments arguments) {
           with_tensor_cores(product_type(gradient), at::globalContext().allowTF32CuDNN())};
 }
 
-// Arguments: query, key, value. Two products: of queries with keys, and of the resulting weights
+// Arguments: query, key, value. Counts two products: queries with keys, and the resulting weights
 // with values.
 Arithmetic attention(Arguments arguments, std::size_t query, std::uint64_t products) {
   if (!is_tensor(arguments, query, 3) || !is_tensor(arguments, query + 1, 3)) return {};
@@ -140,7 +140,7 @@ Arithmetic by_element(Arguments arguments) {
 
 Arithmetic arithmetic_of(std::string_view name, Arguments arguments) {
   std::string_view base = name.substr(0, name.find('.'));
-  if (base.ends_with('_')) base.remove_suffix(1);  // in place
+  if (base.ends_with('_')) base.remove_suffix(1);  // the in-place form
   if (base == "mm" || base == "bmm" || base == "mv" || base == "dot" || base == "_int_mm" ||
       base == "_scaled_mm")
     return matrix_product(arguments, 0, 1);
@@ -152,7 +152,7 @@ Arithmetic arithmetic_of(std::string_view name, Arguments arguments) {
     return convolution(arguments);
   if (base.starts_with("convolution_backward")) return convolution_backward(arguments);
   if (base.starts_with("_scaled_dot_product")) {
-    // Backward computes the weights again, and two gradients of each product.
+    // The backward pass computes the weights again, and two gradients of each product.
     const bool is_backward = base.find("backward") != std::string_view::npos;
     return attention(arguments, is_backward ? 1 : 0, is_backward ? 5 : 2);
   }

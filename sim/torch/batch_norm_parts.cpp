@@ -1,4 +1,4 @@
-// The parts of a batch norm over several processes, which exist on CUDA only (SyncBatchNorm).
+// The parts of a batch norm over several processes, which exist only on CUDA (SyncBatchNorm).
 // Statistics are float for inputs of 16 bits, and otherwise have the type of the input.
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -16,7 +16,7 @@ bool is_given(const Optional& tensor) {
 at::Tensor computed(const at::Tensor& tensor) {
   return tensor.to(at::toOpMathType(tensor.scalar_type()));
 }
-// All dimensions but the channels.
+// Returns all dimensions except the channels.
 std::vector<std::int64_t> samples_of(const at::Tensor& input) {
   std::vector<std::int64_t> dims;
   for (std::int64_t dim = 0; dim < input.dim(); ++dim) {
@@ -27,7 +27,7 @@ std::vector<std::int64_t> samples_of(const at::Tensor& input) {
 TensorPair variance_and_mean(const at::Tensor& input) {
   return at::var_mean(computed(input), samples_of(input), /*correction=*/at::Scalar(0));
 }
-// A value for each channel, in the shape that broadcasts to the input.
+// Returns one value for each channel, in the shape that broadcasts to the input.
 at::Tensor by_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
   shape[1] = values.numel();
@@ -38,7 +38,8 @@ void update(const Optional& running, const at::Tensor& value, double momentum) {
   if (is_given(running))
     running->mul_(1 - momentum).add_(value.to(running->scalar_type()), momentum);
 }
-// `variance` is that of `count` samples; running statistics have the unbiased one.
+// `variance` is the biased variance of `count` samples; the running statistics use the unbiased
+// variance.
 void update_running(const Optional& mean, const Optional& variance, const at::Tensor& batch_mean,
                     const at::Tensor& batch_variance, double count, double momentum) {
   update(mean, batch_mean, momentum);

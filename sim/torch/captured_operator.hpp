@@ -1,7 +1,7 @@
 // An operator in a CUDA graph: everything that its CPU kernel needs to run at each launch. Its
-// tensors are CPU tensors over the captured addresses and do not own the memory: as for a real
-// kernel's pointers, the graph's memory pool decides how long the memory lives. Immutable once it
-// is in a graph; launches of one graph run one after another.
+// tensors are CPU tensors over the captured addresses and do not own the memory. As for a real
+// kernel's pointers, the graph's memory pool decides how long the memory lives. The object is
+// immutable after it is added to a graph; launches of one graph run one after another.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -36,7 +36,7 @@ class CapturedOperator {
   // or negation bit, so each launch clears these bits first.
   void add_written(at::Tensor argument) { written_.push_back(std::move(argument)); }
 
-  // Throws the exceptions of the CPU kernel.
+  // Throws the same exceptions as the CPU kernel.
   void run() const;
 
  private:

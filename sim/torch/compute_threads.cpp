@@ -15,8 +15,8 @@ int wanted_threads() {
   return is_forked_child != nullptr && is_forked_child() != 0 ? 1 : remembered_threads;
 }
 
-// Functions of torch's own OpenMP and MKL; null if torch lacks them. They set the calling thread's
-// number; at::set_num_threads would set the whole process's.
+// Functions of torch's own OpenMP and MKL; null if torch does not have them. They set the number of
+// threads for the calling thread; at::set_num_threads would set it for the whole process.
 struct ThreadControl {
   int (*omp_get_max_threads)();
   void (*omp_set_num_threads)(int);
@@ -44,7 +44,7 @@ void remember_compute_threads() {
 }
 
 ComputeThreads::ComputeThreads() : threads_(wanted_threads()) {
-  at::get_num_threads();  // the first call sets the thread's number, so it must precede ours
+  at::get_num_threads();  // the first call sets the thread's number, so it must precede our calls
   const ThreadControl& control = thread_control();
   if (control.omp_get_max_threads && control.omp_set_num_threads) {
     own_omp_threads_ = control.omp_get_max_threads();

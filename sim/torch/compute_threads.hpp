@@ -1,10 +1,10 @@
 // The number of threads that compute for the device: PyTorch's number when the kernels were
 // installed, for operators of every calling thread. A program's pinning thread, for example, sets
-// the number of CPU threads to one, for itself and every later thread. A device must not get slower
-// or round differently because of that.
+// the number of CPU threads to one, for itself and every later thread. This must not make the
+// device slower or change its rounding.
 //
-// In a forked child the number is one: OpenMP would wait for the threads of the parent's pool,
-// which the child does not have.
+// In a forked child the number is one, because OpenMP would wait for the threads of the parent's
+// pool, which the child does not have.
 #pragma once
 
 namespace uvm::sim_kernels {

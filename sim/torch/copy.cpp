@@ -36,7 +36,8 @@ void copy_on_device(at::Tensor& self, const at::Tensor& source) {
   run();
 }
 
-// Copies dense bytes between devices; conversions happen at either end.
+// Copies dense bytes between devices; conversions are made on the source or on the destination
+// device.
 void copy_between_devices(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   const at::Tensor dense =
       source.to(self.scalar_type()).expand(self.sizes()).contiguous().resolve_conj().resolve_neg();

@@ -22,8 +22,8 @@ void release_storage(void* original) {
   c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(original));
 }
 
-// Memory that reads as zeros and takes no pages before it is written. A storage may be much larger
-// than the tensor in use.
+// Returns memory that reads as zeros and takes no pages before it is written, because a storage may
+// be much larger than the tensor in use.
 c10::DataPtr zeroed_memory(std::size_t size_bytes) {
   struct Mapping {
     void* address;
@@ -42,7 +42,7 @@ c10::DataPtr zeroed_memory(std::size_t size_bytes) {
   return {address, new Mapping{address, size_bytes}, unmap, c10::Device(c10::kCPU)};
 }
 
-// Kernels may leave conjugation or negation to later readers, by these bits.
+// With these bits, kernels may leave conjugation or negation to later readers.
 void carry_lazy_bits(const at::Tensor& from, const at::Tensor& to) {
   if (to.is_conj() != from.is_conj()) to._set_conj(from.is_conj());
   if (to.is_neg() != from.is_neg()) to._set_neg(from.is_neg());
@@ -145,7 +145,8 @@ void CpuAliases::adopt_resized_storage(AliasedStorage& storage) {
   original->set_data_ptr_noswap(allocator->allocate(size_bytes));
   original->set_nbytes(size_bytes);
   if (size_bytes == 0) return;
-  // Tensors of bytes over the whole storage, since all of its views share the bytes.
+  // Returns tensors of bytes over the whole storage, because all views of the storage share the
+  // bytes.
   const auto whole = [&](const c10::Storage& over, c10::DispatchKey key) {
     at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(over), c10::DispatchKeySet(key), caffe2::TypeMeta::Make<std::uint8_t>());
@@ -174,7 +175,7 @@ void CpuAliases::write_back_resized() {
   }
 }
 
-// Kernels replace the indices and values of a sparse tensor that they write.
+// If kernels write to a sparse tensor, they replace its indices and values.
 void CpuAliases::write_back_sparse(const AliasedTensor& tensor) {
   const at::SparseTensorImpl& written = sparse_parts(tensor.alias);
   at::SparseTensorImpl& original = sparse_parts(tensor.original);

@@ -16,12 +16,12 @@ namespace uvm::sim_kernels {
 
 class CpuAliases {
  public:
-  // The purpose of the aliases:
+  // What the aliases are used for:
   enum class Use {
     kThisCall,  // one call, during which they keep the originals alive
     kGraph,     // the launches of a graph, which owns the memory
-    // A captured call. It must not read the program's memory, which is undefined until earlier
-    // captured work has been launched. The aliases have their own memory:
+    // a captured call, which must not read the program's memory, because this memory is undefined
+    // until earlier captured work has been launched. So the aliases have their own memory:
     kZeros,
     kOnes
   };
@@ -29,12 +29,12 @@ class CpuAliases {
   explicit CpuAliases(Launch& launch, Use use = Use::kThisCall) : launch_(launch), use_(use) {}
 
   // Returns the CPU tensor over the bytes of `tensor`, a strided or sparse CUDA tensor; always the
-  // same one for the same tensor. Copy-on-write storages of written tensors must be materialised
-  // before, because materialising moves their bytes.
+  // same CPU tensor for the same tensor. Copy-on-write storages of written tensors must be
+  // materialised before this call, because materialising moves their bytes.
   at::Tensor alias(const at::Tensor& tensor);
 
-  // Call this after the operator: gives originals the sizes, strides and memory of their resized
-  // aliases, and the lazy bits.
+  // Call this after the operator. Gives the originals the sizes, strides and memory of their
+  // resized aliases, and the lazy bits.
   void write_back_resized();
 
   // Returns the CUDA tensor for a result: for an alias the original, for a tensor over an
@@ -42,10 +42,11 @@ class CpuAliases {
   // copy_results() copies the bytes.
   at::Tensor to_device(const at::Tensor& result);
 
-  // Whether to_device() created a sparse tensor, so that the host knows how many values it has.
+  // Returns whether to_device() created a sparse tensor, which means that the host knows how many
+  // values the tensor has.
   bool made_sparse() const { return made_sparse_; }
 
-  // Whether to_device() created `tensor`; valid until copy_results().
+  // Returns whether to_device() created `tensor`; valid until copy_results().
   bool is_new(const at::Tensor& tensor) const;
 
   // Fills the memory that write_back_resized() and to_device() allocated, unless the call is

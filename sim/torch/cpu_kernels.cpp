@@ -11,7 +11,8 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// A product's name without "aten::", its overload and the underscore of its form in place.
+// The name is without "aten::", without the overload, and without the underscore of the in-place
+// form.
 bool is_slow_in_half(std::string_view name) {
   constexpr std::string_view kNamespace = "aten::";
   if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
@@ -35,10 +36,11 @@ bool are_halves(const torch::jit::Stack& arguments) {
 
 struct Rounded {
   at::Tensor half;
-  at::Tensor computed;  // its values in float, or the kernel's result for it
+  at::Tensor computed;  // the tensor's values in float, or the kernel's result for the tensor
 };
 
-// Results that are arguments get the values that the kernel has written; other results are new.
+// If a result is also an argument, rounds the kernel's float values into the original half tensor.
+// Other results become new half tensors.
 c10::IValue rounded_result(const c10::IValue& result, const std::vector<Rounded>& arguments) {
   return map_tensors(result, [&](const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.scalar_type() != at::kFloat) return tensor;
@@ -55,7 +57,7 @@ c10::IValue rounded_result(const c10::IValue& result, const std::vector<Rounded>
 
 void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKey key, torch::jit::Stack* stack) {
   const auto dispatch = [&] { op.redispatchBoxed(c10::DispatchKeySet(key), stack); };
-  // Tensors of several types are refused as they are.
+  // Tensors of several types are passed on unchanged, so that the kernel refuses them.
   if (!is_slow_in_half(op.operator_name().name) || !are_halves(*stack)) {
     dispatch();
     return;

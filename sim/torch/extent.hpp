@@ -1,4 +1,4 @@
-// The bytes of its storage that a tensor spans, from its first element to its last.
+// The bytes of a tensor's storage that the tensor spans, from its first to its last element.
 #pragma once
 
 #include <ATen/EmptyTensor.h>

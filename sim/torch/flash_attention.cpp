@@ -1,8 +1,8 @@
 // The operators of flash attention, and of cuDNN's attention over packed sequences, as plain
 // operators on padded sequences. The tokens of several sequences lie one after another, and
-// `cum_seq_q` and `cum_seq_k` hold the sequences' offsets. Without offsets all sequences have one
-// length, in a dimension of their own. Reads no offset on the host, so captures accept it. Scores
-// and sums are in float; results are rounded once.
+// `cum_seq_q` and `cum_seq_k` hold the sequences' offsets. Without offsets all sequences have the
+// same length, and the tensors have a dimension for the sequences. The operators read no offset on
+// the host, so they can be captured. Scores and sums are in float; results are rounded once.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -20,13 +20,13 @@ using Optional = std::optional<at::Tensor>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The arguments of a call by name, because versions of torch add arguments.
+// Finds the arguments of a call by name, because new versions of torch add arguments.
 class Arguments {
  public:
   Arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
       : schema_(op.schema()), values_(torch::jit::last(stack, schema_.arguments().size())) {}
 
-  // Returns none if this version has no such argument.
+  // Returns None if this version has no such argument.
   c10::IValue operator[](std::string_view name) const {
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (schema_.arguments()[i].name() == name) return values_[i];
@@ -53,10 +53,10 @@ class Arguments {
   c10::ArrayRef<c10::IValue> values_;
 };
 
-// The sequences of one side, queries or keys, and their places in a padded tensor.
+// The sequences of queries or of keys, and the positions of their tokens in a padded tensor.
 class Sequences {
  public:
-  // `offsets` has one element more than there are sequences. `used` are the lengths if only the
+  // `offsets` has one element more than there are sequences. `used` gives the lengths if only the
   // first tokens of each sequence count.
   Sequences(const at::Tensor& offsets, std::int64_t longest, std::int64_t total,
             const Optional& used = std::nullopt)
@@ -79,7 +79,7 @@ class Sequences {
   const at::Tensor& places() const { return places_; }
   at::Tensor are_valid() const { return places_.lt(lengths_.unsqueeze(1)); }
 
-  // From tokens, heads, values to sequences, heads, places, values.
+  // Pads a tensor [token, head, value] to [sequence, head, position, value].
   at::Tensor pad(const at::Tensor& packed) const {
     if (packed.size(0) == 0)
       return at::zeros({count_, packed.size(1), longest_, packed.size(2)},
@@ -101,11 +101,11 @@ class Sequences {
  private:
   std::int64_t count_;
   std::int64_t longest_;
-  at::Tensor lengths_;        // of each sequence
+  at::Tensor lengths_;        // length of each sequence
   at::Tensor places_;         // 0 to longest_ - 1
-  at::Tensor tokens_;         // of each sequence and place
-  at::Tensor padded_places_;  // of each token
-  at::Tensor is_unused_;      // of each token
+  at::Tensor tokens_;         // token index of each sequence and position
+  at::Tensor padded_places_;  // position of each token in the padded tensor
+  at::Tensor is_unused_;      // whether each token is unused
 };
 
 Sequences sequences_of(const Arguments& arguments, std::string_view offsets_name,
@@ -118,7 +118,7 @@ Sequences sequences_of(const Arguments& arguments, std::string_view offsets_name
   return {at::arange(tokens.size(0) + 1, options) * length, length, tokens.size(0) * length, used};
 }
 
-// As the real operators check.
+// Makes the same checks as the real operators.
 void check(const Arguments& arguments, const at::Tensor& query, const at::Tensor& key) {
   const at::ScalarType type = query.scalar_type();
   TORCH_CHECK(type == at::kHalf || type == at::kBFloat16,
@@ -139,11 +139,12 @@ at::Tensor packed(const at::Tensor& tokens) {
   return tokens.dim() == 4 ? tokens.flatten(0, 1) : tokens;
 }
 
-// What forward and backward share. Padded tensors have the dimensions sequences, heads of queries,
-// places, values.
+// The part that forward and backward share. Padded tensors have the dimensions [sequence, head of
+// queries, position, value].
 class Attention {
  public:
-  // With `aligns_ends` the last query is beside the last key, else the first beside the first.
+  // If `aligns_ends`, the last query is aligned with the last key, else the first query with the
+  // first key.
   Attention(const Arguments& arguments, bool aligns_ends)
       : query_(arguments.tensor("query")),
         key_(arguments.tensor("key")),
@@ -161,7 +162,7 @@ class Attention {
 
   double scale() const { return scale_; }
 
-  // Queries that attend to nothing have the sum infinity, and therefore no weights.
+  // Queries that attend to no key have the sum infinity, and therefore zero weights.
   at::Tensor logarithms_of_sums() const {
     const at::Tensor sums = scores_.logsumexp(-1);
     return sums.masked_fill(sums.eq(-kInfinity), kInfinity);
@@ -186,7 +187,7 @@ class Attention {
     return keys_.pack(summed).to(like.scalar_type()).view_as(like);
   }
 
-  // With offsets the caller's sums have the dimensions heads, tokens.
+  // With offsets, the caller's sums have the dimensions [head, token].
   at::Tensor sums_result(const at::Tensor& padded) const {
     if (query_.dim() == 4) return padded;
     return queries_.pack(padded.unsqueeze(-1)).squeeze(-1).t().contiguous();
@@ -196,7 +197,7 @@ class Attention {
   }
 
  private:
-  // Of each sequence, query and key.
+  // Returns, for each sequence, query and key, whether the query attends to the key.
   at::Tensor attends(const Arguments& arguments, bool aligns_ends) const {
     at::Tensor distance = keys_.places().unsqueeze(0) - queries_.places().unsqueeze(1);
     if (aligns_ends)
@@ -274,7 +275,7 @@ torch::jit::Stack flash_backward(const Arguments& arguments) {
   return gradients(arguments, /*aligns_ends=*/true);
 }
 
-// ---- cuDNN aligns the ends only if it is given how many keys are used
+// ---- cuDNN aligns the ends only if the number of used keys is given
 
 Attended cudnn_attend(const Arguments& arguments) {
   arguments.refuse("sequences of one length", !arguments.optional_tensor("cum_seq_q"));
@@ -315,7 +316,7 @@ void boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 std::vector<SpecialCase> flash_attention_special_cases() {
   std::vector<SpecialCase> cases;
-  // Older versions of torch lack the operators in place.
+  // Older versions of torch do not have the in-place operators.
   const auto add = [&](const std::string& name, torch::CppFunction function) {
     if (c10::Dispatcher::singleton().findSchema({"aten::" + name, ""}))
       cases.push_back({name, std::move(function)});

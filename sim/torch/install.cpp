@@ -1,5 +1,6 @@
-// Puts the kernels on the dispatch keys CUDA, SparseCUDA and NestedTensorCUDA, once per process and
-// for its lifetime. Calls nothing of torch's CUDA runtime, which the caller may be initialising.
+// Registers the kernels for the dispatch keys CUDA, SparseCUDA and NestedTensorCUDA, once per
+// process, until the process ends. Calls nothing of torch's CUDA runtime, which the caller may be
+// initialising.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/PyInterpreterHooks.h>
 #include <c10/util/Exception.h>
@@ -29,8 +30,8 @@ class SilentWarnings final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Static initialisers register kernels and hooks. Those of libtorch_python run last and register
-// the hooks, so then every library of torch is initialised.
+// Static initialisers register kernels and hooks. The initialisers of libtorch_python run last and
+// register the hooks. So if the hooks are registered, every library of torch is initialised.
 bool torch_is_initialised() {
   if (c10::impl::PyInterpreterHooksRegistry()->Keys().empty()) return false;
   const auto add = c10::Dispatcher::singleton().findOp({"aten::add", "Tensor"});
@@ -45,7 +46,7 @@ struct Registrations {
   std::vector<c10::RegistrationHandleRAII> handles;
 };
 
-// A kind of tensors with its own dispatch key, for which torch's own kernels run.
+// A kind of tensor with its own dispatch key, for which torch's own kernels run.
 struct UnredirectedKind {
   c10::DispatchKey key;
   const char* name;

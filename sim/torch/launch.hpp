@@ -30,14 +30,14 @@ class Launch {
   // Sets the operator's computation. Without it, only bytes take time.
   void compute(const Arithmetic& arithmetic) { arithmetic_ = arithmetic; }
 
-  // Reports the ranges touched since the last submit(), if there are any. Call this before the
-  // bytes are written. Throws like a real device: AcceleratorError for memory that the device
-  // cannot reach, OutOfMemoryError if the pages have no room.
+  // Reports the ranges that were added since the last submit(), if there are any. Call this before
+  // the bytes are written. Throws like a real device: AcceleratorError for memory that the device
+  // cannot access, OutOfMemoryError if the pages do not fit.
   void submit();
 
-  // Whether the stream is being captured. The operator then runs on memory of its aliases, to get
-  // the shapes of its results (see CpuAliases::Use), and submit() only keeps the touched ranges for
-  // record().
+  // Returns whether the stream is being captured. If so, the operator runs on memory of its
+  // aliases, to get the shapes of its results (see CpuAliases::Use), and submit() only keeps the
+  // touched ranges for record().
   bool is_capturing() const { return is_capturing_; }
 
   // Makes `work` a kernel of the graph, with all touched ranges. The launching thread calls `work`
@@ -45,14 +45,14 @@ class Launch {
   void record(std::function<void()> work);
 
   // Returns the address at which this launch accesses the bytes of `address`. Throws
-  // AcceleratorError if the device cannot reach the bytes.
+  // AcceleratorError if the device cannot access the bytes.
   void* view(const void* address) const;
 
   // Blocks the caller until the stream has finished, for operators with results that the host
   // reads.
   void synchronize() const;
 
-  // For a launch that touches memory which its device cannot reach.
+  // Fails a launch that touches memory which its device cannot access.
   [[noreturn]] void fail_illegal_address(const void* address) const;
 
   c10::Device device() const { return stream_.device(); }

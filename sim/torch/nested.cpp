@@ -1,5 +1,5 @@
-// Nested tensors. Operators with CUDA kernels of their own are implemented here by plain operators.
-// The other operators are compositions for all devices and stay as they are.
+// Nested tensors. This file implements operators that have their own CUDA kernels by plain
+// operators. The other operators are compositions for all devices, and are not replaced.
 #include <ATen/ATen.h>
 #include <ATen/ops/_nested_from_padded_native.h>
 #include <ATen/ops/bmm_native.h>

@@ -31,8 +31,8 @@ constexpr std::array<std::string_view, 15> kNativeOperators = {
     "aten::_use_miopen_ctc_loss.Tensor",
 };
 
-// The same for sparse tensors, and operators that PyTorch composes of operators on indices and
-// values. A copy may be from or to the host.
+// Native operators on sparse tensors, and operators that PyTorch composes of operators on indices
+// and values. A copy may be from or to the host.
 constexpr std::array<std::string_view, 17> kNativeSparseOperators = {
     "aten::empty.memory_format",
     "aten::empty_like",
@@ -53,8 +53,8 @@ constexpr std::array<std::string_view, 17> kNativeSparseOperators = {
     "aten::copy_sparse_to_sparse_",
 };
 
-// Composites without a CUDA kernel in PyTorch: a kernel for them belongs to another plugin and
-// stays.
+// Composites without a CUDA kernel in PyTorch. If they have a CUDA kernel, it belongs to another
+// plugin and is not replaced.
 constexpr std::array<std::string_view, 5> kPluginOperators = {
     "aten::_to_copy", "aten::clone", "aten::_lazy_clone", "aten::is_pinned", "aten::_pin_memory",
 };
@@ -126,8 +126,8 @@ bool indexes_by_tensors(std::string_view local_name) {
          local_name.starts_with("_index_put_impl_");
 }
 
-// Whether the host waits for the operator, because the value or shape of its result depends on
-// data. Excludes indexing, which waits only for masks.
+// Returns whether the host waits for the operator, because the value or shape of its result depends
+// on data. Excludes indexing, which waits only for masks.
 bool host_waits_for(const c10::OperatorHandle& op, std::string_view local_name) {
   if (local_name == "index.Tensor") return false;
   if (op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::data_dependent_output))

@@ -1,6 +1,6 @@
-// The facts about an operator that the redirect needs: how it runs on the simulated device, the
-// arguments that it writes, and its checks of their devices. Read from its schema once, at
-// installation.
+// The facts about an operator that the redirect needs: how the operator runs on the simulated
+// device, the arguments that it writes, and its checks of their devices. Read from the operator's
+// schema once, at installation.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -27,13 +27,13 @@ enum class DeviceCheck {
 
 struct OperatorPlan {
   std::string name;                      // "aten::add.Tensor"
-  std::string method;                    // its name in messages of device checks
+  std::string method;                    // the operator's name in messages of device checks
   std::vector<int> accesses;             // per argument: UVMSIM_READ, UVMSIM_WRITE or both
   std::optional<std::size_t> generator;  // position of the generator argument
   DeviceCheck device_check = DeviceCheck::kStrict;
   std::optional<std::size_t> masks;  // position of indices; the host waits if they are masks
   bool host_waits = false;           // the host knows the result's value or shape on return
-  c10::DispatchKey cpu_key = c10::DispatchKey::CPU;  // of the kernel that runs
+  c10::DispatchKey cpu_key = c10::DispatchKey::CPU;  // key of the kernel that runs
 };
 
 // `key` is the kernel that is replaced: CUDA or SparseCUDA.

@@ -10,11 +10,12 @@
 
 namespace uvm::sim_kernels {
 
-// The rest of the message that begins with a kind.
+// The rest of a message that begins with a kind of tensor.
 inline constexpr const char* kUnavailable =
     " tensors are not available on the simulated device, which accepts strided and COO tensors";
 
-// Returns the kind, for messages, of a tensor that no operator accepts here, or null.
+// If the simulated device's operators do not accept the tensor, returns its kind for messages; else
+// null.
 inline const char* unavailable_kind_of(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "nested";
   if (tensor.is_quantized()) return "quantized";

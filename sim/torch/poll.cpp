@@ -1,6 +1,6 @@
-// Decides when to load which kernels: the part of the simulated device's PyTorch support that is
-// not linked to torch. A flag says that loading is complete. A mutex guards each attempt. While it
-// is held, no call waits for another thread of this library.
+// Decides when to load which kernels. This is the part of the simulated device's PyTorch support
+// that is not linked to torch. A flag says that loading is complete. A mutex guards each attempt.
+// While the mutex is held, no call waits for another thread of this library.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -18,7 +18,8 @@ namespace {
 
 using InstallFunction = int (*)();
 
-// Returns the path of the kernels' library for that version of torch, beside this library.
+// Returns the path of the kernels' library for that version of torch, in the folder of this
+// library.
 std::string kernel_library_path(const uvm::TorchInProcess& torch) {
   const std::string name =
       "libuvmsim_torch_" + std::to_string(torch.major) + "_" + std::to_string(torch.minor) + ".so";

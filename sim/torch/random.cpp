@@ -10,7 +10,7 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// Values of the Philox counter that one operator takes: the generator's smallest step.
+// The number of Philox counter values that one operator takes: the generator's smallest step.
 constexpr std::uint64_t kOffsetStep = 4;
 
 // SplitMix64's finaliser: neighbouring seeds and offsets give unrelated CPU seeds.

@@ -1,6 +1,6 @@
 // Random numbers of the simulated device: the CUDA generators keep their seeds and offsets, and
-// each operator gets a CPU generator derived from them. Equal seeds give equal numbers, but not
-// those of a real device.
+// each operator gets a CPU generator derived from them. Equal seeds give equal numbers, but not the
+// numbers of a real device.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -1,6 +1,6 @@
-// The fused LSTM and GRU cells, composed of plain operators on CUDA tensors. Only their own
-// backward functions read the workspaces, so their layout is free. They contain the activated gates
-// and, for GRU, further values for its derivative.
+// The fused LSTM and GRU cells, composed of plain operators on CUDA tensors. Only the cells' own
+// backward functions read the workspaces, so any layout is allowed. The workspaces contain the
+// activated gates and, for GRU, further values for the derivative.
 #include <ATen/ATen.h>
 
 #include "sim/torch/special_cases.hpp"

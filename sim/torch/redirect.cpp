@@ -42,7 +42,7 @@ c10::Device device_of(c10::ArrayRef<c10::IValue> arguments) {
 }
 
 struct CapturedResult {
-  std::size_t index;  // among the tensors that the operator returns
+  std::size_t index;  // index among the tensors that the operator returns
   at::Tensor tensor;
 };
 
@@ -62,7 +62,7 @@ class RedirectedCall {
 
   void run() {
     for (std::size_t i = 0; i < arguments_.size(); ++i) check_devices(i);
-    // Captures forbid host waits; fail before anything is done.
+    // Captures forbid host waits, so fail before any work is done.
     const bool host_waits = plan_.host_waits || is_indexed_by_mask();
     if (host_waits && launch_.is_capturing()) launch_.synchronize();
     for (std::size_t i = 0; i < arguments_.size(); ++i) materialize_written(i);
@@ -71,7 +71,8 @@ class RedirectedCall {
     if (!launch_.is_capturing()) cpu_stack = cpu_arguments();
     for (std::size_t i = 0; i < arguments_.size(); ++i) touch(i);
     // Memory that a kernel overwrites must be resident before it runs. A kernel that only creates
-    // tensors is reported when their addresses are known, so that each operator is one kernel.
+    // tensors is reported when the addresses of these tensors are known, so that each operator is
+    // one kernel.
     if (writes_arguments_) launch_.submit();
     if (launch_.is_capturing()) {
       cpu_stack = try_out();
@@ -85,8 +86,8 @@ class RedirectedCall {
  private:
   bool is_written(std::size_t i) const { return plan_.accesses[i] & UVMSIM_WRITE; }
 
-  // The host counts the positions that a mask selects, except to write one number that is on the
-  // host.
+  // If an operator is indexed by a mask, the host waits to count the selected positions, except if
+  // the operator writes one number that is on the host.
   bool is_indexed_by_mask() const {
     if (!plan_.masks) return false;
     bool masked = false;
@@ -228,7 +229,7 @@ class RedirectedCall {
     });
   }
 
-  // Launches of the graph use the values that host tensors have now.
+  // Copies a host tensor at capture time. Every launch of the graph uses this copy.
   static at::Tensor present_value(const at::Tensor& tensor) {
     const CpuKernelScope scope;
     at::Tensor copy = at::clone(tensor);
@@ -237,7 +238,8 @@ class RedirectedCall {
     return copy;
   }
 
-  // A host tensor that the operator was given and returns stays on the host: it is no new result.
+  // If the operator returns a host tensor that was its argument, this tensor is not a new result
+  // and stays on the host.
   at::Tensor device_result(const at::Tensor& result) {
     bool passed_in = false;
     for (const c10::IValue& argument : arguments_) {

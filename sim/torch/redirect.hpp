@@ -1,7 +1,7 @@
 // The boxed function behind the CUDA operators of the simulated device. It runs the operator's CPU
-// kernel on the bytes of its CUDA arguments, and reports the ranges that it reads and writes to the
-// simulator. Results get device memory. Stateless apart from the operator's plan; any thread may
-// call.
+// kernel on the bytes of the operator's CUDA arguments, and reports to the simulator the ranges
+// that the operator reads and writes. Results get device memory. Stateless apart from the
+// operator's plan; any thread may call.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -32,8 +32,8 @@ class UnavailableOperator final : public c10::OperatorKernel {
                   torch::jit::Stack* stack);
 };
 
-// An operator on a kind of tensors that is not redirected. Runs torch's own kernel, which may not
-// need the device. If that fails in CUDA, the error names the kind of the tensors.
+// An operator on a kind of tensor that is not redirected. Runs torch's own kernel, which may not
+// need the device. If that kernel fails in CUDA, the error names the kind of the tensors.
 class UnredirectedOperator final : public c10::OperatorKernel {
  public:
   UnredirectedOperator(c10::SafeKernelFunction kernel, const char* kind)
@@ -47,8 +47,8 @@ class UnredirectedOperator final : public c10::OperatorKernel {
   const char* kind_;
 };
 
-// The redirect of an operator, for special cases that are registered in its place on key CUDA.
-// `Result` is a tensor type.
+// Calls the redirect of an operator, for special cases that are registered instead of it for the
+// key CUDA. `Result` is a tensor type.
 class DirectCall {
  public:
   explicit DirectCall(const char* name, const char* overload = "");

@@ -1,6 +1,6 @@
 // The simulator's control interface, bound at run time, so that these libraries load in any
-// process. Without a simulator, device memory counts as ordinary memory and nothing is reported.
-// Owns nothing; any thread may call.
+// process. Without a simulator, device memory counts as ordinary memory, and these functions report
+// nothing. Owns nothing; any thread may call.
 #pragma once
 
 #include <uvmalloc/sim/uvmsim.h>
@@ -16,7 +16,8 @@ struct Simulator {
 
 const Simulator& simulator();
 
-// The address at which a kernel accesses the bytes of `address`; null if devices cannot reach them.
+// Returns the address at which a kernel accesses the bytes of `address`; null if devices cannot
+// access them.
 void* device_view(const void* address);
 
 }  // namespace uvm::sim_kernels

@@ -10,7 +10,7 @@
 namespace uvm::sim_kernels {
 namespace {
 
-// ---- softmax: half input with float output exists on CUDA only
+// ---- softmax: half input with float output exists only on CUDA
 
 at::Tensor softmax(const at::Tensor& self, std::int64_t dim, bool half_to_float) {
   static const DirectCall on_cpu("aten::_softmax");
@@ -47,7 +47,7 @@ TensorPair native_dropout(const at::Tensor& input, double probability, std::opti
   return {input.mul(mask).mul_(1 / keep), mask};
 }
 
-// ---- cuDNN: plain operators replace its operators, and its libraries are never acceptable
+// ---- cuDNN: plain operators replace its operators, and its libraries are never used
 
 at::Tensor cudnn_convolution(const at::Tensor& self, const at::Tensor& weight,
                              at::IntArrayRef padding, at::IntArrayRef stride,
@@ -124,7 +124,7 @@ bool use_cudnn_ctc_loss_tensor(const at::Tensor&, const at::Tensor&, const at::T
   return false;
 }
 
-// The weights stay as they are: only cuDNN needs them in one buffer.
+// Returns without a change, because only cuDNN needs the weights in one buffer.
 at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, std::int64_t, std::int64_t,
                                     std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
                                     bool) {
@@ -132,7 +132,7 @@ at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, std::int64_t, std::i
   return at::empty({0}, weights[0].options());
 }
 
-// ---- root mean square norm: the backward of the fused operator has a CUDA kernel only
+// ---- root mean square norm: the backward of the fused operator has only a CUDA kernel
 
 TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tensor& input,
                                    at::IntArrayRef normalized_shape, const at::Tensor& rstd,
@@ -163,7 +163,7 @@ TensorPair fused_rms_norm_backward(const at::Tensor& grad_output, const at::Tens
   return gradients;
 }
 
-// ---- types that only CUDA's kernels have: computed in a larger type
+// ---- types that only CUDA's kernels support: computed in a larger type
 
 template <class... Arguments>
 at::Tensor transform(const DirectCall& on_cpu, at::ScalarType half_result, const at::Tensor& self,
@@ -202,9 +202,10 @@ at::Tensor histc(const at::Tensor& self, std::int64_t bins, const at::Scalar& le
   return counted.to(self.scalar_type());
 }
 
-// ---- matrix products with an output type of their own
+// ---- matrix products with a separate output type
 
-// As cuBLAS: the type of the operands, or float for products of 16 bits.
+// Accepts the same output types as cuBLAS: the type of the operands, or float for products of 16
+// bits.
 void check_output_type(const at::Tensor& operand, at::ScalarType output_type) {
   const at::ScalarType type = operand.scalar_type();
   const bool is_short = type == at::kHalf || type == at::kBFloat16;

@@ -1,7 +1,7 @@
 // Operators that need more than their CPU kernel on the same bytes. To add an operator, write a
-// function with its C++ signature and add it to the table in special_cases.cpp, which registers it
-// on key CUDA instead of the redirect. The function may call other operators on its CUDA tensors,
-// or the redirect itself through DirectCall.
+// function with the operator's C++ signature and add the function to the table in
+// special_cases.cpp, which registers it for the key CUDA instead of the redirect. The function may
+// call other operators on its CUDA tensors, or the redirect itself through DirectCall.
 #pragma once
 
 #include <ATen/core/Tensor.h>

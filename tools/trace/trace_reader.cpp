@@ -42,9 +42,9 @@ void follow(const TraceEvent& event, std::unordered_set<std::uint64_t>* live) {
 }
 
 // Orders events of several threads at the same time. An event is possible unless it allocates at a
-// live address or frees one that is not live. Each step looks at the first remaining event of each
-// thread and takes the first possible one or, if there is none, the first one. A step touches two
-// threads and one address, so its cost hardly depends on the number of events.
+// live address or frees an address that is not live. Each step looks at the first remaining event
+// of each thread and takes the first possible one or, if there is none, the first one. A step
+// touches two threads and one address, so its cost hardly depends on the number of events.
 class Simultaneous {
  public:
   Simultaneous(std::span<const ThreadEvent> events, std::unordered_set<std::uint64_t>* live)

@@ -1,9 +1,9 @@
 // Reads a trace file (docs/reference/trace.md) into memory, in the order of events. Every length in
-// the file is checked before use: any file gives a trace or a TraceFormatError. Thread-safe.
+// the file is checked before use, so any file yields a trace or a TraceFormatError. Thread-safe.
 //
 // Events are ordered by time, and events of one thread stay in their order. If several threads have
 // events at the same time, the free of a live block comes before the next allocation at its
-// address. So a trace replays even if the clock was coarse.
+// address. So a trace can be replayed even if the clock was coarse.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,8 @@ struct Trace {
   std::uint64_t dropped = 0;       // events that could not be written
   bool finished = false;           // the recorder was stopped, so nothing is missing at the end
 
-  // Returns the text of a mark, a failure or a call site; empty for other events or if not written.
+  // Returns the string of a mark, a failure or a call site. Returns "" for other events, or if the
+  // string was not written.
   std::string text(const TraceEvent& event) const;
 };
 

@@ -112,7 +112,8 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return Machine::instance().profile().is_coherent() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
-    // So that programs do not add the memory of devices to MemAvailable, which includes it here.
+    // Programs must not add the devices' memory to MemAvailable, which already includes it on this
+    // machine.
     case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:

@@ -12,7 +12,7 @@ namespace {
 struct DriverVersion {
   std::string_view text;
   int number;
-  const char* subfolder;  // for an older driver, below the folder of the stand-ins
+  const char* subfolder;  // of an older driver, below the folder of the stand-ins
 };
 
 constexpr std::array kAccepted{

@@ -5,11 +5,12 @@ namespace uvmsim::cuda {
 
 inline constexpr int kRuntimeVersion = 13000;
 
-// The value of UVMSIM_DRIVER_VERSION if driver_versions.def has it, else the newest version. A line
-// on stderr names a value that is not accepted.
+// Returns the value of UVMSIM_DRIVER_VERSION if it is in driver_versions.def, else the newest
+// version. Prints a line on stderr for a value that is not accepted.
 int driver_version();
 
-// The folder of that driver below the folder of the stand-ins, such as "/12.2"; "" for the newest.
+// Returns the folder of that driver below the folder of the stand-ins, such as "/12.2"; "" for the
+// newest version.
 const char* driver_subfolder();
 
 }  // namespace uvmsim::cuda

@@ -13,8 +13,8 @@
 namespace uvmsim::cuda {
 namespace {
 
-// Like CUDA's runtime library, loads the driver library at initialisation. Other libraries of the
-// process then find it mapped.
+// Like CUDA's runtime library, loads the driver library at initialisation. Then other libraries of
+// the process find the driver library mapped.
 void load_driver_library() {
   const std::string path = library_folder() + "/libcuda.so.1";
   dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,6 +1,7 @@
 // The devices in CUDA_VISIBLE_DEVICES. The first stand-in to be initialised reads the variable; the
-// driver and the runtime library then use the same list. The engine's devices are alike, so a list
-// of n devices shows the first n. Only PCI addresses and UUIDs follow the numbers of the list.
+// driver and the runtime library then use the same list. The engine's devices are alike, so for a
+// list of n devices the stand-ins show the first n. Only PCI addresses and UUIDs follow the numbers
+// in the list.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,7 @@
 namespace uvmsim::cuda {
 
 // Returns the physical numbers of the visible devices, in the order of their ordinals. Initialises
-// the process, so call this only where the modelled library initialises too.
+// the process, so call this only in functions in which the modelled library initialises too.
 const std::vector<int>& visible_devices();
 
 inline int visible_device_count() {

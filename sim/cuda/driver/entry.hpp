@@ -1,7 +1,7 @@
 // Macros that begin and end every entry point of the stand-in driver library. CU_API declares an
-// entry point. It starts with CU_ENTER_ANYTIME (counts the call, fails on demand and in a forked
-// child), CU_ENTER (also: fails before cuInit) or CU_ENTER_CONTEXT (also: sets `device` to the
-// current context's device).
+// entry point. The entry point starts with CU_ENTER_ANYTIME (counts the call, fails on demand and
+// in a forked child), CU_ENTER (also fails before cuInit) or CU_ENTER_CONTEXT (also sets `device`
+// to the current context's device).
 //
 // cuda.h renames several functions by macros. This header removes the macros, because the stand-in
 // defines both names.
@@ -54,7 +54,8 @@ CUresult finish(Status status);
 // device_of() returns the device of a context, or -1 for null or a foreign handle.
 CUcontext context_of(int number);
 int device_of(CUcontext context);
-// Gets the device of the thread's current context. Fails if there is no context or it has ended.
+// Gets the device of the thread's current context. Fails if there is no current context or it has
+// ended.
 CUresult current_device(int* device);
 
 inline Machine& machine() {

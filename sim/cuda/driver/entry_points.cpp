@@ -54,7 +54,8 @@ bool existed(std::string_view name, int version) {
 // From this version on, cuGraphInstantiate means cuGraphInstantiateWithFlags.
 constexpr int kNewGraphInstantiate = 12000;
 
-// Returns the newest implemented form that existed in `version`, else the newest that existed.
+// Returns the newest implemented form that existed in `version`. If none is implemented, returns
+// the newest form that existed.
 const EntryPoint* resolve(const std::string& name, int version) {
   if (name == "cuGraphInstantiate" && version >= kNewGraphInstantiate)
     return find("cuGraphInstantiateWithFlags");
@@ -82,7 +83,7 @@ const EntryPoint* resolve_for_thread_stream(const std::string& name, int version
 
 }  // namespace
 
-// For the runtime library next to this one: writes the address, and returns a
+// For the runtime library in the same folder. Writes the address, and returns a
 // CUdriverProcAddressQueryResult.
 extern "C" UVMSIM_EXPORT int uvmsim_cuda_find_entry_point(const char* name, int version,
                                                           unsigned long long flags, void** out) {

@@ -7,8 +7,8 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// The older versions of this call can return the failed node and a log text. The simulated driver
-// returns neither.
+// The older versions of this call can return the failed node and a log message. The simulated
+// driver returns neither.
 CUresult instantiate_reporting(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                                size_t log_bytes) {
   if (error_node != nullptr) *error_node = nullptr;

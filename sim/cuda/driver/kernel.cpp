@@ -21,7 +21,7 @@ CUresult result_of(const LaunchResult& result) {
   return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
-// Arguments come one by one, or in one buffer described by `extra`.
+// The arguments are given one by one, or in one buffer described by `extra`.
 CUresult launch(KernelLaunch kernel, void** arguments, void** extra) {
   if (arguments != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   kernel.arguments = arguments;

@@ -185,7 +185,7 @@ CU_API cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevicep
   return pointer_attribute(out, attribute, address);
 }
 
-// An attribute that an address lacks is set to zeros; that is no error.
+// An attribute that does not apply to an address is set to zeros; this is not an error.
 CU_API cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** outs,
                               CUdeviceptr address) {
   CU_ENTER;

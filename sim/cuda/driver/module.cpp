@@ -1,9 +1,10 @@
-// Modules, libraries and their functions. The simulated device cannot read GPU code, so an image is
-// accepted as it is, and has a function of every name that a program asks for. A launch runs the
-// function if the plug-in of UVMSIM_KERNELS has code for a kernel of that name. Otherwise it names
-// the function once, and fails as a missing image does.
+// Modules, libraries and their functions. The simulated device cannot read GPU code. So it accepts
+// every image, and treats the image as if it contained every function that a program requests. A
+// launch runs the function if the plug-in of UVMSIM_KERNELS has code for a kernel of that name.
+// Otherwise the launch prints the function's name once, and fails like a launch without a kernel
+// image.
 //
-// One table holds modules, libraries and linkers, and another one functions: a CUkernel is the
+// One table contains modules, libraries and linkers, another contains functions. A CUkernel is the
 // CUfunction of the same name, as for kernels of the runtime. Handles are never reused.
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,7 +58,7 @@ class Modules {
     const std::lock_guard lock(mutex_);
     return loaded_.contains(module);
   }
-  // The module's function of that name; null if the module is not loaded.
+  // Returns the module's function of that name; null if the module is not loaded.
   void* function(const void* module, const std::string& name) {
     const std::lock_guard lock(mutex_);
     if (!loaded_.contains(module)) return nullptr;
@@ -68,7 +69,7 @@ class Modules {
     }
     return place->second;
   }
-  // Null for a function of no loaded module.
+  // Returns null if the function is not of a loaded module.
   const Function* find(const void* function) {
     const std::lock_guard lock(mutex_);
     for (const Function& each : functions_) {
@@ -118,7 +119,7 @@ CUresult give_function(Handle* out, const void* module, const char* name) {
   return CUDA_SUCCESS;
 }
 
-// Variables cannot be found in an image that nobody reads.
+// Variables cannot be found, because images are not read.
 CUresult no_variable(const void* module, const char* name) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return Modules::instance().is_loaded(module) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
@@ -128,7 +129,8 @@ bool is_function(const void* function) {
   return KernelRegistry::instance().name_of(function) != nullptr;
 }
 
-// What a small kernel has: no shared or local memory, and blocks of any size that the device takes.
+// Returns the attributes of a small kernel: no shared or local memory, and blocks of any size that
+// the device supports.
 CUresult function_attribute(int* out, CUfunction_attribute attribute, const void* function,
                             int device) {
   if (out == nullptr || attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
@@ -271,7 +273,7 @@ CU_API cuLibraryGetManaged(CUdeviceptr*, size_t*, CUlibrary library, const char*
   return no_variable(library, name);
 }
 
-// ---- linking: the result stands for an image that nobody reads
+// ---- linking: the result is a placeholder for an image, which is never read
 
 CU_API cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* out) {
   CU_ENTER_CONTEXT;

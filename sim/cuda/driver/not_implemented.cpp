@@ -28,16 +28,16 @@ int uvmsim_driver_not_implemented(void** record, const char* name) {
 
 namespace {
 
-// The private table of CUDA's runtime. Only a runtime requests it: those of CUDA 12.9, 13.0 and
-// 13.5 do.
+// The private table of CUDA's runtime. Only runtimes request it, such as those of CUDA 12.9, 13.0
+// and 13.5.
 constexpr unsigned char kTableOfTheRuntime[16] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
                                                   0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
 
 }  // namespace
 
-// The stand-in has no private tables. CUDA's static runtime needs them, and the auditor has not
-// replaced it (sim/audit/static_runtime.h). Prints the name of each program or library that
-// contains it, once.
+// The stand-in has no private tables. A call means that a program or library contains CUDA's static
+// runtime, and that the auditor has not replaced this runtime (sim/audit/static_runtime.h). Prints
+// the name of each such program or library once.
 CU_API cuGetExportTable(const void** table, const CUuuid* id) {
   CU_ENTER_ANYTIME;
   if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,6 @@
-// Virtual memory management: reserved addresses, and memory mapped there. A piece of memory belongs
-// to one device. It may be requested with handles for other processes, as PyTorch's expandable
-// segments request theirs, but the export of a handle is refused.
+// Virtual memory management: reserved addresses, and memory mapped at these addresses. A piece of
+// memory belongs to one device. A program may request pieces with handles for other processes, as
+// PyTorch's expandable segments do, but the export of a handle is refused.
 #include "sim/cuda/driver/entry.hpp"
 
 using namespace uvmsim;

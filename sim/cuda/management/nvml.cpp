@@ -1,10 +1,11 @@
 // A stand-in for libnvidia-ml.so.1: all devices of the simulated machine, whatever
-// CUDA_VISIBLE_DEVICES hides, with their utilization and memory use. It creates no machine: in a
-// process that has used no device, and in a forked child, devices are idle and empty. Each process
-// has its own devices, so no other process appears on them.
+// CUDA_VISIBLE_DEVICES hides, with their utilization and memory use. It does not create the
+// simulated machine: in a process that has used no device, and in a forked child, devices are idle
+// and empty. Each process has its own devices, so no other process appears on them.
 //
-// As NVML of DGX Spark, it reports no memory of an integrated device. Every other function of NVML
-// returns "not supported" (../nvml_symbols.txt has their names). NCCL fails on the first of these.
+// Like NVML of DGX Spark, it reports no memory of an integrated device. All other functions of NVML
+// return "not supported" (../nvml_symbols.txt lists their names). NCCL fails at its first call of
+// such a function.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -56,7 +57,7 @@ constexpr unsigned kGraphicsClockMhz = 1980;
 constexpr unsigned kMemoryClockMhz = 3201;
 constexpr int kMemoryClock = 2;
 constexpr int kLastClock = 3;
-// The window through which the host reaches device memory over PCIe, of the usual size.
+// The usual size of the window through which the host accesses device memory over PCIe.
 constexpr unsigned long long kWindowBytes = 256ULL << 20;
 
 // A device handle is the address of an element.
@@ -155,7 +156,7 @@ NVML_API nvmlShutdown() {
   return NVML_SUCCESS;
 }
 
-// NCCL quotes the text in its own error, which some programs do not show.
+// NCCL quotes the message in its own error, which some programs do not show.
 NVML_API_AS(const char*) nvmlErrorString(NvmlReturn error) {
   if (error == NVML_ERROR_NOT_SUPPORTED && is_nccl(__builtin_return_address(0))) {
     static std::once_flag printed;
@@ -224,7 +225,7 @@ NVML_API nvmlDeviceGetHandleByUUID(const char* text, NvmlDevice* device) {
   return find_device(number, device);
 }
 
-// "0000:01:00.0", or with a domain of eight digits; in either case of letters.
+// Accepts "0000:01:00.0", or a domain of eight digits; letters may be in upper or lower case.
 NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char* text, NvmlDevice* device) {
   unsigned domain = 0;
   unsigned bus = 0;
@@ -293,7 +294,7 @@ NVML_API nvmlDeviceGetBAR1MemoryInfo(NvmlDevice device, NvmlMemory* out) {
   return NVML_SUCCESS;
 }
 
-// By the virtual clock, a device is busy while it has work that the host has not waited for.
+// A device is busy while, by the virtual clock, it has work that the host has not waited for.
 // Kernels count as memory-bound.
 NVML_API nvmlDeviceGetUtilizationRates(NvmlDevice device, NvmlUtilization* out) {
   const int number = number_of(device);

@@ -1,4 +1,4 @@
-// Arrays: rows of elements in device memory, which a program fills and reads by copies. Textures
+// Arrays: rows of elements in device memory, which a program writes and reads by copies. Textures
 // and surfaces, through which kernels use arrays, are not implemented.
 #include <mutex>
 #include <set>
@@ -11,7 +11,7 @@ struct cudaArray {
   void* address;
   size_t pitch_bytes;
   size_t width_bytes;
-  cudaExtent extent;  // in elements; height 0 for one row
+  cudaExtent extent;  // in elements; height 0 means one row
   cudaChannelFormatDesc format;
   unsigned flags;
   size_t rows() const { return extent.height == 0 ? 1 : extent.height; }

@@ -1,5 +1,5 @@
-// Entry points of the driver interface by name. They come from the stand-in driver beside this
-// library, never from another driver library in the process.
+// Entry points of the driver interface by name. They come from the stand-in driver in the same
+// folder, never from another driver library in the process.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -14,7 +14,8 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// The stand-in driver exports this function for us: cuGetProcAddress_v2 without counting a call.
+// The stand-in driver exports this function for this library: cuGetProcAddress_v2 without counting
+// a call.
 using Lookup = int (*)(const char* name, int version, unsigned long long flags, void** out);
 
 Lookup load_lookup() {
@@ -33,7 +34,7 @@ cudaError_t find_entry_point(const char* name, void** function, int version,
   const int found = lookup == nullptr ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
                                       : lookup(name, version, flags, function);
   if (result != nullptr) *result = static_cast<cudaDriverEntryPointQueryResult>(found);
-  // If the caller takes the reason in `result`, a missing function is not an error.
+  // If the caller passes `result`, which gets the reason, a missing function is not an error.
   return *function != nullptr || result != nullptr ? cudaSuccess : fail(cudaErrorSymbolNotFound);
 }
 
@@ -56,7 +57,7 @@ RT_API cudaGetDriverEntryPointByVersion(const char* name, void** function, unsig
 
 namespace {
 
-// A program that requests neither kind of default stream gets functions for the kind it was
+// If a program requests neither kind of default stream, it gets functions for the kind that it was
 // compiled for.
 unsigned long long per_thread_by_default(unsigned long long flags) {
   constexpr unsigned long long kKinds = cudaEnableLegacyStream | cudaEnablePerThreadDefaultStream;

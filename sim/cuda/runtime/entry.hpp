@@ -1,7 +1,7 @@
 // Macros that begin and end every entry point of the stand-in runtime library. RT_API declares an
-// entry point. It starts with RT_ENTER (counts the call, fails on demand and in a forked child) or
-// RT_ENTER_DEVICE (also: gets the current device and makes its context active), and ends in finish
-// or fail, which keep the calling thread's last error.
+// entry point. The entry point starts with RT_ENTER (counts the call, fails on demand and in a
+// forked child) or RT_ENTER_DEVICE (also gets the current device and makes its context active), and
+// ends in finish() or fail(), which set the calling thread's last error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ namespace uvmsim::cuda {
 
 using namespace api;
 
-// Returns the error; anything but success becomes the thread's last error.
+// Returns the error. Unless the error is success, it becomes the thread's last error.
 cudaError_t fail(cudaError_t error);
 cudaError_t finish(Status status);
 
@@ -32,7 +32,8 @@ inline constexpr int kLeastPriority = 0;
 inline constexpr int kGreatestPriority = -5;
 inline constexpr unsigned kEventFlags =
     cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
-// Managed memory may be allocated during a capture if the modes of thread and capture allow it.
+// Returns whether managed memory may be allocated now: during a capture, if the modes of the thread
+// and of the capture allow it.
 inline Status admit_managed_call() {
   return Status::kOk;
 }
@@ -46,7 +47,7 @@ inline Status free_of_host(void* address) {
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   return use.capacity_bytes;
 }
-// Whether the error becomes the thread's last error.
+// Returns whether the error becomes the thread's last error.
 inline bool is_kept(cudaError_t error) {
   return error != cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// Errors: the calling thread's last one, names and texts.
+// Errors: the calling thread's last error, names and messages.
 #include <utility>
 
 #include "sim/cuda/common/errors.hpp"

@@ -1,4 +1,4 @@
-// Execution contexts, which came with CUDA 13.1: a device's primary context, or a green one.
+// Execution contexts, new in CUDA 13.1: a device's primary context, or a green context.
 #include <algorithm>
 
 #include "sim/cuda/common/green_contexts.hpp"
@@ -13,7 +13,7 @@ using namespace uvmsim::cuda;
 
 namespace {
 
-// The device of an execution context; -1 if there is no such context.
+// Returns the device of an execution context; -1 if there is no such context.
 int device_of(void* context) {
   const int number = Contexts::number_of(context);
   if (number == kNoContext) return -1;

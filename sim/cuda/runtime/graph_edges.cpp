@@ -1,5 +1,5 @@
-// Calls about graphs that HIP lacks or declares differently: edges with data, parameters of an
-// instance.
+// Calls about graphs that HIP does not have or declares differently: edges with data, parameters of
+// an instance.
 #include "sim/api/graphs.hpp"
 #include "sim/cuda/runtime/entry.hpp"
 

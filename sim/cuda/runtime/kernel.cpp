@@ -1,6 +1,7 @@
 // Kernels: registration by nvcc's start-up code, and launches. The simulated device runs no GPU
-// code. A kernel runs if it is torch.cuda._sleep's, or the plug-in of UVMSIM_KERNELS has code for
-// it. Any other launch fails with "no kernel image", and names the kernel on stderr once.
+// code. A kernel runs if it is the kernel of torch.cuda._sleep, or if the plug-in of UVMSIM_KERNELS
+// has code for it. Any other launch fails with "no kernel image", and prints the kernel's name on
+// stderr once.
 #include <cuda.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where pages are: a call of CUDA 13.4, which HIP lacks.
+// The call that reports where pages are: new in CUDA 13.4, and not in HIP.
 #include "sim/api/placement.hpp"
 #include "sim/cuda/runtime/entry.hpp"
 

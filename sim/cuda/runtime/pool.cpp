@@ -100,7 +100,7 @@ RT_API cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, vo
   return finish(set_pool_attribute(pool, attribute, value));
 }
 
-// Access to pools between devices follows peer access.
+// Access to pools of other devices follows peer access.
 RT_API cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
   RT_ENTER;
   const auto found = machine().pools().find(pool);

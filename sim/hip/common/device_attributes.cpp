@@ -71,7 +71,7 @@ std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal)
   switch (attribute) {
     case hipDeviceAttributeManagedMemory:
     case hipDeviceAttributeConcurrentManagedAccess:
-      return 1;  // Linux's driver has the calls, whether or not accesses fault
+      return 1;  // Linux's driver has the calls even if accesses do not fault
     case hipDeviceAttributePageableMemoryAccess:
       return flag(is_xnack_on());
     case hipDeviceAttributeDirectManagedMemAccessFromHost:
@@ -135,7 +135,7 @@ void write_old_properties(int ordinal, void* out) {
   static_assert(offsetof(hipDeviceProp_tR0000, pageableMemoryAccess) == 784);
   hipDeviceProp_tR0000 properties;
   write_common(ordinal, &properties);
-  // In the old structure this member equals `integrated`. The attribute does not.
+  // In the old structure this member equals `integrated`; the attribute of the same name does not.
   properties.pageableMemoryAccessUsesHostPageTables = properties.integrated;
   std::memcpy(out, &properties, sizeof properties);
 }

@@ -1,5 +1,5 @@
-// Attributes and properties of the simulated device. Figures that are not modelled are those of an
-// MI300X.
+// Attributes and properties of the simulated device. Figures that are not modelled are the figures
+// of an MI300X.
 #pragma once
 
 #include <hip/hip_runtime_api.h>
@@ -11,7 +11,7 @@ namespace uvmsim::hip {
 // All devices have the machine's name.
 const char* device_name();
 
-// Returns nothing for a number that HIP does not define.
+// Returns nullopt for a number that HIP does not define.
 std::optional<int> device_attribute(hipDeviceAttribute_t attribute, int ordinal);
 
 // Writes 16 bytes that identify the device, whatever HIP_VISIBLE_DEVICES is.

@@ -1,5 +1,5 @@
-// A stand-in for libhsa-runtime64.so.1, HIP's base library. Its only state is whether it is
-// initialised. The functions and numbers are those of the HSA standard.
+// A stand-in for libhsa-runtime64.so.1, HIP's base library. Its only state is whether the library
+// is initialised. The functions and numbers are those of the HSA standard.
 #include <atomic>
 #include <cstdint>
 

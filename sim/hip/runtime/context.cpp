@@ -1,5 +1,5 @@
-// Contexts, which HIP keeps for old programs. A context is a device. As in HIP, pushing and setting
-// a context change the thread's device, and popping does not restore it.
+// Contexts, which HIP still supports for old programs. A context is a device. As in HIP, pushing
+// and setting a context change the thread's device, and popping does not restore it.
 #include <array>
 #include <cstddef>
 

@@ -33,7 +33,7 @@ inline constexpr unsigned kEventFlags = hipEventBlockingSync | hipEventDisableTi
                                         hipEventInterprocess | hipEventDisableSystemFence |
                                         hipEventReleaseToDevice | hipEventReleaseToSystem;
 // Since version 7.0, managed memory and advice are refused during a capture that is not relaxed,
-// whatever the thread's mode.
+// independently of the thread's mode.
 inline Status admit_managed_call() {
   return kVersion >= kStrictCaptures ? machine().graphs().refuse_beside_captures() : Status::kOk;
 }
@@ -47,7 +47,8 @@ inline Status free_of_device(void* address) {
 inline Status free_of_host(void* address) {
   return free_of_device(address);
 }
-// An integrated device reports only the memory that the firmware set aside for it. It can use more.
+// An integrated device reports only the memory that the firmware has reserved for the device, but
+// the device can use more.
 inline std::size_t total_bytes_of(const MemoryUse& use) {
   constexpr std::size_t kCarveOutPart = 4;
   return machine().profile().shares_host_memory() ? use.capacity_bytes / kCarveOutPart

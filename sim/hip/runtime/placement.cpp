@@ -13,7 +13,7 @@ bool is_coarse_grain(hipMemoryAdvise advice) {
   return advice == hipMemAdviseSetCoarseGrain || advice == hipMemAdviseUnsetCoarseGrain;
 }
 
-// A device knows memory from malloc only if its accesses can fault.
+// A device accepts memory from malloc only if its accesses can fault.
 bool is_known(MemoryRange range) {
   return is_xnack_on() || machine().memory().find(range.address).has_value();
 }

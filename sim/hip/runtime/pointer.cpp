@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kNoDeviceOrdinal = -2;
 
-// Calls without a managed type report managed memory as host memory.
+// Calls whose types have no value for managed memory report managed memory as host memory.
 bool is_host_type(const Allocation& allocation) {
   return allocation.is_host() || allocation.kind == MemoryKind::kManaged;
 }
@@ -26,7 +26,7 @@ hipError_t write(void* out, Value value) {
   return hipSuccess;
 }
 
-// An attribute that the address lacks is set to zero, and the call fails.
+// An attribute that does not apply to the address is set to zero, and the call fails.
 template <class Value>
 hipError_t write_none(void* out, Value none = {}) {
   *static_cast<Value*>(out) = none;
