@@ -7,22 +7,11 @@
 
 #include <uvmalloc/configuration.hpp>
 #include "allocator/base/number_text.hpp"
+#include "allocator/base/text_parts.hpp"
 #include "storage/pages.hpp"
 
 namespace uvm {
 namespace {
-
-// Calls `visit` for each part of the string until `visit` returns false. Returns whether all calls
-// returned true.
-template <class Visit>
-bool each_part(std::string_view text, char separator, Visit visit) {
-  while (true) {
-    const std::size_t end = std::min(text.find(separator), text.size());
-    if (!visit(text.substr(0, end))) return false;
-    if (end == text.size()) return true;
-    text.remove_prefix(end + 1);
-  }
-}
 
 template <class Value>
 bool store(const std::optional<Value>& read, Value* out) {

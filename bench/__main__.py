@@ -130,9 +130,6 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--output", type=Path, default=_OUTPUT, metavar="FOLDER")
     parser.add_argument(
-        "--rmm", metavar="FOLDER", help="a source tree of RMM 26.08 or later to build"
-    )
-    parser.add_argument(
         "--umpire", metavar="FOLDER", help="a source tree of Umpire 2024.07 to build"
     )
     return parser.parse_args()

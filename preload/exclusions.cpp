@@ -2,12 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <charconv>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include <uvmalloc/configuration.hpp>
+#include "allocator/base/number_text.hpp"
+#include "allocator/base/text_parts.hpp"
 #include "preload/interpose.hpp"
 
 namespace uvm::preload {
@@ -24,30 +25,20 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-std::optional<std::uintptr_t> hexadecimal(std::string_view text) {
-  if (!text.starts_with("0x")) return std::nullopt;
-  std::uintptr_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto read = std::from_chars(text.data() + 2, end, value, 16);
-  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 Exclusions::Exclusions(std::string_view text, std::vector<std::string>* errors) {
   bool with_network_libraries = true;
   bool is_first = true;
-  while (!text.empty()) {
-    const std::size_t comma = text.find(',');
-    const std::string_view entry = trimmed(text.substr(0, comma));
-    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
-    if (entry.empty()) continue;
+  each_part(text, ',', [&](std::string_view part) {
+    const std::string_view entry = trimmed(part);
+    if (entry.empty()) return true;
     const auto size = parse_size(entry.substr(1));
     const bool is_library = entry.starts_with("lib");
     const std::size_t plus = is_library ? entry.rfind("+0x") : std::string_view::npos;
     const bool is_call_site = plus != std::string_view::npos;
-    const auto offset = is_call_site ? hexadecimal(entry.substr(plus + 1)) : std::nullopt;
+    const auto offset =
+        is_call_site ? read_number<std::uintptr_t>(entry.substr(plus + 3), 16) : std::nullopt;
     if (entry == "none" && is_first) {
       with_network_libraries = false;
     } else if (entry.front() == '<' && size) {
@@ -65,7 +56,8 @@ Exclusions::Exclusions(std::string_view text, std::vector<std::string>* errors) 
           entry));
     }
     is_first = false;
-  }
+    return true;
+  });
   if (with_network_libraries) {
     libraries_.insert(libraries_.end(), kNetworkLibraries.begin(), kNetworkLibraries.end());
   }

@@ -208,6 +208,7 @@ configure() {
           -DUVMALLOC_CUDA_INCLUDE_DIR="$site/nvidia/cu13/include" \
           -DUVMALLOC_HIP_INCLUDE_DIR="$site/triton/backends/amd/include" \
           -DUVMALLOC_CCCL_INCLUDE_DIR="$(cat "$root/build/newest-cuda")/nvidia/cu13/include/cccl" \
+          -DUVMALLOC_BENCH_RMM_DIR="$(cat "$root/build/newest-cuda")" \
           -DUVMALLOC_JEMALLOC_DIR="$(jemalloc_folder)" "$@" >"$log" 2>&1); then
     cat "$log" >&2
     die "configuring the preset '$preset' failed"

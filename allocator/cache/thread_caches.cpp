@@ -210,18 +210,16 @@ void ThreadCaches::take_out(ThreadCache* cache, BlockChain* blocks,
                             std::vector<StreamIndex>* streams) noexcept {
   bool has_all = true;
   try {
-    cache->each_stream_counts(
-        [&](StreamIndex stream, const StreamCounters&) { streams->push_back(stream); });
+    cache->each_stream([&](const StreamCache& of) { streams->push_back(of.stream()); });
   } catch (const std::bad_alloc&) {
     has_all = false;
   }
-  cache->flush_all(blocks);
+  cache->each_stream([&](StreamCache& of) { of.flush_all(blocks); });
   if (!has_all) return;
   for (std::size_t counter = 0; counter < counters_; ++counter)
     ended_[counter].absorb(cache->counts(counter));
-  cache->each_stream_counts([&](StreamIndex stream, const StreamCounters& counts) {
-    ended_streams_[position(stream)].absorb(counts);
-  });
+  cache->each_stream(
+      [&](const StreamCache& of) { ended_streams_[position(of.stream())].absorb(of.counts()); });
   std::erase_if(caches_, [&](const auto& other) { return other.get() == cache; });
 }
 
@@ -242,9 +240,8 @@ ThreadCaches::StopTheWorld::~StopTheWorld() {
   caches_.taken_.clear();
 }
 
-void ThreadCaches::flush(StreamIndex stream, ThreadCache::CachedKind kind,
-                         BlockChain* out) noexcept {
-  for (const auto& cache : caches_) cache->flush(stream, kind, out);
+void ThreadCaches::flush(StreamIndex stream, CachedKind kind, BlockChain* out) noexcept {
+  each_of(stream, [&](StreamCache& of) { of.flush(kind, out); });
 }
 
 void ThreadCaches::close(StreamIndex stream, BlockChain* out) noexcept {
@@ -258,28 +255,28 @@ void ThreadCaches::rename(StreamIndex stream, const StreamKey& key) {
 void ThreadCaches::drop(StreamIndex stream) noexcept {
   const std::size_t index = position(stream);
   StreamCounters counts;
-  for (const auto& cache : caches_) {
-    if (const StreamCounters* one = cache->stream_counts(stream)) counts.absorb(*one);
-    cache->drop(stream);
-  }
+  each_of(stream, [&](const StreamCache& of) { counts.absorb(of.counts()); });
+  for (const auto& cache : caches_) cache->drop(stream);
   if (index < ended_streams_.size()) ended_streams_[index].append(counts);
 }
 
 void ThreadCaches::set_may_cache_large(StreamIndex stream) {
   const StopTheWorld stopped(*this);
-  for (const auto& cache : caches_) cache->set_may_cache_large(stream, true);
+  each_of(stream, [](StreamCache& of) { of.set_may_cache_large(true); });
 }
 
 void ThreadCaches::stop_caching_large(StreamIndex stream, BlockChain* out) {
   const StopTheWorld stopped(*this);
-  for (const auto& cache : caches_) {
-    cache->set_may_cache_large(stream, false);
-    cache->flush(stream, ThreadCache::CachedKind::kLarge, out);
-  }
+  each_of(stream, [&](StreamCache& of) {
+    of.set_may_cache_large(false);
+    of.flush(CachedKind::kLarge, out);
+  });
 }
 
 void ThreadCaches::flush_all(BlockChain* out) noexcept {
-  for (const auto& cache : caches_) cache->flush_all(out);
+  for (const auto& cache : caches_) {
+    cache->each_stream([&](StreamCache& of) { of.flush_all(out); });
+  }
 }
 
 void ThreadCaches::aggregate() {
@@ -343,9 +340,7 @@ StreamCounters ThreadCaches::sum_of_stream(StreamIndex stream) const {
   std::size_t index = position(stream);
   StreamCounters sum;
   if (index < ended_streams_.size()) sum = ended_streams_[index];
-  for (const auto& cache : caches_) {
-    if (const StreamCounters* one = cache->stream_counts(stream)) sum.absorb(*one);
-  }
+  each_of(stream, [&](const StreamCache& of) { sum.absorb(of.counts()); });
   return sum;
 }
 

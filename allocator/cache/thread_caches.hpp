@@ -54,8 +54,7 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
 
   // Move the cached blocks of the stream, or of all streams, to `*out`.
   // close() also stops caching blocks of the stream.
-  void flush(StreamIndex stream, ThreadCache::CachedKind kind, BlockChain* out) noexcept
-      UVM_REQUIRES(this);
+  void flush(StreamIndex stream, CachedKind kind, BlockChain* out) noexcept UVM_REQUIRES(this);
   void flush_all(BlockChain* out) noexcept UVM_REQUIRES(this);
   void close(StreamIndex stream, BlockChain* out) noexcept UVM_REQUIRES(this);
   // Assigns pools to another stream, after close() or the end of the old stream's thread.
@@ -114,6 +113,13 @@ class UVM_CAPABILITY("stopped world") ThreadCaches {
   ThreadCache* add_cache();
   void retire(ThreadCache* cache) noexcept;
   void take_out(ThreadCache* cache, BlockChain* blocks, std::vector<StreamIndex>* streams) noexcept;
+  // Calls visit(StreamCache&) for each cache in which the stream is open.
+  template <class Visit>
+  void each_of(StreamIndex stream, Visit visit) const {
+    for (const auto& cache : caches_) {
+      if (StreamCache* of = cache->stream(stream)) visit(*of);
+    }
+  }
   void make_more_room(StreamIndex stream);
   void find_shares();
   void aggregate_counter(std::size_t counter);

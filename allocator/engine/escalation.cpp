@@ -71,8 +71,7 @@ bool Escalation::make_page(Demand* demand) {
 }
 
 bool Escalation::flush_stream(Demand* demand) {
-  const auto kept =
-      demand->is_small ? ThreadCache::CachedKind::kSmall : ThreadCache::CachedKind::kRuns;
+  const auto kept = demand->is_small ? CachedKind::kSmall : CachedKind::kRuns;
   bool any_large = false;
   const bool any = returner_.flush(demand->request.pools, kept, &any_large);
   if (any_large) large_.stop(demand->request);

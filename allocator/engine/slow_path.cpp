@@ -66,13 +66,14 @@ void* Engine::allocate_from_cache(ThreadCache* cache, const Request& request, co
     BlockReturner::Later large_blocks(returner_);
     const CacheOwnerGuard inside(*cache);
     counts_.open(cache, key, request.pools, true);
-    if (may_cache_large) cache->set_may_cache_large(request.pools, true);
+    StreamCache* of = cache->stream(request.pools);
+    if (may_cache_large) of->set_may_cache_large(true);
     if (may_be_cached) {
       block = cache->allocate(request.facade, request.device, request.stream,
                               request.requested_bytes, &outcome, &pools);
     }
     if (block == nullptr && request.size_bytes >= kLargeBytes) {
-      goes_on = cache->flush_large(request.pools, &large_blocks.blocks);
+      goes_on = of->flush_large(&large_blocks.blocks);
     }
   }
   if (!goes_on) large_.stop(request);

@@ -40,7 +40,9 @@ SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArena
   std::array<void*, policy::kRefillBlocks> addresses;
   std::array<Block*, policy::kRefillBlocks> blocks;
   ThreadCache* cache = caches_.local();
-  const std::size_t wanted = cache == nullptr
+  // A cache that the thread has got since its request began does not know the stream.
+  StreamCache* spares = cache == nullptr ? nullptr : cache->stream(request.pools);
+  const std::size_t wanted = spares == nullptr
                                  ? 1
                                  : std::clamp(policy::kRefillBytes / request.size_bytes,
                                               std::size_t{1}, policy::kRefillBlocks);
@@ -61,7 +63,7 @@ SmallAllocator::Refill SmallAllocator::refill(const Request& request, SmallArena
   if (count > 1) {
     const CacheOwnerGuard inside(*cache);
     // Backwards, so that the cache serves the lowest address first.
-    for (std::size_t i = count; i-- > 1;) cache->put_spare(blocks[i]);
+    for (std::size_t i = count; i-- > 1;) spares->put_spare(blocks[i]);
   }
   return {blocks[0], took_page, thread_is_exiting};
 }

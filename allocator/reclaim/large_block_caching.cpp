@@ -15,7 +15,8 @@ void LargeBlockCaching::trim(ThreadCache* cache, const Request& request) noexcep
   {
     BlockReturner::Later kept(returner_);
     const CacheOwnerGuard inside(*cache);
-    cache->trim(request.pools, used_bytes / policy::kMediumParts, &kept.blocks);
+    if (StreamCache* of = cache->stream(request.pools))
+      of->trim(used_bytes / policy::kMediumParts, &kept.blocks);
   }
   if (may_cache_large) caches_.set_may_cache_large(request.pools);
 }

@@ -22,7 +22,7 @@ void BlockCounts::count_allocated(Facade facade, int device, StreamIndex stream,
                                   bool from_cache) noexcept {
   // A thread may have got a cache since its request began. Such a cache does not know the stream.
   ThreadCache* const cache = caches_.local();
-  if (cache != nullptr && cache->is_open(stream)) {
+  if (cache != nullptr && cache->stream(stream) != nullptr) {
     bool within = false;
     {
       const CacheOwnerGuard inside(*cache);
@@ -40,7 +40,7 @@ void BlockCounts::count_allocated(Facade facade, int device, StreamIndex stream,
 }
 
 void BlockCounts::open(ThreadCache* cache, const StreamKey& key, StreamIndex stream, bool again) {
-  if (!again && cache->is_open(stream)) return;
+  if (!again && cache->stream(stream) != nullptr) return;
   cache->open(key, stream, state_.counter_index(key.facade, key.device));
 }
 

@@ -46,12 +46,13 @@ void BlockReturner::give_back_plain(Block* block) noexcept {
   back.blocks.push(block);
   if (block->kind != BlockKind::kSmall) return;
   ThreadCache* cache = caches_.local();
-  if (cache == nullptr || !cache->is_open(stream_of(block->pool))) return;
+  StreamCache* of = cache == nullptr ? nullptr : cache->stream(stream_of(block->pool));
+  if (of == nullptr) return;
   const CacheOwnerGuard inside(*cache);
-  cache->flush_some(*block, &back.blocks);
+  of->flush_some(*block, &back.blocks);
 }
 
-bool BlockReturner::flush(StreamIndex pools, ThreadCache::CachedKind kind, bool* any_large) {
+bool BlockReturner::flush(StreamIndex pools, CachedKind kind, bool* any_large) {
   Later back(*this);
   {
     ThreadCaches::StopTheWorld stopped(caches_);

@@ -26,7 +26,7 @@ class BlockReturner {
 
   // Gives back the cached blocks of a stream from all threads. Returns false if there were no such
   // blocks. Sets `*any_large` to whether large blocks were among them.
-  bool flush(StreamIndex pools, ThreadCache::CachedKind kind, bool* any_large);
+  bool flush(StreamIndex pools, CachedKind kind, bool* any_large);
   // Gives back all blocks in thread caches.
   void flush_all();
 

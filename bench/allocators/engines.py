@@ -39,7 +39,7 @@ _WHY_ABSENT = {
         TORCHES, f"not built for this torch: scripts/setup, scripts/setup {_NEWEST_MINOR}"
     ),
     "cub": "no CCCL headers were found when this build was configured",
-    "rmm": "no source tree given: scripts/bench --rmm PATH",
+    "rmm": "not built: scripts/build",
     "umpire": "no source tree given: scripts/bench --umpire PATH",
 }
 _TORCH_SERVER = Path(__file__).resolve().parent / "torch_server.py"

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sim/audit/runtime_layouts.h"
+
 #if defined(__x86_64__)
 
 /* The names that libcudart.so.13 exports, in the order of strcmp. The build writes the list and its
@@ -171,37 +173,65 @@ static int has_name(const struct Symbols* symbols, const char* text, size_t byte
   return memmem(symbols->names, symbols->names_bytes, text, bytes) != NULL;
 }
 
-static void replace_functions(uintptr_t base, const struct Symbols* symbols) {
+static size_t find_functions_by_name(const struct Symbols* symbols, UvmsimFoundFunction* found,
+                                     const void* context) {
+  size_t count = 0;
   for (size_t i = 0; i < symbols->count; ++i) {
     const Elf64_Sym* symbol = &symbols->first[i];
     if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx == SHN_UNDEF) continue;
     if (symbol->st_name >= symbols->names_bytes) continue;
-    const char* name = symbols->names + symbol->st_name;
-    const char* const* found = bsearch(name, kNames, kNameCount, sizeof kNames[0], compare_names);
-    if (found == NULL) continue;
-    replace_function((char*)(base + symbol->st_value),
-                     uvmsim_runtime_entries + (found - kNames) * kEntryBytes);
+    found(symbols->names + symbol->st_name, symbol->st_value, context);
+    ++count;
   }
+  return count;
 }
 
-void uvmsim_replace_static_runtime(const struct link_map* map, const char* runtime) {
-  const char* name = *map->l_name == '\0' ? "/proc/self/exe" : map->l_name;
-  const int descriptor = open(name, O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return;
+/* Calls `found` for the functions of the runtime of CUDA 13, and perhaps for others. */
+static size_t find_functions(const char* file, size_t file_bytes, UvmsimFoundFunction* found,
+                             const void* context) {
+  struct Symbols symbols;
+  if (!find_symbols(file, file_bytes, &symbols) || !has_name(&symbols, kMark, strlen(kMark)))
+    return uvmsim_find_functions_by_layout(file, file_bytes, found, context);
+  if (has_name(&symbols, kOlderMark, sizeof kOlderMark)) return 0;
+  return find_functions_by_name(&symbols, found, context);
+}
+
+static size_t find_functions_of(const char* path, UvmsimFoundFunction* found, const void* context) {
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return 0;
   struct stat status;
   const int is_known = fstat(descriptor, &status) == 0 && status.st_size > 0;
   const size_t bytes = is_known ? (size_t)status.st_size : 0;
   char* file = is_known ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0) : MAP_FAILED;
   close(descriptor);
-  if (file == MAP_FAILED) return;
-  struct Symbols symbols;
-  if (find_symbols(file, bytes, &symbols) && has_name(&symbols, kMark, strlen(kMark)) &&
-      !has_name(&symbols, kOlderMark, sizeof kOlderMark)) {
-    standing_in = runtime;
-    fill_slots();
-    replace_functions(map->l_addr, &symbols);
-  }
+  if (file == MAP_FAILED) return 0;
+  const size_t count = find_functions(file, bytes, found, context);
   munmap(file, bytes);
+  return count;
+}
+
+static void replace(const char* name, uintptr_t address, const void* context) {
+  const struct link_map* map = context;
+  const char* const* found = bsearch(name, kNames, kNameCount, sizeof kNames[0], compare_names);
+  if (found == NULL) return;
+  fill_slots();
+  replace_function((char*)(map->l_addr + address),
+                   uvmsim_runtime_entries + (found - kNames) * kEntryBytes);
+}
+
+void uvmsim_replace_static_runtime(const struct link_map* map, const char* runtime) {
+  standing_in = runtime;
+  find_functions_of(*map->l_name == '\0' ? "/proc/self/exe" : map->l_name, replace, map);
+}
+
+static void leave(const char* name, uintptr_t address, const void* context) {
+  (void)name;
+  (void)address;
+  (void)context;
+}
+
+int uvmsim_replaces_static_runtime(const char* path) {
+  return find_functions_of(path, leave, NULL) != 0;
 }
 
 #else
@@ -209,6 +239,11 @@ void uvmsim_replace_static_runtime(const struct link_map* map, const char* runti
 void uvmsim_replace_static_runtime(const struct link_map* map, const char* runtime) {
   (void)map;
   (void)runtime;
+}
+
+int uvmsim_replaces_static_runtime(const char* path) {
+  (void)path;
+  return 0;
 }
 
 #endif

@@ -4,12 +4,13 @@
  * That runtime refuses every driver but NVIDIA's: it requests a private table of the driver, whose
  * function has to answer a question that only NVIDIA's driver can answer. The simulator does not
  * answer it. Instead the auditor replaces the runtime, as it replaces the shared one. If a file
- * defines CUDA's runtime and has a symbol table, each public function of the runtime in it begins
- * with a jump to the function of the same name that a program with the shared runtime would call:
- * that of a preloaded library, else that of the simulator's libcudart.so.13.
+ * contains CUDA's runtime, each public function of the runtime in it begins with a jump to the
+ * function of the same name that a program with the shared runtime would call: that of a preloaded
+ * library, else that of the simulator's libcudart.so.13. A symbol table names the functions. In a
+ * stripped file the auditor finds those of known versions (runtime_layouts.h).
  *
- * A stripped file keeps its runtime, because nothing tells where the functions are. So does a file
- * with the runtime of CUDA 12 or older, whose functions differ from those of libcudart.so.13.
+ * A file with the runtime of CUDA 12 or older keeps it, because its functions differ from those of
+ * libcudart.so.13.
  */
 #ifndef UVMSIM_AUDIT_STATIC_RUNTIME_H
 #define UVMSIM_AUDIT_STATIC_RUNTIME_H
@@ -20,5 +21,8 @@
  * files. `runtime` is the path of the simulator's libcudart.so.13, which stays valid; the auditor's
  * own dlopen finds no stand-in by its name. */
 void uvmsim_replace_static_runtime(const struct link_map* file, const char* runtime);
+
+/* Whether the auditor would replace the static runtime in this file. The command line calls it. */
+__attribute__((visibility("default"))) int uvmsim_replaces_static_runtime(const char* path);
 
 #endif

@@ -34,6 +34,7 @@ namespace uvm {
 namespace {
 
 using testing::failing;
+using testing::failing_in_a_row;
 using testing::kMiB;
 using testing::stream;
 
@@ -396,6 +397,33 @@ TEST_F(MetadataMemoryTest, AThreadThatGetsNoCacheCanFree) {
     }).join();
     allocator->inspection().check_invariants();
     EXPECT_NE(device(100000, stream(1)), nullptr);
+  }
+}
+
+// A thread tries to get its cache several times in one request. A late cache knows no stream yet.
+TEST_F(MetadataMemoryTest, AThreadThatGetsItsCacheLateAllocates) {
+  for (const std::size_t size_bytes : {std::size_t{300}, std::size_t{100000}}) {
+    for (long in_a_row = 1; in_a_row < 6; ++in_a_row) {
+      SCOPED_TRACE(::testing::Message() << size_bytes << " bytes, " << in_a_row << " failures");
+      start();
+      allocator->free(device(size_bytes, stream(1)));
+      std::thread([&] {
+        failing_in_a_row = in_a_row;
+        failing = 1;
+        char* block = nullptr;
+        try {
+          block = device(size_bytes, stream(1));
+        } catch (const std::bad_alloc&) {
+          // Nothing is allocated.
+        }
+        failing = 0;
+        if (block != nullptr) {
+          EXPECT_EQ(allocator->free(block), FreeResult::kFreed);
+        }
+      }).join();
+      allocator->inspection().check_invariants();
+      EXPECT_EQ(allocator->statistics().live_bytes.current, 0u);
+    }
   }
 }
 

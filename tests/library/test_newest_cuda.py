@@ -1,14 +1,15 @@
-"""The libcu++ adapter compiles with the oldest and the newest libcu++, and RMM's adaptors take it.
+"""The libcu++ adapter compiles with the oldest and the newest libcu++, and RMM's adaptors use it.
 The C++ tests run it with the newest."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT
+from .conftest import ROOT, Installed, run
 
 
 def folder_of(name: str) -> Path:
@@ -49,10 +50,27 @@ def test_the_adapter_is_a_resource_of_libcudacxx(package: str, tmp_path: Path) -
     compile_only(program, cccl, folder_of("newest-cuda") / CUDA)
 
 
-def test_rmms_adaptors_take_it_as_their_upstream() -> None:
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the simulator replaces the runtime only on x86-64"
+)
+def test_rmms_adaptors_use_it_as_their_upstream(installed: Installed, tmp_path: Path) -> None:
+    """RMM's library contains CUDA's static runtime and is stripped. The program contains it too, as
+    nvcc links it by default. The simulator replaces both."""
     newest = folder_of("newest-cuda")
-    rmm = newest / "librmm" / "include"
-    compile_only(
-        ROOT / "tests" / "library" / "rmm_program.cpp",
-        *(rmm, rmm / "rapids", newest / "rapids_logger" / "include", newest / CUDA),
+    rmm, logger, cuda = newest / "librmm", newest / "rapids_logger", newest / CUDA
+    headers = (rmm / "include", rmm / "include/rapids", logger / "include", cuda, cuda / "cccl")
+    folders = (installed.libraries, rmm / "lib64", logger / "lib64")
+    run(
+        *("g++", "-std=c++20", "-Wall", "-Werror", f"-I{installed.headers}"),
+        *(word for folder in headers for word in ("-isystem", folder)),
+        *(ROOT / "tests" / "library" / "rmm_program.cpp", "-o", tmp_path / "program"),
+        *(f"-L{folder}" for folder in folders),
+        *("-luvmalloc", "-lrmm", "-lrapids_logger"),
+        newest / "nvidia/cu13/lib/libcudart_static.a",
+        *("-ldl", "-lpthread", "-lrt"),
     )
+    environment = {
+        "LD_LIBRARY_PATH": ":".join(map(str, folders)),
+        "LD_AUDIT": str(installed.stand_ins / "libuvmsim_audit.so"),
+    }
+    assert run(tmp_path / "program", **environment) == "right\n"

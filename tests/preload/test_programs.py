@@ -76,11 +76,13 @@ def assert_same_and_served(
 # ---- Python
 
 
-def test_cuda_bindings(tmp_path: Path) -> None:
-    """cuda.bindings comes with torch. Its runtime module holds CUDA's static runtime, which no
-    simulated device can serve, so this test uses its driver module."""
-    program = PROGRAMS / "bindings_steps.py"
-    assert_same_and_served(tmp_path, [sys.executable, program], allocations_per_step=5)
+# cuda.bindings comes with torch. Its runtime module contains CUDA's static runtime and is stripped.
+@pytest.mark.parametrize(
+    ("program", "allocations_per_step"),
+    [("bindings_steps.py", 5), ("bindings_runtime_steps.py", 4)],
+)
+def test_cuda_bindings(tmp_path: Path, program: str, allocations_per_step: int) -> None:
+    assert_same_and_served(tmp_path, [sys.executable, PROGRAMS / program], allocations_per_step)
 
 
 @pytest.mark.slow

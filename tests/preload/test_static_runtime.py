@@ -6,6 +6,7 @@ The auditor gives them the simulator's runtime, and with the preload uvmalloc's 
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import platform
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from uvmalloc._cli.environment import Machine, without_uvmalloc
+from uvmalloc.libraries import find_libraries
 
 from tests.preload.conftest import CTYPES, ROOT, Program, environment
 
@@ -53,6 +55,23 @@ def runtime_folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "cu13"
 
 
+FOLDERS = (runtime_folder, newest_runtime_folder)
+PT_GNU_EH_FRAME = 0x6474E550
+
+
+def segment_header(content: bytearray, kind: int) -> int:
+    """Where the program header of this kind is in a file."""
+    (first,) = struct.unpack_from("<Q", content, 32)
+    count = struct.unpack_from("<H", content, 56)[0]
+    headers = [first + 56 * i for i in range(count)]
+    return next(at for at in headers if struct.unpack_from("<I", content, at)[0] == kind)
+
+
+def segment(content: bytearray, kind: int) -> int:
+    """Where the segment of this kind begins in a file."""
+    return struct.unpack_from("<Q", content, segment_header(content, kind) + 8)[0]
+
+
 def compile_c(output: Path, source: Path, *options: str | Path) -> Path:
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "no C compiler on the path"
@@ -86,18 +105,24 @@ def library_of(tmp_path: Path, more: str) -> Path:
     return compile_c(tmp_path / "liblibrary.so", source, "-shared", "-fPIC", "-falign-functions=16")
 
 
-@pytest.mark.parametrize("folder", [runtime_folder, newest_runtime_folder])
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("options", [(), ("-s",)], ids=["with_names", "stripped"])
 def test_a_program_with_the_static_runtime_is_served(
-    program: Program, tmp_path: Path, folder: Callable[[], Path]
+    program: Program, tmp_path: Path, folder: Callable[[], Path], options: tuple[str, ...]
 ) -> None:
-    done = program(with_static_runtime(tmp_path / "program", MEMORY_CALLS, folder=folder()))
+    done = program(
+        with_static_runtime(tmp_path / "program", MEMORY_CALLS, *options, folder=folder())
+    )
     assert done.served == 3  # two calls of cudaMalloc, and cudaMallocHost
     assert done.reached == 0
     assert done.stderr == ""
 
 
-def test_a_program_with_the_static_runtime_runs_without_uvmalloc(tmp_path: Path) -> None:
-    command = with_static_runtime(tmp_path / "program", MEMORY_CALLS)
+@pytest.mark.parametrize("options", [(), ("-s",)], ids=["with_names", "stripped"])
+def test_a_program_with_the_static_runtime_runs_without_uvmalloc(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    command = with_static_runtime(tmp_path / "program", MEMORY_CALLS, *options)
     variables = without_uvmalloc(environment(tmp_path, {}, Machine()))
     done = subprocess.run([command], env=variables, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -117,12 +142,76 @@ def test_a_library_that_is_opened_late_is_served(program: Program, tmp_path: Pat
     assert done.reached == 0
 
 
-def test_a_stripped_program_is_left_alone_and_named(tmp_path: Path) -> None:
+def of_no_known_layout(tmp_path: Path) -> Path:
+    """A stripped program that lists one beginning of a function elsewhere."""
     stripped = with_static_runtime(tmp_path / "program", MEMORY_CALLS, "-s")
+    content = bytearray(stripped.read_bytes())
+    table = segment(content, PT_GNU_EH_FRAME)
+    count = struct.unpack_from("<I", content, table + 8)[0]
+    middle = table + 12 + 8 * (count // 2)
+    content[middle] ^= 1
+    stripped.write_bytes(content)
+    return stripped
+
+
+def test_an_unknown_runtime_of_a_stripped_program_is_left_alone_and_named(tmp_path: Path) -> None:
+    stripped = of_no_known_layout(tmp_path)
     variables = environment(tmp_path, {}, Machine())
     done = subprocess.run([stripped], env=variables, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1  # its first check fails: no device
     assert f"uvmsim: {stripped} contains CUDA's static runtime" in done.stderr
+
+
+@pytest.mark.parametrize("broken", ["segments", "table", "encoding", "count"])
+def test_a_stripped_file_with_a_wrong_table_is_left_alone(tmp_path: Path, broken: str) -> None:
+    """The program itself would run: the system needs the table only for exceptions."""
+    stripped = with_static_runtime(tmp_path / "program", MEMORY_CALLS, "-s")
+    audit = ctypes.CDLL(str(find_libraries().audit))
+    assert audit.uvmsim_replaces_static_runtime(bytes(stripped)) == 1
+    content = bytearray(stripped.read_bytes())
+    header = segment_header(content, PT_GNU_EH_FRAME)
+    table = segment(content, PT_GNU_EH_FRAME)
+    beyond = len(content) - 8
+    if broken == "segments":
+        struct.pack_into("<Q", content, 32, beyond)
+    elif broken == "table":
+        struct.pack_into("<Q", content, header + 8, beyond)
+    elif broken == "encoding":
+        content[table + 3] = 0x1B
+    else:
+        struct.pack_into("<I", content, table + 8, 0xFFFFFFFF)
+    stripped.write_bytes(content)
+    assert audit.uvmsim_replaces_static_runtime(bytes(stripped)) == 0
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_layouts_are_those_of_the_packages(folder: Callable[[], Path]) -> None:
+    script = ROOT / "sim" / "audit" / "runtime_layouts.py"
+    library = folder() / "lib" / "libcudart_static.a"
+    assert subprocess.run([sys.executable, script, library]).returncode == 0
+
+
+def test_a_layout_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specification = importlib.util.spec_from_file_location(
+        "runtime_layouts", ROOT / "sim" / "audit" / "runtime_layouts.py"
+    )
+    assert specification is not None and specification.loader is not None
+    layouts = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, "runtime_layouts", layouts)
+    specification.loader.exec_module(layouts)
+    listed = layouts.LAYOUTS.read_text()
+    monkeypatch.setattr(layouts, "LAYOUTS", tmp_path / "layouts.inc")
+    first, second = (each() / "lib" / "libcudart_static.a" for each in FOLDERS)
+    layouts.add(first, "13.0")
+    assert layouts.is_known(first) and not layouts.is_known(second)
+    layouts.add(second, "13.5")
+    assert layouts.is_known(first) and layouts.is_known(second)
+    with_both = layouts.LAYOUTS.read_text()
+    for name in ("cudaMalloc", "cudaFreeAsync_ptsz", "cudaDeviceGetExecutionCtx"):
+        (row,) = (line for line in with_both.splitlines() if f"({name}," in line)
+        (whole,) = (line for line in listed.splitlines() if f"({name}," in line)
+        units = whole.split(", ")
+        assert row == f"{units[0]}, {units[1]}, {units[-1]}"
 
 
 def test_functions_are_replaced_by_name(program: Program, tmp_path: Path) -> None:

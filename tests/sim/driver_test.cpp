@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -235,6 +236,60 @@ TEST_F(DriverTest, BatchedCallsTakeRangesAndRefuseTheLegacyStream) {
   EXPECT_EQ(CU(cuMemPrefetchBatchAsync)(addresses.data(), sizes.data(), 3, locations.data(),
                                         indexes.data(), 2, 0, stream_),
             CUDA_ERROR_INVALID_VALUE);
+}
+
+// The form of CUDA 12.8. cuda.h of CUDA 13 maps its name to the newer form.
+using CopyBatchWithIndex = CUresult(CUdeviceptr*, CUdeviceptr*, size_t*, size_t,
+                                    CUmemcpyAttributes*, size_t*, size_t, size_t*, CUstream);
+
+TEST_F(DriverTest, BatchesOfCopiesMoveTheBytesOfEachAndRefuseTheLegacyStream) {
+  std::vector<char> sent(2 * kBlock, 'a');
+  std::fill(sent.begin() + kBlock, sent.end(), 'b');
+  std::vector<char> received(2 * kBlock);
+  const auto address_of = [](void* host) { return reinterpret_cast<CUdeviceptr>(host); };
+  std::array<CUdeviceptr, 2> to{managed_ + kBlock, managed_};
+  std::array<CUdeviceptr, 2> from{address_of(sent.data()), address_of(sent.data() + kBlock)};
+  std::array<size_t, 2> sizes{kBlock, kBlock};
+  std::array<CUmemcpyAttributes, 2> attributes{};
+  attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+  std::array<size_t, 2> indexes{0, 1};
+  const auto copy = [&](size_t count, size_t attribute_count, CUstream stream) {
+    return CU(cuMemcpyBatchAsync_v2)(to.data(), from.data(), sizes.data(), count, attributes.data(),
+                                     indexes.data(), attribute_count, stream);
+  };
+  ASSERT_EQ(copy(2, 2, stream_), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuMemcpyDtoH_v2)(received.data(), managed_, 2 * kBlock), CUDA_SUCCESS);
+  EXPECT_EQ(received.front(), 'b');
+  EXPECT_EQ(received[kBlock], 'a');
+  EXPECT_EQ(std::count(received.begin(), received.end(), 'a'), static_cast<long>(kBlock));
+
+  EXPECT_EQ(copy(2, 1, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(copy(2, 1, CU_STREAM_LEGACY), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(copy(0, 0, stream_), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(copy(2, 0, stream_), CUDA_ERROR_INVALID_VALUE) << "each copy has attributes";
+  EXPECT_EQ(copy(1, 2, stream_), CUDA_ERROR_INVALID_VALUE) << "more attributes than copies";
+  indexes = {1, 1};
+  EXPECT_EQ(copy(2, 1, stream_), CUDA_ERROR_INVALID_VALUE) << "the first copy has none";
+  indexes = {0, 0};
+  EXPECT_EQ(copy(2, 2, stream_), CUDA_ERROR_INVALID_VALUE) << "the indexes do not rise";
+  indexes = {0, 1};
+  attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+  EXPECT_EQ(copy(2, 2, stream_), CUDA_ERROR_INVALID_VALUE);
+
+  auto* copy_with_index =
+      reinterpret_cast<CopyBatchWithIndex*>(StandIn::driver().find("cuMemcpyBatchAsync"));
+  attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+  const auto failed_copy = [&](CUstream stream) {
+    size_t failed = 7;
+    EXPECT_EQ(copy_with_index(to.data(), from.data(), sizes.data(), 2, attributes.data(),
+                              indexes.data(), 2, &failed, stream),
+              CUDA_ERROR_INVALID_VALUE);
+    return failed;
+  };
+  EXPECT_EQ(failed_copy(nullptr), SIZE_MAX) << "no copy is to blame";
+  sizes[1] = 5 * kBlock;
+  EXPECT_EQ(failed_copy(stream_), 1U) << "beyond the allocation";
 }
 
 TEST_F(DriverTest, AccessedByIsListedAndPadded) {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -36,6 +37,32 @@ TEST(RuntimeTest, TheFirstCallMakesThePrimaryContextCurrent) {
     ASSERT_EQ(CU(cuDevicePrimaryCtxGetState)(1, &flags, &active), CUDA_SUCCESS);
     EXPECT_EQ(active, 1);
   }).join();
+}
+
+TEST(RuntimeTest, ABatchOfCopiesMovesTheBytesOfEach) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(RT(cudaStreamCreate)(&stream), cudaSuccess);
+  char* device = nullptr;
+  ASSERT_EQ(RT(cudaMalloc)(reinterpret_cast<void**>(&device), 2 * kMiB), cudaSuccess);
+  std::vector<char> first(kMiB, 'a');
+  std::vector<char> second(kMiB, 'b');
+  std::vector<char> received(2 * kMiB);
+  void* to[]{device + kMiB, device};
+  const void* from[]{first.data(), second.data()};
+  const size_t sizes[]{kMiB, kMiB};
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t index = 0;
+  ASSERT_EQ(RT(cudaMemcpyBatchAsync)(to, from, sizes, 2, &attributes, &index, 1, stream),
+            cudaSuccess);
+  ASSERT_EQ(RT(cudaMemcpy)(received.data(), device, 2 * kMiB, cudaMemcpyDefault), cudaSuccess);
+  EXPECT_EQ(std::string(received.data(), kMiB), std::string(kMiB, 'b'));
+  EXPECT_EQ(std::string(received.data() + kMiB, kMiB), std::string(kMiB, 'a'));
+  EXPECT_EQ(RT(cudaMemcpyBatchAsync)(to, from, sizes, 2, &attributes, &index, 1, nullptr),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaFree)(device), cudaSuccess);
+  EXPECT_EQ(RT(cudaStreamDestroy)(stream), cudaSuccess);
 }
 
 TEST(RuntimeTest, TheCurrentDeviceIsTheThreads) {

@@ -10,6 +10,7 @@
 namespace uvm::testing {
 
 thread_local long failing = 0;
+thread_local long failing_in_a_row = 1;
 bool (*counts_call)() = nullptr;
 
 namespace {
@@ -20,9 +21,13 @@ std::atomic<std::int64_t> live = 0;
 bool fails_now() {
   if (failing == 0 || inside_fake_machine != 0) return false;
   if (counts_call != nullptr && !counts_call()) return false;
-  const bool fails = --failing == 0;
-  if (fails) any_failed = true;
-  return fails;
+  if (--failing != 0) return false;
+  any_failed = true;
+  if (failing_in_a_row > 1) {
+    --failing_in_a_row;
+    failing = 1;
+  }
+  return true;
 }
 
 void* allocate(std::size_t size_bytes, std::size_t alignment_bytes) noexcept {

@@ -9,6 +9,9 @@ namespace uvm::testing {
 // Which call of operator new on this thread fails, counted from now on; 0: no call fails. The value
 // is 0 again after that call has failed. Calls inside the fake machine are not counted.
 extern thread_local long failing;
+// How many calls in a row fail: the one that `failing` counts, and those that follow it. 1 again
+// after them.
+extern thread_local long failing_in_a_row;
 
 // While `failing` counts, returns whether a call of operator new counts. nullptr: all calls count.
 extern bool (*counts_call)();

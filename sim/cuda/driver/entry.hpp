@@ -37,6 +37,7 @@
 #undef cuGraphNodeGetDependentNodes
 #undef cuMemAdvise
 #undef cuMemPrefetchAsync
+#undef cuMemcpyBatchAsync
 #undef cuStreamBeginCapture
 #undef cuStreamDestroy
 #undef cuStreamGetCaptureInfo

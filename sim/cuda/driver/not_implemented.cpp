@@ -54,10 +54,9 @@ CU_API cuGetExportTable(const void** table, const CUuuid* id) {
   if (named->insert(name).second) {
     std::fprintf(stderr,
                  "uvmsim: %s contains CUDA's static runtime, which accepts only NVIDIA's driver; "
-                 "the simulator "
-                 "replaces that runtime if it is of CUDA 13 and its file is not stripped; "
-                 "otherwise link with the "
-                 "shared one: nvcc -cudart shared\n",
+                 "the simulator replaces that runtime if it is of CUDA 13 and, in a stripped file, "
+                 "of a version that the simulator knows; otherwise link with the shared one: "
+                 "nvcc -cudart shared\n",
                  name.c_str());
   }
   return CUDA_ERROR_NOT_SUPPORTED;

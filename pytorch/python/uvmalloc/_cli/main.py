@@ -170,7 +170,7 @@ def sim(
     settings = allocator.variables()
     wanted = reporting.read(allocator.trace)
     if not machine.hip:
-        refuse_static_runtime(command)
+        refuse_static_runtime(command, libraries.audit)
 
     def environment(folder: Path | None) -> Environment:
         counters = folder / SIM_REPORT_NAME if folder else None
