@@ -89,7 +89,7 @@ std::size_t bytes_on(int device, const std::vector<PageSpan>& pages, PlacesOf pl
   return count * kPageBytes;
 }
 
-// Returns the longest prefix of the pages with at most this many pages that are not on the device.
+// Returns as many of the first pages as contain at most `most` pages that are not on the device.
 inline std::vector<PageSpan> first_missing(const BlockGroups& blocks,
                                            const std::vector<PageSpan>& pages, Place device,
                                            std::size_t most) {

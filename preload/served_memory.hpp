@@ -98,7 +98,7 @@ class ServedMemory {
     void* base = nullptr;
     std::size_t size_bytes = 0;  // the requested size
     Kind kind = Kind::kDevice;
-    // Of virtual memory management: the mapping that contains the address, and its device.
+    // For virtual memory management: the mapping that contains the address, and its device.
     std::optional<VirtualMemory::Found> mapped = {};
   };
   // Finds the served block, or the adjacent mappings, that contain `address`. Returns false if

@@ -58,8 +58,9 @@ PageBlock* BlockPools::take_at(char* address, std::size_t size_bytes) {
                   std::min(size_bytes / policy::kRequestsPerRest, policy::kMostRestBytes));
 }
 
-// Cuts the bytes of a request off a block that is in no index. `rest` is nullptr if nothing is
-// left. After std::bad_alloc, `block` is the part that is still in no index.
+// Splits a block that is in no index into a block for a request and a rest. The rest is nullptr if
+// the request takes the whole block. After std::bad_alloc, `block` is the part that is still in no
+// index.
 [[gnu::always_inline]] inline BlockPools::Cut BlockPools::split_off_rest(PageBlock*& block,
                                                                          std::size_t size_bytes) {
   if (conserves_pages_ && block->kind == BlockKind::kPacked && block->has_no_side_state &&

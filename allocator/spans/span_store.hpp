@@ -26,7 +26,7 @@ struct Span {
   Facade facade = Facade::kHost;
   int device = 0;
   bool ordinary = false;                    // memory from the kernel, not the driver
-  bool reserved = false;                    // its owner chooses addresses in it (ReservedAddresses)
+  bool reserved = false;                    // ReservedAddresses chooses addresses in it
   SegmentPlacement placement;               // the advice on the whole span
   std::map<std::size_t, std::size_t> free;  // offset -> size of each free run
   std::vector<bool> touched;                // for each page

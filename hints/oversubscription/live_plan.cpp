@@ -534,7 +534,7 @@ void LivePlan::send_due_moves() {
     }
     due_.push_back(move);
   }
-  // Half of the credits, so that the pages of one round arrive while the moves of the next round
+  // One round uses half of the credits, so that its pages arrive while the moves of the next round
   // are decided.
   const std::size_t round = std::min(round_moves_, credits / 2);
   const auto is_soon = [this](const Move& move) {

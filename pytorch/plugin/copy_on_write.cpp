@@ -42,8 +42,9 @@ class FirstWrite {
     if (ours_ != nullptr) uses_ = ours_->streams().uses_of(before_);
   }
 
-  // Call it when a storage on a device has its copy and still holds the shared block. Kernels on
-  // any stream may still read it: the copy is made as soon as a writable pointer is taken.
+  // Call this when the copy for a storage on a device has been made, before the storage releases
+  // the shared block. Records that every stream of the device uses the block, because kernels that
+  // were launched earlier may still read it.
   void leaves() const {
     if (ours_ == nullptr || !storage_.device().is_cuda()) return;
     ours_->streams().record_use_of_all(before_, storage_.device().index());
@@ -230,8 +231,8 @@ struct CountOf {
 template struct CountOf<&cow::COWDeleterContext::refcount_>;
 std::int64_t storages_over(const cow::COWDeleterContext& context);
 
-// Takes torch's steps before a first write in another order: copies before the storage gives up its
-// share. If there is no memory for the copy, nothing has changed.
+// Does what torch does before a first write, but in another order: makes the copy before the
+// storage gives up its share. So a lack of memory for the copy changes nothing.
 void write_alone(c10::StorageImpl& storage, const FirstWrite& write) {
   const c10::DataPtr& data = data_of(storage);
   void* address = data.get();

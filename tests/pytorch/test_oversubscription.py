@@ -365,7 +365,7 @@ def test_each_memory_is_a_line(width: int, capsys: pytest.CaptureFixture[str]) -
     assert re.search(r"offload-weights +it saves no memory *\n", shown)
     assert re.search(r"offload-optimizer +4 MiB +1.70 x +1.30 x +1.25 x", shown)
     assert "driver: at most 1.1 x from 8 MiB on." in shown
-    assert "device memory alone: at most 1.1 x from 12 MiB on." in shown
+    assert "device memory only: at most 1.1 x from 12 MiB on." in shown
     assert shown.count("\n") < 40
 
 

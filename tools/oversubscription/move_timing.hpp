@@ -21,10 +21,10 @@ struct MoveCosts {
   double to_device_bytes_per_ns = 0;  // 0: a copy takes no time
   double to_host_bytes_per_ns = 0;
   std::uint64_t arrival_ns = 0;  // the driver's work for an arriving block
-  std::uint64_t leaving_ns = 0;  // the driver's work for a leaving block
+  std::uint64_t leaving_ns = 0;  // the driver's work for an evicted block
 };
 
-// One half of a move: its victim leaves, or its block arrives.
+// One half of a move: the eviction of its victim, or the arrival of its block.
 struct TimedCall {
   std::uint32_t move = 0;  // index in MoveSchedule::moves
   bool is_arrival = false;
@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kFreeChunk = std::numeric_limits<std::uint32_t>::
 struct MoveTiming {
   std::vector<TimedCall> calls;  // in the order in which they are sent
   // By move: the move with the victim that releases the chunk for the arriving block, or
-  // kFreeChunk. That victim leaves earlier in `calls`.
+  // kFreeChunk. That victim is evicted earlier in `calls`.
   std::vector<std::uint32_t> chunk_from;
   std::uint64_t predicted_ns = 0;  // from the start of the first kernel to the end of the last
 };

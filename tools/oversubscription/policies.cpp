@@ -214,7 +214,7 @@ plan::TimedSchedule LruPolicy::moves_for(std::size_t chunks) const {
 plan::TimedSchedule PlannedPolicy::moves_for(std::size_t chunks) const {
   using plan::CheapestAbsence;
   using Unit = CheapestAbsence::Unit;
-  // A leaving block costs driver time and copied bytes. The scarcer one matters more, so try
+  // An eviction costs driver time and copied bytes. The scarcer of the two matters more, so try
   // several weights.
   const plan::FurthestUse furthest;
   const plan::UnchangedFirst unchanged;

@@ -26,10 +26,11 @@ class OffPolicy final : public uvmsim::replay::HintPolicy {};
 // Unified memory without hints.
 class DriverPolicy final : public uvmsim::replay::HintPolicy {};
 
-// Sends the moves of a schedule. Blocks leave and arrive on different streams, so that the driver's
-// work for one block overlaps with the copy of another. A leaving block waits for its last use, an
-// arriving block for its chunk, and a kernel for its blocks. If a kernel uses blocks that are not
-// in the order, the policy stops sending, and the driver works alone.
+// Sends the moves of a schedule. Evictions and arrivals are on different streams, so that the
+// driver's work for one block overlaps with the copy of another. An eviction waits for the block's
+// last use, an arriving block waits for its chunk, and a kernel waits for its blocks. If a kernel
+// uses blocks that differ from the recorded order, the policy sends no more moves, and only the
+// driver moves pages.
 class ScheduledMoves : public uvmsim::replay::HintPolicy {
  public:
   void before(std::size_t event, uvmsim::replay::Hints& hints) final;
@@ -69,11 +70,11 @@ class ScheduledMoves : public uvmsim::replay::HintPolicy {
   bool has_given_up_ = false;
   std::set<std::uint32_t> read_mostly_;                // blocks with that advice
   std::vector<std::optional<std::uint32_t>> arrival_;  // by block: event of its arrival
-  std::vector<std::optional<std::uint32_t>> left_;     // by block: event of its leaving
-  std::vector<std::uint32_t> left_with_;               // by move: event of the victim's leaving
+  std::vector<std::optional<std::uint32_t>> left_;     // by block: event of its eviction
+  std::vector<std::uint32_t> left_with_;               // by move: event of the victim's eviction
   std::vector<std::uint32_t> kernel_end_;              // by kernel: event after the kernel
   std::vector<bool> is_too_large_;                     // by kernel
-  std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after arriving again
+  std::vector<bool> keeps_copy_again_;  // by move: its victim is only read after its return
 };
 
 // Evicts the least recently used block when a kernel needs its chunk. Of later uses, it knows only

@@ -97,7 +97,7 @@ def _ask(program: Path, arguments: Sequence[str]) -> str:
 
 def _name_of(policy: str) -> str:
     """In the result, `off` is a device without unified memory, not a program's policy `off`."""
-    return "device memory alone" if policy == "off" else policy
+    return "device memory only" if policy == "off" else policy
 
 
 def _ratio(result: dict[str, Any], figures: dict[str, Any]) -> float:
