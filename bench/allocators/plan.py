@@ -253,7 +253,7 @@ def _replays(level: Level, name: str, trace: Path) -> Iterator[Question]:
         timeout_seconds=120,
     )
     on = f"{name}, {level.more_steps:,} steps more"
-    # A check of so many steps takes a while. For other allocators, the short check shows as much.
+    # A check of this many steps takes a while. For other allocators, the short check shows as much.
     yield _check(on, f"trace={trace} more_steps={level.more_steps}", (OURS,))
     yield Question(
         f"replay trace={trace} more_steps={level.more_steps}",

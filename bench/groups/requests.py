@@ -106,7 +106,7 @@ def _end(server: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def run(clients: int, requests: int) -> Outcome:
-    """Returns the outcome of so many requests of each client."""
+    """Returns the outcome of this many requests of each client."""
     outcome = Outcome()
     lock = threading.Lock()
     with _serving(_ENOUGH) as (port, server):

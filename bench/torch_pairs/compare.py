@@ -32,7 +32,7 @@ MEASURE_HERE = Path(__file__).resolve().parent / "measure_here.py"
 
 
 def library(libraries: Libraries) -> Path:
-    """Returns the path of the measuring module, which a build without torch lacks."""
+    """Returns the path of the measuring module, which is not in a build without torch."""
     return libraries.folder / "libuvmalloc_bench_torch.so"
 
 

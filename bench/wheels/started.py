@@ -1,4 +1,4 @@
-"""Runs a program with each wheel, on the simulated device alone and with uvmalloc.
+"""Runs a program with each wheel, on the simulated device, without and with uvmalloc.
 
 `wheels_started` counts the wheels whose program allocates and copies correctly in both runs. A
 program checks its own values, and prints "right" at its end. For each other wheel, `reasons` has

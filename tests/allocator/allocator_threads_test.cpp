@@ -157,7 +157,7 @@ TEST_F(AllocatorThreads, AllocatorsMayGoBeforeTheirThreadsInAnyOrder) {
 }
 
 // A process-wide allocator is never destroyed. Static objects free into the allocator after main()
-// and after the first thread's cache is gone.
+// and after the first thread's cache was destroyed.
 TEST(AllocatorExit, StaticObjectsFreeIntoAnAllocatorThatIsNeverDestroyed) {
   EXPECT_EXIT(
       {

@@ -1,5 +1,5 @@
-// Makes one request of 3 MiB that no cache serves, so that the counts of lines are those of this
-// request alone (scripts/files_on_path.py). For a build with counted lines.
+// Makes one request of 3 MiB that no cache serves, so that only the lines that this request runs
+// are counted (scripts/files_on_path.py). For a build that counts lines.
 #include <unistd.h>
 
 #include <memory>

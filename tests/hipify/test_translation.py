@@ -105,7 +105,7 @@ def test_bound_calls_have_a_row_each_and_twins_of_their_own(
     twins = [rows[name].hip for name in bound]
     assert len(set(twins)) == len(twins)
     assert all(re.fullmatch(r"hip[A-Z]\w+", twin) for twin in twins)
-    # Calls that HIP 5.2 lacks must not be required.
+    # Calls that HIP 5.2 does not have must not be required.
     late = {name for name in bound if rows[name].version() > 50_200_000}
     assert late == {name for name in bound if rows[name].how == "optional"}
     assert late.isdisjoint(re.findall(r'bind\.required\(api->\w+, "(\w+)"\)', source))

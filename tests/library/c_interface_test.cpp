@@ -270,7 +270,7 @@ TEST_P(CInterface, StatisticsFollowAllocationsAndReleases) {
 
 TEST_P(CInterface, AStructureOfAnOlderHeaderIsFilledNoFurther) {
   char* block = host(100);
-  // The library fills the members that it knows, and leaves the bytes behind them unchanged.
+  // The library fills the members that it knows, and does not change the bytes after them.
   struct {
     uvmalloc_block known;
     unsigned char beyond[8];
@@ -306,7 +306,7 @@ TEST_P(CInterface, AnOptionThatThisVersionLacksIsRefusedUnlessItIsZero) {
   larger.known.struct_bytes = kFirstVersion - 1;
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_ERROR_INVALID_ARGUMENT);
   larger.known.struct_bytes = kFirstVersion;
-  larger.known.decay_seconds = -1;  // that version lacks this member, so its value is not read
+  larger.known.decay_seconds = -1;  // not in that version, so its value is not read
   EXPECT_EQ(uvmalloc_create(&larger.known, &other), UVMALLOC_OK);
   EXPECT_EQ(uvmalloc_destroy(other), UVMALLOC_OK);
   larger.known.decay_seconds = 0;
@@ -738,7 +738,7 @@ TEST(CReport, VariablesMayHoldAnyBytes) {
       << "what is no UTF-8 is shown as U+FFFD";
 }
 
-// By then, the main thread's thread-local variables are gone.
+// By then, the main thread's thread-local variables were destroyed.
 TEST(CErrorDeathTest, ExitHandlersMayFailAndAsk) {
   EXPECT_EXIT(
       {

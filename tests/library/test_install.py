@@ -1,4 +1,4 @@
-"""Programs of users, built from the installed tree alone and run on the simulated device."""
+"""Programs of users, built only from the installed tree, and run on the simulated device."""
 
 from __future__ import annotations
 

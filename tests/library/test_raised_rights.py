@@ -1,4 +1,4 @@
-"""A program with rights that its caller lacks ignores the caller's variables."""
+"""A program with more rights than its caller ignores the caller's variables."""
 
 from __future__ import annotations
 

@@ -175,5 +175,5 @@ assert runtime.cudaDeviceSynchronize() == 0
     assert run.reached == 0
     assert run.stderr == ""
     assert run.report["facades"]["device"]["live_bytes"] == 0
-    # Its streams took the pools of the streams that were gone.
+    # Its streams took the pools of the streams that were destroyed.
     assert run.report["peak_touched_bytes"] < 64 << 20

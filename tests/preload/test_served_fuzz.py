@@ -1,4 +1,4 @@
-"""Random programs of CUDA, served and alone (served_fuzz.py).
+"""Random programs of CUDA, with and without uvmalloc (served_fuzz.py).
 
 `python -m tests.preload.served_fuzz --seconds 600` searches longer.
 """

@@ -1,4 +1,4 @@
-"""Programs with pages that leave to another device of the process, over a fast link."""
+"""Programs with pages that move to another device of the process, over a fast link."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Cells = dict[tuple[str, str], str]  # outcomes, by function and row
 
 
 def gaps(public: set[str], without_rows: set[str], cells: Cells) -> list[str]:
-    """Returns what the table lacks, and what it has too much."""
+    """Returns what is missing in the table, and what should not be in it."""
     named = {name for name, _ in cells}
     found = [f"{name}: no rows" for name in sorted(public - named - without_rows)]
     found += [f"{name}: {row} is not there" for name in sorted(named) for row in ROWS
@@ -51,7 +51,7 @@ def gaps(public: set[str], without_rows: set[str], cells: Cells) -> list[str]:
 
 def lines(simulate: Simulate, *arguments: str) -> list[str]:
     # On some CPUs a product's last bits depend on the number of threads, which a new thread takes
-    # from this variable alone.
+    # only from this variable.
     alone = {"OMP_NUM_THREADS": "1"}
     return simulate(PROGRAM, *arguments, devices=2, environment=alone).check().stdout.splitlines()
 

@@ -39,7 +39,7 @@ assert z[0].item() == 2
 
 
 def test_the_host_waits_for_the_device_before_it_writes_in_place(checked: Checked) -> None:
-    """The device side of a shared block is gone, but its stream may still be reading."""
+    """The device side of a shared block was freed, but its stream may still be reading."""
     run = checked("""
 x = torch.zeros(1 << 20)
 y = x.to('cuda')

@@ -125,7 +125,7 @@ def test_the_bound_of_time_knows_that_a_peak_parts_the_ways() -> None:
     bound = Bound(step)
     lane = bound.fewest_bytes(2, True, False) / BLOCK * 40
     assert lane == pytest.approx(6 * 40)
-    # Six blocks must leave before the middle, and come back after it.
+    # Six blocks must be evicted before the middle, and return after it.
     assert timed(step, 1, 2) > 1.5 * lane
 
 

@@ -45,7 +45,7 @@ TEST(RuntimeRegistry, TheReasonsOfAllThatWereTriedAreGiven) {
 
 TEST(RuntimeRegistry, NamesAreInTheOrderOfRegistration) {
   std::vector<std::string> names = runtime_names();
-  std::erase(names, "hip");  // a build without HIP's headers lacks it
+  std::erase(names, "hip");  // not in a build without HIP's headers
   EXPECT_EQ(names, (std::vector<std::string>{"cuda", "absent"}));
 }
 

@@ -61,7 +61,7 @@ def expected(text: str) -> list[tuple[int, str]]:
 def test_an_access_without_its_lock_is_a_finding(tmp_path: Path) -> None:
     source = tmp_path / "planted.cpp"
     source.write_text(PLANTED)
-    # Adds a check, because clang-tidy does not run for the compiler's warnings alone.
+    # Adds a check, because clang-tidy does not run if only compiler warnings are enabled.
     command = ["clang-tidy", "--quiet", f"--config-file={ROOT / '.clang-tidy'}"]
     command += ["--checks=-*,clang-diagnostic-thread-safety*,modernize-redundant-void-arg"]
     command += [str(source), "--", "-std=c++20", f"-I{ROOT}", f"-I{ROOT}/include"]

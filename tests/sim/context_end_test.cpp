@@ -1,4 +1,4 @@
-// When a context ends, everything made in that context is gone, and nothing else.
+// The end of a context destroys everything that was made in that context, and nothing else.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 

@@ -84,7 +84,8 @@ class AllocatorStress {
   };
 
   void live_and_die(unsigned seed) {
-    // Frees its block after the thread's cache is gone, because `late` is older than the cache.
+    // Frees its block after the thread's cache was destroyed, because `late` is older than the
+    // cache.
     struct Late {
       AllocatorStress* owner = nullptr;
       Block block{};

@@ -1,5 +1,5 @@
-// Writes the coverage counts when a process aborts. Death tests alone run the lines that end a
-// process, and those lines would lose their counts, which are written at exit.
+// Writes the coverage counts when a process aborts. Only death tests run the lines that end a
+// process. The counts of these lines would be lost, because counts are written at exit.
 #include <csignal>
 
 extern "C" void __gcov_dump();

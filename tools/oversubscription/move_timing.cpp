@@ -30,8 +30,8 @@ std::uint64_t copy_ns(std::uint64_t bytes, double bytes_per_ns) {
 // Simulates kernels, two copy lanes and the driver in virtual time.
 //
 // Chunks have labels. Move i may take a chunk with a label of i or more; the victim of move i
-// releases label i. A move that takes a larger label leaves its own label to the move that owned
-// the larger one. So a move sent early leaves a chunk for every move with an earlier need.
+// releases label i. If a move takes a larger label, the move that owned the larger label gets this
+// move's label. So if a move is sent early, every move with an earlier need still has a chunk.
 class Clock {
  public:
   Clock(const UseOrder& order, const MoveSchedule& schedule, const MoveCosts& costs)
@@ -224,7 +224,7 @@ class Clock {
   std::vector<std::vector<std::size_t>> leaving_after_;  // by number of finished kernels
   std::vector<std::size_t> last_leaving_;                // by block
   std::set<std::size_t> labels_;                         // labels of free chunks
-  std::set<std::size_t> leaving_;                        // moves with victims that can leave
+  std::set<std::size_t> leaving_;                        // moves whose victims can be evicted
   std::set<std::size_t> arriving_;                       // moves that can arrive, with a copy
   std::set<std::size_t> empty_;                          // moves that can arrive, without a copy
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;

@@ -1,5 +1,5 @@
-// Decides when, and in which order, the moves of a schedule are sent. A block leaves as soon as its
-// last use has ended and the lane to the host is free, long before its chunk is needed. A block
+// Decides when, and in which order, the moves of a schedule are sent. A block is evicted as soon as
+// its last use has ended and the lane to the host is free, long before its chunk is needed. A block
 // arrives as soon as a chunk is free; blocks that are needed first arrive first. So copies in both
 // directions overlap with kernels. Pure functions.
 #pragma once

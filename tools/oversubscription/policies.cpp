@@ -78,7 +78,7 @@ void ScheduledMoves::find_returns() {
 
 void ScheduledMoves::send_calls(std::size_t kernel, Hints& hints) {
   const auto& calls = moves_->timing.calls;
-  std::vector<std::uint32_t> unchanged;  // blocks that leave before the next arrival
+  std::vector<std::uint32_t> unchanged;  // blocks to evict before the next arrival
   for (; next_call_ < calls.size() && calls[next_call_].before <= kernel; ++next_call_) {
     const std::uint32_t move = calls[next_call_].move;
     if (calls[next_call_].is_arrival) {

@@ -1,6 +1,6 @@
 // A random program of CUDA: memory of every kind, copies, streams, events, captures, contexts,
 // threads, two devices, and errors. The program prints each call's result and the values that it
-// finds. The output depends on the seed alone: it must be the same with and without
+// finds. The output depends only on the seed: it must be the same with and without
 // libuvmalloc_preload.so.
 //
 //   served_fuzz FIRST_SEED SEQUENCES CALLS

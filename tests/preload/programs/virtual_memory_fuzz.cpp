@@ -1,6 +1,6 @@
 // A random program of CUDA's virtual memory management: reservations, handles, mappings, access and
 // errors on two devices. The program prints each call's result and the values that it finds. The
-// output depends on the seed alone: it must be the same with and without libuvmalloc_preload.so.
+// output depends only on the seed: it must be the same with and without libuvmalloc_preload.so.
 //
 //   virtual_memory_fuzz FIRST_SEED SEQUENCES CALLS
 //
@@ -76,7 +76,7 @@ class Sequence {
     return result;
   }
 
-  // Now and then a size that is no multiple of the granularity, or 0.
+  // Sometimes a size that is not a multiple of the granularity, or 0.
   std::size_t size_of(std::size_t pages) {
     if (!one_in(25)) return pages * kPage;
     return one_in(2) ? 0 : pages * kPage - 4096;
