@@ -139,8 +139,8 @@ void StoragePlan::compile() {
   for (const PlanStorage& storage : description_.storages) {
     if (storage.first_use >= storage.end_use) {
       throw PlanError(
-          fmt::format("the storage '{}' is live from step {} to before step {}, which is no "
-                      "step",
+          fmt::format("the storage '{}' is live from step {} to before step {}, which is "
+                      "not a step",
                       storage.id, storage.first_use, storage.end_use));
     }
     sizes_.push_back(SizeExpression::parse(storage.size, names_));

@@ -46,7 +46,7 @@ def version_script(symbols: dict[str, str], newest: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--symbols", type=Path, required=True)
-    parser.add_argument("--names", type=Path, required=True, help="file for the names alone")
+    parser.add_argument("--names", type=Path, required=True, help="file for only the names")
     parser.add_argument(
         "--map", nargs=2, action="append", default=[], metavar=("VERSION", "FILE"), required=True
     )
