@@ -69,7 +69,7 @@ SizeExpression SizeExpression::Parser::parse() {
   }
   sum();
   skip_blanks();
-  if (place_ != text_.size()) fail("has more than an expression");
+  if (place_ != text_.size()) fail("has text after the expression");
   auto& variables = made_.variables_;
   std::sort(variables.begin(), variables.end());
   variables.erase(std::unique(variables.begin(), variables.end()), variables.end());

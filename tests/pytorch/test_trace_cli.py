@@ -246,7 +246,7 @@ def changed(file: Path, folder: Path, offset: int, to: bytes) -> Path:
         (0, b"PK\3\4", "at byte 0: this is not a trace of uvmalloc"),
         (8, b"\5", "at byte 8: the trace has version 5; this program reads versions up to 4"),
         (8, b"\0", "at byte 8: the version is 0"),
-        (12, b"\0", "at byte 12: the mark of the byte order is damaged"),
+        (12, b"\0", "at byte 12: the byte-order mark is damaged"),
         (16, b"\0", "at byte 16: the size of the header is damaged"),
         (20, b"\0", "at byte 20: the size of an event is damaged"),
         (HEADER_BYTES, b"\0", f"at byte {HEADER_BYTES}: no chunk starts here"),
@@ -356,11 +356,11 @@ def test_what_may_never_end_is_refused(clean_environment, tmp_path, command, kin
 def test_a_report_is_not_written_to_a_pipe_or_the_trace(clean_environment, tmp_path, kind):
     """That is said before the program runs, not when it has ended."""
     file, more = tmp_path / "file", []
-    accepted = "a file: the reader of a pipe may never come"
+    accepted = "a file: a pipe may never be read"
     if kind == "pipe":
         os.mkfifo(file)
     else:
-        accepted, more = "another file than that of --trace", ["--trace", file]
+        accepted, more = "a file other than that of --trace", ["--trace", file]
     finished = subprocess.run(
         [sys.executable, "-m", "uvmalloc", "sim", "--report", file, *more, "--", "echo", "ran"],
         env=clean_environment,

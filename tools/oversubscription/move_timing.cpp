@@ -130,7 +130,7 @@ class Clock {
   void wait_for_arrival(std::size_t i) {
     while (!state_[i].has_arrived) {
       if (!step(std::numeric_limits<std::uint64_t>::max()))
-        throw std::logic_error("a move of the schedule waits for a chunk that no block leaves");
+        throw std::logic_error("a move of the schedule waits for a chunk that is never freed");
     }
   }
 

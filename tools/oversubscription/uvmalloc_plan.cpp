@@ -46,7 +46,7 @@ double times_of(const std::string& text) {
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
   if (read.ec == std::errc() && read.ptr == text.data() + text.size() && value > 0 && value < 1000)
     return value;
-  throw std::invalid_argument(fmt::format("--times is '{}'; accepted: a number, as 1.5", text));
+  throw std::invalid_argument(fmt::format("--times is '{}'; accepted: a number such as 1.5", text));
 }
 
 std::size_t memory_of(std::string_view text) {
@@ -54,7 +54,7 @@ std::size_t memory_of(std::string_view text) {
   if (bytes && *bytes >= uvmsim::kBlockBytes && *bytes <= uvmsim::kLargestRequestBytes)
     return *bytes;
   throw std::invalid_argument(
-      fmt::format("--memory is '{}'; accepted: a size from 2MiB to 64TiB, as 512MiB", text));
+      fmt::format("--memory is '{}'; accepted: a size from 2MiB to 64TiB, such as 512MiB", text));
 }
 
 // Returns nullopt if the command requests help.

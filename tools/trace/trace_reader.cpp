@@ -161,7 +161,7 @@ class Parser {
     if (header_.byte_order == 0x04030201) {
       refuse(12, "the trace is from a machine with the other byte order");
     }
-    if (header_.byte_order != kTraceByteOrder) refuse(12, "the mark of the byte order is damaged");
+    if (header_.byte_order != kTraceByteOrder) refuse(12, "the byte-order mark is damaged");
     if (header_.version > kTraceVersion) {
       refuse(8, fmt::format("the trace has version {}; this program reads versions up to {}",
                             header_.version, kTraceVersion));

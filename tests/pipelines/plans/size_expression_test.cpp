@@ -52,8 +52,8 @@ TEST(SizeExpression, FaultsOfTheTextAreNamedWithTheirPlace) {
   EXPECT_EQ(error("4 * "), "the expression '4 * ' ends too early (at character 5)");
   EXPECT_EQ(error(""), "the expression '' ends too early (at character 1)");
   EXPECT_EQ(error("(n"), "the expression '(n' has no ')' (at character 3)");
-  EXPECT_EQ(error("n m"), "the expression 'n m' has more than an expression (at character 3)");
-  EXPECT_EQ(error("n $"), "the expression 'n $' has more than an expression (at character 3)");
+  EXPECT_EQ(error("n m"), "the expression 'n m' has text after the expression (at character 3)");
+  EXPECT_EQ(error("n $"), "the expression 'n $' has text after the expression (at character 3)");
   EXPECT_EQ(error("*n"), "the expression '*n' has no number, name or '(' (at character 1)");
   EXPECT_EQ(error("min(n)"), "the expression 'min(n)' has no ',' (at character 6)");
   EXPECT_EQ(error("9223372036854775808"),

@@ -68,7 +68,7 @@ def open_own(file: Path) -> int:
     except FileExistsError:
         pass
     if file.is_fifo():
-        raise OSError(errno.EINVAL, "it is a pipe, and its reader may never come", str(file))
+        raise OSError(errno.EINVAL, "it is a pipe, which may never be read", str(file))
     if not file.parent.stat().st_mode & stat.S_IWOTH:
         return os.open(file, flags | os.O_CREAT | os.O_TRUNC, 0o600)
     descriptor = os.open(file, flags | os.O_NOFOLLOW)

@@ -147,7 +147,7 @@ def check_file(option: str, file: Path) -> Path:
     if file.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise OptionError(option, str(file), "a file in a folder that exists and can be written")
     if file.is_fifo():
-        raise OptionError(option, str(file), "a file: the reader of a pipe may never come")
+        raise OptionError(option, str(file), "a file: a pipe may never be read")
     return file.absolute()
 
 
@@ -241,7 +241,7 @@ class ReportOptions:
         if self.report is not None:
             file = check_file("--report", self.report)
             if trace is not None and file == trace.absolute():
-                raise OptionError("--report", str(self.report), "another file than that of --trace")
+                raise OptionError("--report", str(self.report), "a file other than that of --trace")
         return Reporting(self.report, shown=not self.no_report)
 
 

@@ -228,7 +228,7 @@ class _Parser:
             raise self._error(size, "the file ends in its header (truncated)")
         order = _BYTE_ORDERS.get(self._content[12:16])
         if order is None:
-            raise self._error(12, "the mark of the byte order is damaged")
+            raise self._error(12, "the byte-order mark is damaged")
         self._order = order
         _, version, _, header_bytes, event_bytes, *rest = self._take(_HEADER)
         device_count, name_bytes = rest[5], rest[6]
