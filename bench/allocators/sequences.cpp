@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <uvmalloc/facade.hpp>
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include "random_source.hpp"
 #include "tools/replay/replay_plan.hpp"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "allocator/reclaim/decay.hpp"
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
 #include "tests/support/waiting_thread.hpp"

@@ -13,7 +13,7 @@
 #include "allocator/cache/thread_cache.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "allocator/reclaim/decay.hpp"
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include "tests/support/allocator_fixture.hpp"
 

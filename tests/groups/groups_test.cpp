@@ -15,7 +15,7 @@
 #include <uvmalloc/kernel_uses.hpp>
 #include <uvmalloc/tracing.hpp>
 
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include "allocator/policy/allocation_policy.hpp"
 #include "groups/group_registry.hpp"

@@ -19,7 +19,7 @@
 #include <uvmalloc/uvmalloc.h>
 #include "allocator/interface.hpp"
 #include "allocator/process/process_allocator.hpp"
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include "tests/conformance/runtimes.hpp"
 

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "allocator/trace/trace_reader.hpp"
 #include "sim/replay/replay_machine.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 namespace uvm::machine_replay {
 

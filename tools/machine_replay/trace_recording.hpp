@@ -2,8 +2,8 @@
 // ranges to pages, and assigns touches to the kernel of their thread. A pure function.
 #pragma once
 
-#include "allocator/trace/trace_reader.hpp"
 #include "sim/replay/recording.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 namespace uvm::machine_replay {
 

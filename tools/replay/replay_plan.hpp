@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 namespace uvm::replay {
 

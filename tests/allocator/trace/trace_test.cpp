@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "allocator/base/fibonacci_hash.hpp"
-#include "allocator/trace/trace_reader.hpp"
 #include "allocator/trace/trace_recorder.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include "tests/support/sanitized.hpp"
 #include "tests/support/sizes.hpp"

@@ -1,4 +1,4 @@
-#include "allocator/trace/trace_reader.hpp"
+#include "tools/trace/trace_reader.hpp"
 
 #include <algorithm>
 #include <cerrno>
