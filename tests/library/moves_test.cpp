@@ -1,5 +1,4 @@
-// What a move does: who waits, which hints are sent, which streams use the block afterwards. One
-// table for the C++ and the C interface.
+// What a move does, by the table in tests/support/moves.def, for the C++ and the C interface.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -28,20 +27,19 @@ constexpr int kBack = UVMALLOC_PLACE_HOST;
 constexpr std::size_t kSmall = 4096;
 constexpr const char* kSame = "the same";
 
-// Streams 1 to 9 are of device 0, streams 11 to 19 of device 1.
 struct Step {
   int to;
   int stream;
 };
 
 struct Row {
-  Facade facade;              // of a block that stream 1 allocates
-  std::vector<int> recorded;  // streams of device 0 whose use is recorded before the moves
-  std::vector<Step> moves;    // the row is about the last one
-  const char* waits;          // "host<1 2<lane": the host for stream 1, stream 2 for the I/O lane
+  Facade facade;
+  std::vector<int> recorded;
+  std::vector<Step> moves;
+  const char* waits;
   const char* waits_if_not_blocking;
   const char* hints;
-  std::vector<int> uses;  // streams that may use the block afterwards
+  std::vector<int> uses;
   std::size_t size_bytes = 4 * kMiB;
 };
 
@@ -51,44 +49,9 @@ void PrintTo(const Row& row, std::ostream* out) {
 }
 
 const Row kRows[] = {
-    // From the host to a device.
-    {kHost, {}, {{0, 1}}, "1<lane", kSame, "fetch 0 prefer 0", {1}},
-    {kHost, {2}, {{0, 1}}, "1<lane", kSame, "fetch 0 prefer 0", {2, 1}},
-    {kHost, {}, {{1, 11}}, "11<lane", kSame, "fetch 1 prefer 1", {11}},
-    {kPinned, {}, {{0, 1}}, "1<lane", kSame, "fetch 0 prefer 0", {1}},
-    {kPinned, {2}, {{0, 1}}, "1<lane", kSame, "fetch 0 prefer 0", {2, 1}},
-    {kPinned, {}, {{1, 11}}, "11<lane", kSame, "fetch 1 prefer 1", {11}},
-    {kHost, {2}, {{0, 1}}, "", kSame, "", {2, 1}, kSmall},
-    // The block is on the host: a stream wrote to it in place.
-    {kHost, {}, {{kBack, 1}}, "host<1", "", "", {1}},
-    {kHost, {2}, {{kBack, 1}}, "host<2 host<1", "", "", {2, 1}},
-    {kPinned, {}, {{kBack, 1}}, "host<1", "", "", {1}},
-    {kPinned, {2}, {{kBack, 1}}, "host<2 host<1", "", "", {2, 1}},
-    // From a device to the host: the host waits for each stream once, or the lane for the producer.
-    {kDevice, {}, {{kBack, 1}}, "host<1", "lane<1", "fetch h", {1}},
-    {kDevice, {}, {{kBack, 3}}, "host<3 host<1", "lane<3", "fetch h", {3, 1}},
-    {kDevice, {2}, {{kBack, 3}}, "host<2 host<3 host<1", "lane<3", "fetch h", {2, 3, 1}},
-    {kDevice, {2}, {{kBack, 3}}, "host<2 host<3 host<1", "", "", {2, 3, 1}, kSmall},
-    // Within a device, and between devices: the lane waits for the stream that had the block last.
-    {kDevice, {}, {{0, 1}}, "", kSame, "", {1}},
-    {kDevice, {2}, {{0, 3}}, "", kSame, "", {2, 3, 1}},
-    {kDevice, {}, {{1, 11}}, "lane<1 11<lane", kSame, "fetch 1", {11, 1}},
-    {kDevice, {2}, {{1, 11}}, "lane<1 11<lane", kSame, "fetch 1", {2, 11, 1}},
-    // After other moves.
-    {kHost, {}, {{0, 1}, {0, 2}}, "", kSame, "", {1, 2}},
-    {kHost, {}, {{0, 1}, {1, 12}}, "lane<1 12<lane", kSame, "fetch 1 prefer 1", {1, 12}},
-    {kHost, {}, {{0, 1}, {1, 12}, {0, 3}}, "lane<12 3<lane", kSame, "fetch 0 prefer h", {1, 12, 3}},
-    {kHost,
-     {},
-     {{0, 1}, {1, 12}, {kBack, 13}},
-     "host<1 host<12 host<13",
-     "lane<13",
-     "fetch h prefer h map 1",
-     {1, 12, 13}},
-    {kHost, {}, {{0, 1}, {kBack, 1}}, "host<1", "lane<1", "fetch h prefer h", {1}},
-    {kHost, {}, {{0, 1}, {kBack, 1}, {0, 1}}, "1<lane", kSame, "fetch 0 prefer h", {1}},
-    {kDevice, {}, {{kBack, 1}, {0, 1}}, "1<lane", kSame, "fetch 0", {1}},
-    {kDevice, {}, {{kBack, 1}, {kBack, 1}}, "host<1", "", "", {1}},
+#define UVM_MOVE(...) {__VA_ARGS__},
+#include "tests/support/moves.def"
+#undef UVM_MOVE
 };
 
 class Moves : public ::testing::TestWithParam<std::tuple<Row, bool, bool>> {
