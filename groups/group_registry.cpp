@@ -27,7 +27,7 @@ GroupRegistry::GroupRegistry(Engine& engine, bool watches)
       watches_(watches),
       configured_(
           parse_groups(machine_.configuration.groups).value_or(std::vector<NamedGroupSettings>{})),
-      watch_([this] { return look_for_idle_groups(); }) {}
+      watch_("uvmalloc-groups", [this] { return look_for_idle_groups(); }) {}
 
 GroupRegistry::~GroupRegistry() {
   if (machine_.in_forked_child()) watch_.abandon();

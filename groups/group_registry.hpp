@@ -14,7 +14,7 @@
 #include <uvmalloc/groups.hpp>
 #include "allocator/engine/engine.hpp"
 #include "allocator/group_settings.hpp"
-#include "groups/watch_thread.hpp"
+#include "hints/watch_thread.hpp"
 
 namespace uvm {
 

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "hints/background_thread.hpp"
 #include "hints/policy.hpp"
 #include "hints/sharing/turn_folder.hpp"
 #include "runtime/log.hpp"
@@ -36,25 +35,19 @@ DeviceSharing::~DeviceSharing() {
 void DeviceSharing::start(Actions actions) {
   if (by_device_.empty()) return;
   actions_ = std::move(actions);
-  watch_ = std::make_unique<Watch>();
-  watch_->thread = start_background_thread([this] { watch(); });
+  watch_ = std::make_unique<WatchThread>("uvmalloc-turns", [this] {
+    look();
+    return policy::kHeldBytesPeriod;
+  });
+  watch_->set_wanted(true);
 }
 
 void DeviceSharing::stop() noexcept {
-  if (watch_ == nullptr) return;
-  {
-    const std::lock_guard lock(watch_->mutex);
-    watch_->stops = true;
-  }
-  watch_->changed.notify_all();
-  if (watch_->thread.joinable()) watch_->thread.join();
   watch_.reset();
 }
 
-// Leaks `watch_`: its condition variable counts a waiting thread that the child does not have, and
-// the destructor would wait for that thread.
 void DeviceSharing::abandon() noexcept {
-  (void)watch_.release();
+  if (watch_ != nullptr) watch_->abandon();
 }
 
 std::vector<SharingFigures> DeviceSharing::figures() const {
@@ -62,16 +55,6 @@ std::vector<SharingFigures> DeviceSharing::figures() const {
   for (const Shared& shared : by_device_)
     figures.push_back(shared.turns == nullptr ? SharingFigures{} : shared.turns->figures());
   return figures;
-}
-
-void DeviceSharing::watch() {
-  std::unique_lock lock(watch_->mutex);
-  while (
-      !watch_->changed.wait_for(lock, policy::kHeldBytesPeriod, [this] { return watch_->stops; })) {
-    lock.unlock();
-    look();
-    lock.lock();
-  }
 }
 
 void DeviceSharing::look() {

@@ -7,15 +7,13 @@
 // Thread-safe. Without shared devices there is no thread and no file, and no call waits.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "hints/sharing/shared_turns.hpp"
+#include "hints/watch_thread.hpp"
 
 namespace uvm::sharing {
 
@@ -78,20 +76,13 @@ class DeviceSharing {
     return index < by_device_.size() && by_device_[index].turns != nullptr ? &by_device_[index]
                                                                            : nullptr;
   }
-  void watch();
   void look_at(int device, Shared& shared);
   std::size_t publish(int device, SharedTurns& turns) const;
   static void log_crowd(int device, const Shared& shared);
 
   Actions actions_;
   std::vector<Shared> by_device_;
-  struct Watch {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool stops = false;
-    std::thread thread;
-  };
-  std::unique_ptr<Watch> watch_;  // nullptr: no thread runs
+  std::unique_ptr<WatchThread> watch_;  // nullptr: no thread runs
 };
 
 }  // namespace uvm::sharing

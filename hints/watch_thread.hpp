@@ -1,5 +1,5 @@
-// The thread that puts idle groups to sleep. It exists only while a group has an idle time, and
-// ends before the process's other handlers at exit run. Thread-safe.
+// A thread that looks at something again and again. It exists only while it is wanted, and ends
+// before the process's other handlers at exit run. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,8 @@ class WatchThread {
   // Called on the thread. Returns how long the thread waits before the next call. Must not throw.
   using Look = std::function<std::chrono::nanoseconds()>;
 
-  explicit WatchThread(Look look);
+  // `name` has at most 15 characters, and debuggers show it.
+  WatchThread(const char* name, Look look);
   ~WatchThread();
   WatchThread(const WatchThread&) = delete;
   WatchThread& operator=(const WatchThread&) = delete;

@@ -1,4 +1,4 @@
-#include "groups/watch_thread.hpp"
+#include "hints/watch_thread.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -16,8 +16,10 @@
 namespace uvm {
 
 struct WatchThread::Shared {
-  explicit Shared(Look look_at) : look(std::move(look_at)) {}
+  Shared(const char* name_of_thread, Look look_at)
+      : name(name_of_thread), look(std::move(look_at)) {}
 
+  const char* const name;
   const Look look;
   const pid_t process = getpid();
   mutable std::mutex mutex;  // guards the members below
@@ -71,7 +73,7 @@ class AllWatches {
 }  // namespace
 
 void WatchThread::Shared::run() {
-  pthread_setname_np(pthread_self(), "uvmalloc-groups");
+  pthread_setname_np(pthread_self(), name);
   std::unique_lock lock(mutex);
   while (is_wanted && !is_over) {
     was_changed = false;
@@ -94,7 +96,8 @@ void WatchThread::Shared::stop() noexcept {
   if (ended.joinable()) ended.join();
 }
 
-WatchThread::WatchThread(Look look) : shared_(std::make_shared<Shared>(std::move(look))) {
+WatchThread::WatchThread(const char* name, Look look)
+    : shared_(std::make_shared<Shared>(name, std::move(look))) {
   Shared* shared = shared_.get();
   AllWatches::of_process().add(shared_, [shared] { shared->stop(); });
 }
