@@ -313,6 +313,18 @@ void DeviceFacade::endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t i
   check_device(device);
   pools_.end(device, id);
 }
+void DeviceFacade::markCaptureBegin(c10::DeviceIndex device) {
+  const auto mark = [&device]([[maybe_unused]] auto* own) {
+    if constexpr (requires { own->markCaptureBegin(device); }) own->markCaptureBegin(device);
+  };
+  if (previous_ != nullptr) mark(previous_);
+}
+void DeviceFacade::markCaptureEnd(c10::DeviceIndex device) {
+  const auto mark = [&device]([[maybe_unused]] auto* own) {
+    if constexpr (requires { own->markCaptureEnd(device); }) own->markCaptureEnd(device);
+  };
+  if (previous_ != nullptr) mark(previous_);
+}
 void DeviceFacade::releasePool(c10::DeviceIndex device, c10::MempoolId_t id) {
   check_device(device);
   pools_.release(device, id);

@@ -55,6 +55,30 @@ std::optional<bool> DevicePools::close(const Key& key) {
   return was_for_capture;
 }
 
+void DevicePools::begin_in_native(const Key& key, const Filter& filter) {
+  fallback_->beginAllocateToPool(key.first, key.second, filter);
+  std::lock_guard lock(mutex_);
+  ++in_native_[key];
+}
+
+void DevicePools::end_in_native(const Key& key) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!in_native_.contains(key)) return;
+  }
+  fallback_->endAllocateToPool(key.first, key.second);
+}
+
+// Each begin counts as a user.
+void DevicePools::release_in_native(const Key& key) {
+  int users = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = in_native_.extract(key)) users = found.mapped();
+  }
+  for (; users != 0; --users) fallback_->releasePool(key.first, key.second);
+}
+
 void DevicePools::create_or_retain(c10::DeviceIndex device, c10::MempoolId_t id,
                                    std::shared_ptr<native::CUDAAllocator> own) {
   const std::uint64_t number = pool_number(id);
@@ -82,6 +106,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     end_copy_on_write();
   }
   const bool is_ours = is_own(key);
+  const bool is_in_native = is_ours && is_for_capture && fallback_ != nullptr;
   {
     std::lock_guard lock(mutex_);
     TORCH_CHECK(std::none_of(open_.begin(), open_.end(),
@@ -91,6 +116,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     open_foreign_count_ += static_cast<int>(!is_ours);
   }
   try {
+    if (is_in_native) begin_in_native(key, filter);
     if (is_ours) {
       allocator().private_pools().begin(
           device, number,
@@ -120,6 +146,7 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
   }
   if (was_for_capture) CapturedGraphs::instance().end_capture();
   if (is_own(key)) {
+    if (was_for_capture) end_in_native(key);
     allocator().private_pools().end(device, pool_number(id));
   } else {
     fallback_->endAllocateToPool(device, id);
@@ -139,10 +166,17 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
   TORCH_CHECK(ours.private_pools().release(device, pool_number(id)), "memory pool (", id.first,
               ", ", id.second, ") has no user on device ", static_cast<int>(device));
   if (ours.private_pools().users(device, pool_number(id)) != 0) return;
-  std::lock_guard lock(mutex_);
-  const bool has_failed = close(key).value_or(false);  // true: the capture of this pool has failed
-  if (has_failed) CapturedGraphs::instance().end_capture();
-  for_oom_.erase(key);
+  bool has_failed = false;  // the capture of this pool
+  {
+    std::lock_guard lock(mutex_);
+    has_failed = close(key).value_or(false);
+    for_oom_.erase(key);
+  }
+  if (has_failed) {
+    CapturedGraphs::instance().end_capture();
+    end_in_native(key);
+  }
+  release_in_native(key);
 }
 
 int DevicePools::use_count(c10::DeviceIndex device, c10::MempoolId_t id) {

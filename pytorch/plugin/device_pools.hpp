@@ -1,12 +1,15 @@
 // Private pools of device memory under the ids that torch gives them: pools of graphs and of
 // MemPool. Pools with their own allocator stay with torch's native allocator, and their memory is
-// never managed.
+// never managed. The native allocator gets each capture of our pools too: until the capture ends it
+// makes no call that a capture forbids, and unmanaged memory that the capture uses stays the
+// graph's.
 //
 // Thread-safe. A mutex guards the open scopes. Filters are called without the mutex.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,6 +81,9 @@ class DevicePools {
   std::optional<bool> close(const Key& key);
   bool is_own(const Key& key) const;  // false: the pool belongs to the native allocator
   bool is_earlier(const Key& key) const;
+  void begin_in_native(const Key& key, const Filter& filter);
+  void end_in_native(const Key& key);
+  void release_in_native(const Key& key);
 
   native::CUDAAllocator* const fallback_;
   std::atomic<bool> has_earlier_ = false;
@@ -86,6 +92,7 @@ class DevicePools {
   std::vector<Scope> open_;   // the innermost is last
   std::set<Key> foreign_;
   std::set<Key> for_oom_;
+  std::map<Key, int> in_native_;  // our pools: their captures, which the native allocator has too
 };
 
 }  // namespace uvm::torch_plugin

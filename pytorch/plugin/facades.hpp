@@ -165,6 +165,10 @@ class DeviceFacade final : public native::CUDAAllocator {
   // These functions are virtual only in later versions of torch, so they have no `override`. Throws
   // if the block that a request for `size_bytes` gets is not at `address`.
   c10::DataPtr allocateWithAddress(size_t size_bytes, void* address);
+  // A capture of torch 2.13 or later has begun or ended. Torch's own allocator serves unmanaged
+  // memory then, and defers calls that a capture forbids.
+  void markCaptureBegin(c10::DeviceIndex device);
+  void markCaptureEnd(c10::DeviceIndex device);
   bool supportsUserMetadata() { return true; }
   void annotateMemory(const void* address, const std::string& note);
   MemoryHistory::Context getContextForPointer(const void* address) {

@@ -80,6 +80,83 @@ del graph
 """)
 
 
+UNMANAGED = """
+import torch
+def unmanaged(count):
+    x = torch.empty(count, device='cuda')
+    own = getattr(torch.ops.uvmalloc, 'unmanage_memory', None)
+    return x if own is None else own(x)
+x = torch.ones(1 << 20, device='cuda')
+side = torch.cuda.Stream()
+graph = torch.cuda.CUDAGraph()
+"""
+
+
+def test_unmanaged_memory_is_allocated_in_a_capture_while_events_are_pending(
+    same_output: Checked,
+) -> None:
+    """Torch's own allocator queries no event in a capture."""
+    same_output(
+        UNMANAGED
+        + """
+first, second = unmanaged(4 << 20), unmanaged(4 << 20)
+torch.cuda.synchronize()
+with torch.cuda.stream(side):
+    first.add_(1)
+    second.add_(1)
+first.record_stream(side)
+second.record_stream(side)
+del first
+with torch.cuda.graph(graph):
+    y = x * 2
+    del second
+    z = unmanaged(1 << 20)
+    torch.add(y, 1, out=z)
+x.fill_(4)
+graph.replay()
+torch.cuda.synchronize()
+print(y.sum().item(), z.sum().item())
+"""
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_unmanaged_memory_of_a_capture_is_the_graphs(same_output: Checked, fails: bool) -> None:
+    same_output(
+        f"FAILS = {fails}"
+        + UNMANAGED
+        + """
+if FAILS:
+    failed = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(failed, stream=side):
+            lost = unmanaged(1 << 20)
+            torch.cuda.synchronize()
+    except Exception as error:
+        print(type(error))
+    del failed, lost
+with torch.cuda.graph(graph, stream=side):
+    inside = unmanaged(1 << 20)
+    at = inside.data_ptr()
+    torch.mul(x, 2, out=inside)
+    y = inside + 1
+    del inside
+torch.cuda.synchronize()
+with torch.cuda.stream(side):
+    later = [unmanaged(1 << 20).fill_(5) for _ in range(3)]
+    graph.replay()
+side.synchronize()
+print(y.sum().item(), [each.sum().item() for each in later])
+print(at in {each.data_ptr() for each in later})
+reserved = torch.cuda.memory_reserved()
+del graph, y, later
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+print(torch.cuda.memory_reserved() < reserved)
+"""
+    )
+
+
 def test_a_capture_that_fails_leaves_the_allocator_as_it_was(same_output: Checked) -> None:
     same_output("""
 import torch

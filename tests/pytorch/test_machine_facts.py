@@ -8,7 +8,12 @@ import pytest
 from uvmalloc._cli import machine_facts
 
 GIB = 1 << 30
-DISCRETE = {"concurrent_managed_access": True, "discard": True}
+DISCRETE = {
+    "concurrent_managed_access": True,
+    "discard": True,
+    "batches": True,
+    "finds_pages": True,
+}
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -92,8 +97,14 @@ def test_the_paradigm_follows_from_the_capabilities(more: dict[str, bool], begin
 def test_what_is_degraded_names_the_missing_capability() -> None:
     reaching = {**DISCRETE, "pageable_memory_access": True}
     assert machine_facts.degraded(reaching) == []
-    [line] = machine_facts.degraded({**reaching, "discard": False})
-    assert line.startswith("no discard")
+    for name, begin in (
+        ("discard", "no discard: freed pages stay"),
+        ("batches", "no batches: each range"),
+        ("finds_pages", "the driver does not report where pages are"),
+    ):
+        [line] = machine_facts.degraded({**reaching, name: False})
+        assert line.startswith(begin)
+        assert machine_facts.degraded({**reaching, "integrated": True, name: False}) == []
     [line] = machine_facts.degraded(DISCRETE)
     assert line.startswith("the device cannot use memory")
     [line] = machine_facts.degraded({})

@@ -102,6 +102,13 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
         found.append(
             "no discard: freed pages stay where they are, and are copied if they are evicted"
         )
+    if moves and not capabilities.get("batches"):
+        found.append("no batches: each range of pages moves by a call of its own")
+    if moves and not capabilities.get("finds_pages"):
+        found.append(
+            "the driver does not report where pages are: the planner does not see that another "
+            "program took memory, and uvmalloc.residency(tensor, exact=True) raises an error"
+        )
     if not capabilities.get("pageable_memory_access"):
         found.append("the device cannot use memory from malloc, so a move of such a tensor copies")
     return found
