@@ -243,6 +243,7 @@ void LivePlan::block_allocated(RecordId id) {
     in_place_.end(page);
   });
   if (extent.size_bytes > chunks_ * kPageBytes / policy::kLargeBlockParts) return;
+  forget_contents();
   send_due_moves();
   // No kernel has written to the block yet, so its bytes need no copy. But if the pages were used
   // in place, launched kernels may still read the old bytes at this address on the host. In that
@@ -454,7 +455,8 @@ void LivePlan::send_away(Page& page) {
 // ---- coming kernels
 
 void LivePlan::look_ahead() {
-  if (!is_synchronized_) {
+  // After a kernel that was left out, all later ones come earlier than planned.
+  if (!is_synchronized_ || planned_step_ != learner_.step_kernels()) {
     evict_until(planned_chunks());
     synchronize();
   }
@@ -473,21 +475,26 @@ void LivePlan::synchronize() {
     page->planned_last_use = page->last_use;
   }
   planned_until_ = now_;
+  planned_step_ = learner_.step_kernels();
   is_synchronized_ = true;
 }
 
 void LivePlan::plan_kernel(KernelNumber kernel) {
   wanted_.clear();
-  learner_.each_coming_page(kernel, [&](PageNumber number, std::uint8_t access) {
+  learner_.each_coming_page(kernel, [&](PageNumber number, std::uint8_t access, bool is_new) {
     Page& page = page_at(number);
     if ((access & kOnce) == 0) page.used_often = kernel;
-    if (std::exchange(page.planned_last_use, kernel) != kernel) wanted_.push_back(&page);
+    if (std::exchange(page.planned_last_use, kernel) != kernel) {
+      wanted_.push_back(&page);
+      page.is_coming_new = true;
+    }
+    page.is_coming_new &= is_new;
   });
   if (wanted_.size() > chunks_) leave_in_place(kernel, &wanted_);
   if (wanted_.size() > chunks_) return;
   for (Page* page : wanted_) {
     if (planned_.contains(*page)) continue;
-    Move move{.page = page, .need = kernel};
+    Move move{.page = page, .need = kernel, .is_new = page->is_coming_new};
     if (planned_.size() >= planned_chunks()) {
       const bool may_stay = in_place_.may_begin(*page, kernel);
       if (may_stay && page->is_in_place) continue;
@@ -526,7 +533,10 @@ void LivePlan::send_due_moves() {
                               (move.page->is_in_place && move.page->last_use == now_);
     const bool is_needed = move.need <= now_ || move.page->last_use > now_;
     const bool has_credit = is_needed || here_.arriving() + due_.size() < credits;
-    const bool is_free = !move.waits_for_free || log_.blocks_in_page(move.victim->number).empty();
+    // Bytes of blocks that are freed before are not copied.
+    const bool is_free =
+        (!move.waits_for_free || log_.blocks_in_page(move.victim->number).empty()) &&
+        (!move.is_new || !move.page->is_on_host || log_.blocks_in_page(move.page->number).empty());
     if (is_held_back || move.after >= now_ || !has_credit || (!is_free && move.need > now_)) {
       if (move.victim != nullptr) held_back_.push_back(move.victim);
       still_.push_back(move);

@@ -115,6 +115,7 @@ class LivePlan {
     KernelNumber after = 0;  // the victim's last use before the move
     KernelNumber need = 0;
     bool waits_for_free = false;  // the victim's blocks are expected to be freed before the move
+    bool is_new = false;          // the kernel's block in the page is not allocated yet
   };
 
   Page& page_at(PageNumber number);
@@ -167,10 +168,11 @@ class LivePlan {
   // The pages that will be on the device before kernel planned_until_ + 1.
   PageSet planned_{&Page::planned_place, &Page::planned_last_use};
   KernelNumber planned_until_ = 0;
-  bool is_synchronized_ = false;  // planned_ and moves_ still follow from here_
-  std::vector<Move> moves_;       // planned moves that are not sent yet
-  std::vector<Page*> freed_;      // pages on the host that were freed since the last kernel
-  std::vector<Page*> used_;       // pages that the newest kernel uses
+  bool is_synchronized_ = false;    // planned_ and moves_ still follow from here_
+  std::uint64_t planned_step_ = 0;  // kernels of the step for which planned_ was planned
+  std::vector<Move> moves_;         // planned moves that are not sent yet
+  std::vector<Page*> freed_;        // pages on the host that were freed since the last kernel
+  std::vector<Page*> used_;         // pages that the newest kernel uses
   std::vector<Page*> wanted_;
   std::vector<Page*> held_back_;
   std::vector<Move> due_;

@@ -42,7 +42,8 @@ class PageHistory {
     if (coming <= step) return std::nullopt;
     const KernelNumber used = uses_.last_before(coming - step);
     const KernelNumber emptied = emptied_.last_before(coming - step);
-    if (std::max(used, emptied) + step <= now) return std::nullopt;
+    // The blocks are freed after kernel `emptied` is planned.
+    if (used + step <= now && emptied + step < now) return std::nullopt;
     return used > emptied;
   }
 

@@ -24,17 +24,18 @@ struct Page {
   std::size_t place = kNoPlace;          // index in the set of pages on the device
   std::size_t planned_place = kNoPlace;  // index in the set of planned pages
   std::uint64_t arrived = 0;             // the number of its arrival among all arrivals
-  bool is_arriving = false;              // no kernel has waited for its arrival yet
-  bool is_uncertain = false;             // the driver may have evicted it from the device
-  bool is_on_host = false;               // the plan has sent the page to the host
-  bool keeps_copy = false;               // the host keeps the bytes while the page is on the device
-  bool is_in_place = false;              // kernels use the page on the host
-  KernelNumber used_often = 0;           // the last kernel that touches bytes more than once
-  KernelNumber small_use = 0;            // the last kernel that uses small blocks in it
-  bool is_on_peer = false;               // the plan has sent the page to a peer
-  int peer = kNoPeer;                    // the peer where the page is, or was recently
-  std::uint64_t peer_period = 0;         // period of PeerPages when it was sent to the peer
-  KernelNumber freed = 0;                // newest kernel at the last free of a block in it
+  bool is_coming_new = false;   // planned for a kernel whose block in the page is not allocated yet
+  bool is_arriving = false;     // no kernel has waited for its arrival yet
+  bool is_uncertain = false;    // the driver may have evicted it from the device
+  bool is_on_host = false;      // the plan has sent the page to the host
+  bool keeps_copy = false;      // the host keeps the bytes while the page is on the device
+  bool is_in_place = false;     // kernels use the page on the host
+  KernelNumber used_often = 0;  // the last kernel that touches bytes more than once
+  KernelNumber small_use = 0;   // the last kernel that uses small blocks in it
+  bool is_on_peer = false;      // the plan has sent the page to a peer
+  int peer = kNoPeer;           // the peer where the page is, or was recently
+  std::uint64_t peer_period = 0;  // period of PeerPages when it was sent to the peer
+  KernelNumber freed = 0;         // newest kernel at the last free of a block in it
   PageHistory history;
 
   // The position of the page in ShadowLru.

@@ -38,11 +38,12 @@ inline constexpr std::uint64_t kMostCompared = 4096;
 // the previous step looks.
 inline constexpr std::uint32_t kMostComparedBlocks = 4;
 inline constexpr std::size_t kMostUsesBack = 64;
-// After a part of a step was taken for the step, longer steps are searched for this many parts. A
-// part shorter than kLeastPart kernels is followed again, because a loop over experts that the data
-// choose has no longer step.
-inline constexpr std::uint64_t kPartsOfStep = 16;
+// A kernel with a counterpart outweighs all kernels without one in a step of fewer kernels than
+// this.
 inline constexpr std::uint64_t kLeastPart = 32;
+// After a step was found, this many of its kernels are linked to their counterparts for each newer
+// kernel: at least kComparedKernels, and few, because a program waits.
+inline constexpr std::uint64_t kMatchedAtOnce = 32;
 // The number of kernels by which the age of a block may differ, because kernels were left out or
 // added.
 inline constexpr std::uint64_t kAgeSlack = 8;
@@ -140,6 +141,9 @@ inline constexpr double kLeastSlowdownLimit = 1.05;
 
 // The plan may end after this many kernels without a move.
 inline constexpr std::uint64_t kCalmKernels = 8192;
+// The most frees that wait for the next decision. The thread that frees records any further ones
+// itself.
+inline constexpr std::size_t kMostWaitingFrees = 1024;
 // The number of kernels between two reads of the device's limit and the peers' budgets, and between
 // two reads of the peers' free memory from the driver.
 inline constexpr std::uint64_t kLookKernels = 64;

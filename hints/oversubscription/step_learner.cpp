@@ -8,6 +8,7 @@ namespace uvm::live {
 
 void StepLearner::kernel_added() {
   if (distance_ != 0) {
+    match_earlier_ones();
     follow();
   } else {
     search();
@@ -22,15 +23,7 @@ void StepLearner::step_boundary() {
 
 void StepLearner::follow() {
   const KernelNumber newest = log_.newest();
-  const KernelNumber expected = newest - distance_;
-  for (KernelNumber twin = expected; twin < newest && twin <= expected + policy::kAgeSlack;
-       ++twin) {
-    if (!log_.has_kernel(twin) || !try_to_match(newest, twin)) continue;
-    distance_ = newest - twin;
-    strays_ = distance_ < policy::kLeastPart || strays_ == 0 ? 0 : strays_ - 1;
-    ++run_;
-    return;
-  }
+  if (match_near(newest - distance_) || follow_longest(policy::kLeastRun)) return;
   // The kernel counts as added, so that the next kernel has the same twin.
   ++distance_;
   strays_ += policy::kStrayWeight;
@@ -40,32 +33,69 @@ void StepLearner::follow() {
   lose();
 }
 
-void StepLearner::lose() {
-  if (predicts()) {
-    ++times_lost_;
-    const bool is_lost_again = distance_ <= lost_distance_ + lost_distance_ / 4 &&
-                               lost_distance_ <= distance_ + distance_ / 4;
-    lost_distance_ = is_lost_again ? std::max(lost_distance_, distance_) : distance_;
-    if (is_lost_again && lost_distance_ >= policy::kLeastPart) {
-      least_distance_ = lost_distance_ + policy::kAgeSlack;
-      searches_longer_until_ = log_.newest() + policy::kPartsOfStep * lost_distance_;
-    }
+// Whether the newest kernel corresponds to the expected one, or to one soon after it.
+bool StepLearner::match_near(KernelNumber expected) {
+  const KernelNumber newest = log_.newest();
+  for (KernelNumber twin = expected; twin < newest && twin <= expected + policy::kAgeSlack;
+       ++twin) {
+    if (!log_.has_kernel(twin) || !try_to_match(newest, twin)) continue;
+    distance_ = newest - twin;
+    strays_ = distance_ < policy::kLeastPart || strays_ == 0 ? 0 : strays_ - 1;
+    ++run_;
+    return true;
   }
+  return false;
+}
+
+void StepLearner::lose() {
+  if (predicts()) ++times_lost_;
   distance_ = run_ = strays_ = 0;
 }
 
 void StepLearner::search() {
-  const KernelNumber newest = log_.newest();
   if (between_boundaries_ != 0 && follow_at(between_boundaries_)) return;
+  (void)follow_longest(policy::kComparedKernels);
+}
+
+// Follows at the distance for which the most kernels up to now are as those that far back; of equal
+// ones at the shortest distance. False: at no distance are there so many.
+bool StepLearner::follow_longest(std::uint64_t least_kernels) {
+  const KernelNumber newest = log_.newest();
   const LoggedKernel& kernel = log_.kernel(newest);
+  std::uint64_t longest = least_kernels - 1;
+  std::uint64_t distance = 0;
   for (std::uint32_t i = 0; i < std::min(kernel.use_count, policy::kMostComparedBlocks); ++i) {
     UseNumber use = kernel.first_use + i;
     for (std::size_t back = 0; back < policy::kMostUsesBack; ++back) {
       use = log_.use(use).previous;
       if (!log_.has_use(use)) break;
-      if (follow_at(newest - log_.use(use).kernel)) return;
+      const KernelNumber earlier = log_.use(use).kernel;
+      const std::uint64_t same = same_kernels(newest, earlier, longest + 1);
+      if (same <= longest || !may_follow_at(newest - earlier)) continue;
+      longest = same;
+      distance = newest - earlier;
     }
   }
+  if (distance == 0) return false;
+  begin_at(distance, longest);
+  return true;
+}
+
+// Kernels up to `later` that correspond to those up to `earlier`. Of a long run of equal shapes
+// some kernels are compared, further and further apart.
+std::uint64_t StepLearner::same_kernels(KernelNumber later, KernelNumber earlier,
+                                        std::uint64_t at_least) const {
+  bool any_same_block = false;
+  // Costs little, and most kernels that only look alike differ here.
+  if (!log_.has_kernel(earlier - 1) ||
+      !correspond(later - 1, earlier - 1, Parts::kAny, &any_same_block))
+    return 0;
+  const std::uint64_t same = log_.same_shapes(later, earlier, at_least);
+  if (same < at_least) return 0;
+  for (std::uint64_t back = 0; back < same; back += 1 + back / policy::kComparedKernels) {
+    if (!correspond(later - back, earlier - back, Parts::kAny, &any_same_block)) return back;
+  }
+  return same;
 }
 
 bool StepLearner::repeats_twice(std::uint64_t distance) const {
@@ -81,24 +111,42 @@ bool StepLearner::repeats_twice(std::uint64_t distance) const {
   return true;
 }
 
-// Begins to follow the step of length `distance` if the newest kernels correspond to the kernels at
-// this distance. At least one block must be the same, because blocks of the same sizes and ages
-// occur in each layer. If all blocks are temporary, two whole steps must correspond.
-bool StepLearner::follow_at(std::uint64_t distance) {
+// At least one block must be the same, because blocks of the same sizes and ages occur in each
+// layer. If all blocks are temporary, two whole steps must correspond.
+bool StepLearner::may_follow_at(std::uint64_t distance) const {
   const KernelNumber newest = log_.newest();
-  if (distance <= least_distance_ && newest < searches_longer_until_) return false;
   bool any_same_block = false;
   for (std::uint64_t back = 0; back < policy::kComparedKernels; ++back) {
     const KernelNumber later = newest - back;
     if (later <= distance || !log_.has_kernel(later - distance)) return false;
     if (!correspond(later, later - distance, Parts::kSame, &any_same_block)) return false;
   }
-  if (!any_same_block && !repeats_twice(distance)) return false;
+  return any_same_block || repeats_twice(distance);
+}
+
+void StepLearner::begin_at(std::uint64_t distance, std::uint64_t run) {
   distance_ = distance;
-  run_ = policy::kComparedKernels;
+  run_ = run;
   strays_ = 0;
-  for (std::uint64_t back = policy::kComparedKernels; back-- > 0;)
-    try_to_match(newest - back, newest - back - distance);
+  unmatched_until_ = log_.newest();
+  unmatched_ = std::min(run, distance);
+  match_earlier_ones();
+}
+
+// The kernels before the step was found have their counterparts at another distance, or none. A few
+// of them get the right ones each time, the newest first.
+void StepLearner::match_earlier_ones() {
+  const std::uint64_t kernels = std::min(unmatched_, policy::kMatchedAtOnce);
+  unmatched_ -= kernels;
+  for (std::uint64_t i = 0; i < kernels; ++i, --unmatched_until_) {
+    if (log_.has_kernel(unmatched_until_ - distance_))
+      try_to_match(unmatched_until_, unmatched_until_ - distance_);
+  }
+}
+
+bool StepLearner::follow_at(std::uint64_t distance) {
+  if (!may_follow_at(distance)) return false;
+  begin_at(distance, policy::kComparedKernels);
   return true;
 }
 

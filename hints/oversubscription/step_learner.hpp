@@ -5,9 +5,15 @@
 // were allocated the same number of kernels before their use. So addresses may differ from step to
 // step, and layers of the same shapes are told apart by their parameters.
 //
-// The step is known as the distance to the corresponding kernel. It is followed from kernel to
-// kernel: a few kernels may be left out, added or exchanged. After more than kMostStrays in a row,
-// or too many in a short time, the step is lost, and nothing is predicted until it is found again.
+// The step is known as the distance to the corresponding kernel. Of all distances the one is taken
+// for which the most kernels before correspond too: the kernels after a longer history say more. So
+// micro-batches, networks that train in turn, and an evaluation now and then become one long step,
+// and a step that was seen before is known again after its first kernels.
+//
+// The step is followed from kernel to kernel: a few kernels may be left out, added or exchanged. If
+// a kernel differs, and kLeastRun kernels correspond at another distance, that one is followed.
+// After more than kMostStrays in a row, or too many in a short time, the step is lost, and nothing
+// is predicted until it is found again.
 //
 // Not thread-safe, like UseLog. Calls no driver.
 #pragma once
@@ -43,10 +49,11 @@ class StepLearner {
   // A block that was never used is expected to be used by the next kernel.
   std::optional<KernelNumber> next_use(RecordId id, PageNumber page, KernelNumber after) const;
 
-  // While predicts(): visits the pages of blocks that a coming kernel will use, with the kernel's
-  // access. Returns false if nothing is known about the kernel. A block that is not allocated yet
-  // is expected at its address of one step before, because an allocator that gets the same requests
-  // places blocks at the same addresses.
+  // While predicts(): calls visit(page, access, is_new) for the pages of blocks that a coming
+  // kernel will use. Returns false if nothing is known about the kernel. A block that is not
+  // allocated yet
+  // (`is_new`) is expected at its address of one step before, because an allocator that gets the
+  // same requests places blocks at the same addresses.
   template <class Visit>
   bool each_coming_page(KernelNumber coming, Visit visit) const {
     const KernelNumber twin = coming - distance_;
@@ -56,8 +63,9 @@ class StepLearner {
       const LoggedUse& before = log_.use(kernel.first_use + i);
       const RecordId present = present_block(before.record);
       const RecordId block = present == kNoRecord ? before.record : present;
+      const bool is_new = log_.record(before.record).born + distance_ > log_.newest();
       UseLog::each_page(log_.record(block).extent, before.part,
-                        [&](PageNumber page) { visit(page, before.access); });
+                        [&](PageNumber page) { visit(page, before.access, is_new); });
     }
     return true;
   }
@@ -76,7 +84,14 @@ class StepLearner {
                      std::uint64_t distance) const;
   void follow();
   void search();
+  bool match_near(KernelNumber expected);
+  bool follow_longest(std::uint64_t least_kernels);
+  std::uint64_t same_kernels(KernelNumber later, KernelNumber earlier,
+                             std::uint64_t at_least) const;
+  bool may_follow_at(std::uint64_t distance) const;
   bool follow_at(std::uint64_t distance);
+  void begin_at(std::uint64_t distance, std::uint64_t run);
+  void match_earlier_ones();
   void lose();
   // Returns whether the newest two steps of that length correspond to the steps before them.
   bool repeats_twice(std::uint64_t distance) const;
@@ -88,12 +103,9 @@ class StepLearner {
   // sets this to 0 in a step of fewer than kLeastPart kernels.
   std::uint64_t strays_ = 0;
   std::uint64_t times_lost_ = 0;
-  // A part of a step may also repeat, such as a micro-batch before the optimizer runs. A distance
-  // that was lost twice is considered such a part, and for a time only longer distances are
-  // searched.
-  std::uint64_t lost_distance_ = 0;
-  std::uint64_t least_distance_ = 0;
-  KernelNumber searches_longer_until_ = 0;
+  // Kernels up to unmatched_until_ that are not linked to their counterparts at this distance.
+  std::uint64_t unmatched_ = 0;
+  KernelNumber unmatched_until_ = 0;
   KernelNumber boundary_ = kBeforeLog;
   std::uint64_t between_boundaries_ = 0;
 };

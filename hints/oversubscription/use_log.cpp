@@ -1,6 +1,8 @@
 #include "hints/oversubscription/use_log.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "hints/oversubscription/policy.hpp"
 
@@ -59,6 +61,53 @@ void UseLog::end(RecordId id) {
   if (record.logged_uses == 0) unused_.push_back(id);
 }
 
+namespace {
+
+// The hash of kernels is a polynomial of their shapes, so that the hash of some kernels in a row
+// follows from the hashes at both ends.
+constexpr std::uint64_t kShapeBase = 0x9e3779b97f4a7c15;
+// A run of kernels is found by halves, from this power of two on.
+constexpr unsigned kMostPower = std::bit_width(policy::kMostLoggedKernels) - 1;
+
+constexpr std::array<std::uint64_t, kMostPower + 1> powers_of_base() {
+  std::array<std::uint64_t, kMostPower + 1> powers{kShapeBase};
+  for (unsigned i = 1; i <= kMostPower; ++i) powers[i] = powers[i - 1] * powers[i - 1];
+  return powers;
+}
+
+}  // namespace
+
+std::uint64_t UseLog::shape_of(const LoggedKernel& kernel) const {
+  std::uint64_t shape = kernel.use_count;
+  for (std::uint32_t i = 0; i < kernel.use_count; ++i) {
+    const LoggedUse& each = use(kernel.first_use + i);
+    shape = (shape ^ each.access) * kShapeBase + records_[each.record].extent.size_bytes;
+    shape ^= shape >> 29;
+  }
+  return shape;
+}
+
+bool UseLog::have_same_shapes(KernelNumber later, KernelNumber earlier, unsigned power) const {
+  static constexpr auto kPowers = powers_of_base();
+  const std::uint64_t kernels = std::uint64_t{1} << power;
+  if (earlier <= kernels || !has_kernel(earlier - kernels)) return false;
+  const auto hash = [&](KernelNumber last) {
+    return kernel(last).shapes - kernel(last - kernels).shapes * kPowers[power];
+  };
+  return hash(later) == hash(earlier);
+}
+
+std::uint64_t UseLog::same_shapes(KernelNumber later, KernelNumber earlier,
+                                  std::uint64_t at_least) const {
+  const auto least = static_cast<unsigned>(std::bit_width(at_least));
+  if (least > 1 && !have_same_shapes(later, earlier, least - 1)) return 0;
+  std::uint64_t same = 0;
+  for (unsigned power = kMostPower + 1; power-- > 0;) {
+    if (have_same_shapes(later - same, earlier - same, power)) same += std::uint64_t{1} << power;
+  }
+  return same;
+}
+
 KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch) {
   const UseNumber first = first_use_ + uses_.size();
   small_pages_.clear();
@@ -80,6 +129,8 @@ KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch)
   LoggedKernel kernel{.first_use = first};
   kernel.use_count = static_cast<std::uint32_t>(first_use_ + uses_.size() - first);
   if (kernel.use_count == 0) return kBeforeLog;
+  const std::uint64_t before = kernels_.empty() ? 0 : kernels_.back().shapes;
+  kernel.shapes = before * kShapeBase + shape_of(kernel);
   kernels_.push_back(kernel);
   while (kernels_.size() > policy::kMostLoggedKernels ||
          (uses_.size() > policy::kMostLoggedUses && kernels_.size() > 1))

@@ -66,6 +66,7 @@ struct LoggedUse {
 struct LoggedKernel {
   UseNumber first_use = 0;
   std::uint32_t use_count = 0;
+  std::uint64_t shapes = 0;  // a hash of the shapes of all kernels up to this one
 };
 
 class UseLog {
@@ -97,6 +98,11 @@ class UseLog {
   }
   const LoggedUse& use(UseNumber number) const { return uses_[number - first_use_]; }
   const BlockRecord& record(RecordId id) const { return records_[id]; }
+
+  // Returns how many consecutive kernels up to `later` have the shapes of those up to `earlier`:
+  // uses of blocks of the same sizes with the same access, compared by a hash. Returns 0 if fewer
+  // than the largest power of two up to `at_least` have.
+  std::uint64_t same_shapes(KernelNumber later, KernelNumber earlier, std::uint64_t at_least) const;
 
   // Records that the use `later` corresponds to the use `earlier` of the previous step.
   void set_twin(UseNumber later, UseNumber earlier);
@@ -131,6 +137,9 @@ class UseLog {
   void end(RecordId id);
   void add_use(RecordId id, const UseRange& range);
   void forget_oldest_kernel();
+  std::uint64_t shape_of(const LoggedKernel& kernel) const;
+  // Whether the 2^power kernels up to both have the same shapes.
+  bool have_same_shapes(KernelNumber later, KernelNumber earlier, unsigned power) const;
 
   BlockOf block_of_;
   std::vector<BlockRecord> records_;

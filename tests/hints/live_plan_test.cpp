@@ -84,6 +84,144 @@ TEST(LivePlanTest, PagesComeAheadOfTheirUseOnceTheStepIsKnown) {
   expect_that_pages_come_ahead(program);
 }
 
+// What the plan brings in ten steps of a program whose steps differ a little from each other.
+struct Brought {
+  std::size_t pages = 0;
+  std::size_t late = 0;  // for the kernel at hand, not ahead of it
+};
+
+// Step number `step` is 48 pages there and back, changed by `change(step, &pages)`.
+template <class Change>
+Brought brought_in_changing_steps(Change change) {
+  constexpr std::size_t kPages = 48;
+  LiveProgram program(32);
+  Brought brought;
+  for (std::size_t step = 0; step < 16; ++step) {
+    std::vector<std::size_t> pages;
+    for (std::size_t page = 0; page < kPages; ++page) pages.push_back(page);
+    for (std::size_t page = kPages; page-- > 0;) pages.push_back(page);
+    change(step, &pages);
+    if (step == 6) brought = {};
+    for (const std::size_t page : pages) {
+      program.record.brought.clear();
+      program.kernel({page});
+      brought.pages += program.record.brought.size();
+      brought.late += static_cast<std::size_t>(std::ranges::count_if(
+          program.record.brought,
+          [&](PageNumber each) { return program.record.needs[each] <= program.log.newest(); }));
+    }
+  }
+  EXPECT_TRUE(program.learner.predicts());
+  EXPECT_EQ(program.learner.times_lost(), 0u);
+  return brought;
+}
+
+TEST(LivePlanTest, AKernelThatDiffersInEachStepCostsLittleMoreThanItself) {
+  using Pages = std::vector<std::size_t>;
+  // Another place in each step, in no order that repeats.
+  const auto place = [](std::size_t step) { return 7 + (7 * step * step + 13 * step) % 61; };
+  const auto at = [&](Pages* pages, std::size_t step) {
+    return pages->begin() + static_cast<std::ptrdiff_t>(place(step));
+  };
+  const Brought same = brought_in_changing_steps([](std::size_t, Pages*) {});
+  ASSERT_EQ(same.pages, 10 * 2 * 16u) << "Belady's choice";
+  ASSERT_EQ(same.late, 0u);
+  const Brought extra = brought_in_changing_steps(
+      [&](std::size_t step, Pages* pages) { pages->insert(at(pages, step), 100); });
+  const Brought missing = brought_in_changing_steps(
+      [&](std::size_t step, Pages* pages) { pages->erase(at(pages, step)); });
+  const Brought swapped = brought_in_changing_steps([&](std::size_t step, Pages* pages) {
+    std::iter_swap(at(pages, step), at(pages, step) + 1);
+  });
+  for (const Brought& each : {extra, missing, swapped}) EXPECT_LE(each.pages, same.pages + 10 * 3);
+  EXPECT_LE(extra.late, 10 * 2u);
+  EXPECT_LE(missing.late, 10 * 6u);
+  EXPECT_LE(swapped.late, 10 * 11u);
+}
+
+// Trains some layers of a page each. Activations and gradients are new blocks in each step.
+class TrainingProgram {
+ public:
+  TrainingProgram(std::size_t chunks, Policy policy) : program_(chunks, policy) {}
+
+  // Returns the pages that are moved.
+  std::uint64_t step() {
+    const std::uint64_t before = program_.plan.moved_pages();
+    for (std::size_t layer = 0; layer < kLayers; ++layer) {
+      allocate(kActivation + layer);
+      kernel({{kWeight + layer, live::kReads}, {kActivation + layer, live::kWrites}});
+    }
+    for (std::size_t layer = 0; layer < kLayers; ++layer) program_.free(kGradient + layer);
+    for (std::size_t layer = kLayers; layer-- > 0;) {
+      allocate(kGradient + layer);
+      kernel({{kWeight + layer, live::kReads},
+              {kActivation + layer, live::kReads},
+              {kGradient + layer, live::kWrites}});
+      program_.free(kActivation + layer);
+    }
+    for (std::size_t layer = 0; layer < kLayers; ++layer)
+      kernel({{kMoment + layer, LiveProgram::kBoth}, {kGradient + layer, live::kReads}});
+    for (std::size_t layer = 0; layer < kLayers; ++layer)
+      kernel({{kWeight + layer, LiveProgram::kBoth}, {kMoment + layer, live::kReads}});
+    return program_.plan.moved_pages() - before;
+  }
+  // Pages that came with their bytes, and were then allocated again before a kernel used them.
+  std::size_t copied_in_vain() const { return copied_in_vain_; }
+
+ private:
+  static constexpr std::size_t kLayers = 16;
+  static constexpr std::size_t kWeight = 0;
+  static constexpr std::size_t kGradient = 20;
+  static constexpr std::size_t kMoment = 40;
+  static constexpr std::size_t kActivation = 60;
+
+  void allocate(std::size_t page) {
+    program_.allocate(page);
+    note_arrivals();
+    copied_in_vain_ += copied_.erase(LiveProgram::page(page));
+  }
+  void kernel(const std::vector<std::pair<std::size_t, std::uint8_t>>& uses) {
+    std::vector<live::UseRange> ranges;
+    for (const auto& [page, access] : uses)
+      ranges.push_back({LiveProgram::at(page), testing::kPage, access});
+    program_.kernel_of(ranges);
+    note_arrivals();
+    for (const auto& [page, access] : uses) copied_.erase(LiveProgram::page(page));
+  }
+  void note_arrivals() {
+    for (const PageNumber page : program_.record.brought) {
+      if (program_.record.arrivals[page] == live::Arrival::kCopied) copied_.insert(page);
+    }
+    program_.record.clear();
+  }
+
+  LiveProgram program_;
+  std::set<PageNumber> copied_;
+  std::size_t copied_in_vain_ = 0;
+};
+
+TEST(LivePlanTest, BytesThatAreFreedBeforeTheNextUseAreNotCopiedBack) {
+  // Pages moved in a step, by the number of chunks.
+  const std::map<std::size_t, std::uint64_t> most = {{20, 104}, {28, 72}, {32, 56}, {36, 44},
+                                                     {40, 36},  {44, 28}, {48, 20}, {52, 12}};
+  for (const auto& [chunks, pages] : most) {
+    SCOPED_TRACE(chunks);
+    TrainingProgram lru(chunks, Policy::kLru);
+    TrainingProgram planned(chunks, Policy::kPlanned);
+    for (int step = 0; step < 8; ++step) {
+      lru.step();
+      planned.step();
+    }
+    const std::size_t before = planned.copied_in_vain();
+    for (int step = 0; step < 4; ++step) {
+      const std::uint64_t moved = planned.step();
+      EXPECT_LE(moved, lru.step());
+      EXPECT_LE(moved, pages);
+    }
+    EXPECT_EQ(planned.copied_in_vain(), before);
+  }
+}
+
 TEST(LivePlanTest, MovesThatNobodyNeedsSoonGoTogether) {
   constexpr std::size_t kPages = 96;
   std::map<std::size_t, std::vector<std::size_t>> bursts;  // pages that came before one kernel

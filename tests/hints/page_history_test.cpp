@@ -45,6 +45,7 @@ TEST_F(PageHistoryTest, ItHoldsBlocksWhereItDidOneStepBefore) {
   EXPECT_EQ(history.holds_blocks_before(221, now, kStep), false);
   EXPECT_EQ(history.holds_blocks_before(250, now, kStep), false);
   EXPECT_EQ(history.holds_blocks_before(251, now, kStep), true);
+  EXPECT_EQ(history.holds_blocks_before(221, 220, kStep), false) << "freed after kernel 220";
   EXPECT_EQ(history.holds_blocks_before(50, 10, kStep), std::nullopt) << "before any step";
 }
 

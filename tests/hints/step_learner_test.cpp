@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/hints/live_program.hpp"
 
 namespace uvm::live {
@@ -26,10 +28,24 @@ struct StepLearnerTest : ::testing::Test {
   // Returns the addresses of the pages that the learner expects.
   std::vector<std::uintptr_t> coming(std::uint64_t kernels_ahead) const {
     std::vector<std::uintptr_t> pages;
-    learner.each_coming_page(log.newest() + kernels_ahead, [&](PageNumber page, std::uint8_t) {
-      pages.push_back(address_of(page));
-    });
+    learner.each_coming_page(
+        log.newest() + kernels_ahead,
+        [&](PageNumber page, std::uint8_t, bool) { pages.push_back(address_of(page)); });
     return pages;
+  }
+  // Runs kernels, and returns how many of them were not predicted right.
+  std::size_t wrong_ = 0;
+  void predicted_kernel(const std::vector<std::size_t>& pages) {
+    std::vector<std::uintptr_t> addresses;
+    for (const std::size_t page : pages) addresses.push_back(at(page));
+    if (!learner.predicts() || coming(1) != addresses) ++wrong_;
+    kernel(pages);
+  }
+  template <class Run>
+  std::size_t wrong_in(Run run) {
+    wrong_ = 0;
+    run();
+    return wrong_;
   }
   // Of the block's first page.
   std::optional<KernelNumber> next_use(RecordId id) const {
@@ -128,6 +144,56 @@ TEST_F(StepLearnerTest, TwoNetworksThatTrainInTurnAreOneStep) {
   for (int i = 0; i < 8; ++i) turn();
   EXPECT_EQ(learner.step_kernels(), 320u);
   EXPECT_EQ(learner.times_lost(), lost);
+}
+
+TEST_F(StepLearnerTest, AnEvaluationAfterEveryFourthStepIsExpected) {
+  for (std::size_t page = 0; page < 100; ++page) allocate(page);
+  const auto forward = [this](std::size_t loss) {
+    for (std::size_t page = 0; page < 30; ++page) predicted_kernel({page, 90});
+    predicted_kernel({loss});
+  };
+  const auto train = [&] {
+    forward(80);
+    for (std::size_t page = 30; page-- > 0;) predicted_kernel({page, 90});
+  };
+  const auto epoch = [&] {
+    for (int step = 0; step < 4; ++step) train();
+    for (int batch = 0; batch < 2; ++batch) forward(81);
+  };
+  for (int i = 0; i < 3; ++i) epoch();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(wrong_in(epoch), 0u);
+  EXPECT_EQ(learner.step_kernels(), 4 * 61u + 2 * 31u);
+}
+
+TEST_F(StepLearnerTest, ThreeShapesThatComeInTurnAreExpected) {
+  for (std::size_t page = 0; page < 30; ++page) allocate(page);
+  const auto step = [this](std::size_t shape) {
+    // A block of each shape's own size.
+    allocate(100, (shape + 1) * kPage);
+    for (std::size_t page = 0; page < 30; ++page) kernel({page, 100});
+    log.freed(at(100));
+  };
+  for (int i = 0; i < 3; ++i)
+    for (const std::size_t shape : {0, 1, 2}) step(shape);
+  const std::uint64_t lost = learner.times_lost();
+  for (int i = 0; i < 4; ++i)
+    for (const std::size_t shape : {0, 1, 2}) step(shape);
+  EXPECT_EQ(learner.step_kernels(), 90u);
+  EXPECT_EQ(learner.times_lost(), lost);
+}
+
+TEST_F(StepLearnerTest, AStepThatWasSeenBeforeIsKnownAgainAfterItsFirstKernels) {
+  for (std::size_t page = 0; page < 200; ++page) allocate(page);
+  const auto step = [this](std::size_t kind) {
+    for (std::size_t page = 0; page < 60; ++page) predicted_kernel({page, 60 + 60 * kind + page});
+  };
+  for (const std::size_t kind : {0, 0, 1, 1, 0, 1}) step(kind);
+  // In no order that repeats.
+  std::size_t most = 0;
+  for (const std::size_t kind : {1, 0, 0, 0, 1, 0, 1, 1, 1, 0})
+    most = std::max(most, wrong_in([&] { step(kind); }));
+  EXPECT_LE(most, policy::kLeastRun + 1);
+  EXPECT_EQ(learner.times_lost(), 1u) << "when the second kind was new";
 }
 
 TEST_F(StepLearnerTest, AStepOfWhichManyKernelsDifferEachTimeIsLost) {
