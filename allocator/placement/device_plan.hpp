@@ -39,7 +39,8 @@ class DevicePlan final : private live::PageOwner {
   DevicePlan& operator=(const DevicePlan&) = delete;
 
   void allocated(const live::BlockExtent& block, bool is_used_here, const DeviceStream& stream);
-  // With the plan lock held; needs no other lock.
+  // With the plan lock held; needs no other lock. After the frees before it, and before a block is
+  // allocated there.
   void freed(std::uintptr_t address);
   void note_uses(const DeviceStream& stream, std::span<const live::UseRange> uses,
                  live::Launch launch);

@@ -124,13 +124,27 @@ void LivePlanner::tell_listener() noexcept {
   }
 }
 
-// Calls `act` under the sending lock. If `act` throws because host memory runs out, planning stops.
+// With the plan lock held.
+void LivePlanner::note_frees() {
+  frees_.take(&noted_frees_);
+  for (auto& plan : plans_) {
+    if (plan == nullptr) continue;
+    for (const std::uintptr_t address : noted_frees_) plan->freed(address);
+  }
+}
+
+// Calls `act` under the sending lock, after the frees so far. If `act` throws because host memory
+// runs out, planning stops.
 template <class Act>
 void LivePlanner::act(Act act) noexcept {
   if (!is_watching() || machine_.in_forked_child()) return;
   const RankedGuard lock(sending_);
   try {
     if (free_failed_.exchange(false, std::memory_order_relaxed)) throw std::bad_alloc();
+    if (!frees_.is_empty()) {
+      const RankedGuard decision(plan_lock_);
+      note_frees();
+    }
     act();
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "moves are not planned any more: {}", error.what());
@@ -162,13 +176,14 @@ void LivePlanner::allocated(const void* address, Facade facade, int device, std:
   });
 }
 
-void LivePlanner::freed(const void* address) noexcept {
+// A program that frees many blocks without a kernel between does a part of the next decision's
+// work, if no decision is under way.
+void LivePlanner::freed(const void* address) noexcept UVM_NOT_ANALYSED {
   if (!is_watching() || machine_.in_forked_child()) return;
   try {
-    const RankedGuard lock(plan_lock_);
-    for (auto& plan : plans_) {
-      if (plan != nullptr) plan->freed(address_of(address));
-    }
+    if (frees_.add(address_of(address)) < policy::kMostWaitingFrees) return;
+    const std::unique_lock lock(plan_lock_, std::try_to_lock);
+    if (lock.owns_lock()) note_frees();
   } catch (const std::exception&) {
     free_failed_.store(true, std::memory_order_relaxed);
   }

@@ -7,7 +7,7 @@
 //
 // Thread-safe. One thread at a time plans and sends, under the sending lock, so that moves are sent
 // in the order of the decisions. The plan lock guards the decisions and is not held across driver
-// calls; a free needs no other lock, so it never waits for the driver or a device. Moves never
+// calls. A free waits for neither of them: it leaves its address for the next decision. Moves never
 // change contents: a missing or wrong move does not change what a program computes.
 #pragma once
 
@@ -23,6 +23,7 @@
 #include <uvmalloc/use_range.hpp>
 #include "allocator/placement/device_plan.hpp"
 #include "allocator/placement/spill_limit.hpp"
+#include "allocator/placement/waiting_frees.hpp"
 #include "allocator/state/heap_state.hpp"
 #include "hints/sharing/device_sharing.hpp"
 
@@ -97,6 +98,7 @@ class LivePlanner {
   void look_at_peers() UVM_NOT_ANALYSED;
   void tell_listener() noexcept UVM_NOT_ANALYSED;
   void react_to(int device, const live::ThrashDetector::Verdict& verdict) noexcept;
+  void note_frees() UVM_NOT_ANALYSED;
   template <class Act>
   void act(Act act) noexcept;
 
@@ -111,6 +113,8 @@ class LivePlanner {
   std::vector<std::atomic<bool>> fails_;  // by device: the next allocation for that device throws
   Ranked<std::mutex, LockRank::kSending> sending_;
   mutable PlanLock plan_lock_;
+  WaitingFrees frees_;
+  std::vector<std::uintptr_t> noted_frees_ UVM_GUARDED_BY(plan_lock_);
   Listener listener_ UVM_GUARDED_BY(sending_);
   bool is_wanted_by_groups_ UVM_GUARDED_BY(sending_) = false;
   // By device. Changed with both locks held.
