@@ -15,6 +15,14 @@ namespace {
 class RuntimeConformance : public ::testing::TestWithParam<const char*> {
  protected:
   std::unique_ptr<DeviceRuntime> runtime = testing::open(GetParam());
+  DeviceDescription description;
+  StreamHandle stream = nullptr;
+
+  void SetUp() override {
+    ASSERT_TRUE(runtime->describe(0, &description).ok());
+    ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
+  }
+  void TearDown() override { EXPECT_TRUE(runtime->destroy_stream(0, stream).ok()); }
 
   char* managed(std::size_t size_bytes) {
     void* address = nullptr;
@@ -32,8 +40,6 @@ class RuntimeConformance : public ::testing::TestWithParam<const char*> {
 TEST_P(RuntimeConformance, ItHasItsNameAndADeviceThatUvmallocCanUse) {
   EXPECT_EQ(runtime->name(), GetParam());
   ASSERT_GE(runtime->device_count(), 1);
-  DeviceDescription description;
-  ASSERT_TRUE(runtime->describe(0, &description).ok());
   EXPECT_FALSE(description.name.empty());
   EXPECT_GT(description.total_bytes, 0u);
   EXPECT_TRUE(description.capabilities.migrates_on_fault);
@@ -50,8 +56,6 @@ TEST_P(RuntimeConformance, LargeManagedMemoryIsAlignedReadableAndWritableByTheHo
 TEST_P(RuntimeConformance, HintsKeepTheBytes) {
   char* memory = managed(4 * kMiB);
   std::memset(memory, 9, 4 * kMiB);
-  StreamHandle stream = nullptr;
-  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   EXPECT_TRUE(
       runtime->advise(0, memory, 4 * kMiB, Advice::kSetPreferredLocation, Place::device(0)).ok());
   EXPECT_TRUE(runtime->prefetch(0, memory, 4 * kMiB, Place::device(0), stream).ok());
@@ -62,17 +66,12 @@ TEST_P(RuntimeConformance, HintsKeepTheBytes) {
   EXPECT_TRUE(runtime->synchronize_stream(0, stream).ok());
   EXPECT_EQ(memory[0], 9);
   EXPECT_EQ(memory[4 * kMiB - 1], 9);
-  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
   runtime->free_managed(0, memory);
 }
 
 TEST_P(RuntimeConformance, DiscardedMemoryCanBeWrittenAgainWhereDiscardIsOffered) {
-  DeviceDescription description;
-  ASSERT_TRUE(runtime->describe(0, &description).ok());
   char* memory = managed(4 * kMiB);
   std::memset(memory, 5, 4 * kMiB);
-  StreamHandle stream = nullptr;
-  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   RuntimeStatus status = runtime->discard(0, memory, 2 * kMiB, stream);
   if (description.capabilities.discard) {
     EXPECT_TRUE(status.ok()) << status.text();
@@ -84,17 +83,12 @@ TEST_P(RuntimeConformance, DiscardedMemoryCanBeWrittenAgainWhereDiscardIsOffered
   std::memset(memory, 6, 2 * kMiB);
   EXPECT_EQ(memory[0], 6);
   EXPECT_EQ(memory[2 * kMiB], 5) << "beyond the discarded part";
-  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
   runtime->free_managed(0, memory);
 }
 
 TEST_P(RuntimeConformance, ABatchMovesAllItsRangesWhereBatchesAreOffered) {
-  DeviceDescription description;
-  ASSERT_TRUE(runtime->describe(0, &description).ok());
   char* memory = managed(8 * kMiB);
   std::memset(memory, 5, 8 * kMiB);
-  StreamHandle stream = nullptr;
-  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   const std::vector<RangeMove> moves{{memory, 2 * kMiB, Place::device(0)},
                                      {memory + 4 * kMiB, 2 * kMiB, Place::device(0)},
                                      {memory + 2 * kMiB, 2 * kMiB, Place::host()}};
@@ -116,20 +110,15 @@ TEST_P(RuntimeConformance, ABatchMovesAllItsRangesWhereBatchesAreOffered) {
     EXPECT_EQ(runtime->prefetch_batch(0, too_many, stream).error, RuntimeError::kInvalidValue);
     EXPECT_EQ(runtime->prefetch_batch(0, {}, stream).error, RuntimeError::kInvalidValue);
   }
-  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
   runtime->free_managed(0, memory);
 }
 
 TEST_P(RuntimeConformance, OrdinaryMemoryTakesHintsAndCopiesWhereDevicesReachIt) {
-  DeviceDescription description;
-  ASSERT_TRUE(runtime->describe(0, &description).ok());
   if (!description.capabilities.pageable_memory_access)
     GTEST_SKIP() << "the device does not reach ordinary memory";
   char* memory = static_cast<char*>(map_ordinary(4 * kMiB));
   ASSERT_NE(memory, nullptr);
   std::memset(memory, 9, 4 * kMiB);
-  StreamHandle stream = nullptr;
-  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   EXPECT_TRUE(
       runtime->advise(0, memory, 4 * kMiB, Advice::kSetPreferredLocation, Place::host()).ok());
   EXPECT_TRUE(runtime->advise(0, memory, 4 * kMiB, Advice::kSetAccessedBy, Place::device(0)).ok());
@@ -143,7 +132,6 @@ TEST_P(RuntimeConformance, OrdinaryMemoryTakesHintsAndCopiesWhereDevicesReachIt)
   PointerAttributes attributes;
   EXPECT_TRUE(runtime->pointer_attributes(memory, &attributes).ok());
   EXPECT_EQ(attributes.kind, PointerKind::kUnknown);
-  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
   runtime->free_managed(0, copy);
   unmap_ordinary(memory, 4 * kMiB);
 }
@@ -154,9 +142,7 @@ TEST_P(RuntimeConformance, AnEventIsCompleteOnceTheWorkBeforeItIsDone) {
   char* to = managed(kBytes);
   std::memset(from, 3, kBytes);
   std::memset(to, 0, kBytes);
-  StreamHandle stream = nullptr;
   EventHandle event = nullptr;
-  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   ASSERT_TRUE(runtime->create_event(0, &event).ok());
   testing::FakeMachine* const fake = fake_machine();
   if (fake != nullptr) fake->busy.insert(stream);
@@ -182,7 +168,6 @@ TEST_P(RuntimeConformance, AnEventIsCompleteOnceTheWorkBeforeItIsDone) {
   EXPECT_TRUE(runtime->synchronize_stream(0, nullptr).ok());
   EXPECT_EQ(to[kBytes - 1], 4);
   EXPECT_TRUE(runtime->destroy_event(0, event).ok());
-  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
   runtime->free_managed(0, from);
   runtime->free_managed(0, to);
 }
@@ -197,9 +182,7 @@ TEST_P(RuntimeConformance, EventsWithTimingTellTheTimeBetweenThem) {
   }
   ASSERT_TRUE(made.ok());
   EventHandle after = nullptr;
-  StreamHandle stream = nullptr;
   ASSERT_TRUE(runtime->create_timed_event(0, &after).ok());
-  ASSERT_TRUE(runtime->create_stream(0, &stream).ok());
   char* memory = managed(32 * kMiB);
   std::memset(memory, 1, 32 * kMiB);  // so that the prefetch has bytes to move
   EXPECT_TRUE(runtime->record_event(0, before, stream).ok());
@@ -215,7 +198,6 @@ TEST_P(RuntimeConformance, EventsWithTimingTellTheTimeBetweenThem) {
   runtime->free_managed(0, memory);
   EXPECT_TRUE(runtime->destroy_event(0, before).ok());
   EXPECT_TRUE(runtime->destroy_event(0, after).ok());
-  EXPECT_TRUE(runtime->destroy_stream(0, stream).ok());
 }
 
 // CudaCapture covers captures on CUDA.
