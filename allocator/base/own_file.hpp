@@ -21,6 +21,10 @@ class OwnFile {
 
   // Creates the file and opens it for reading and writing. EEXIST: the file or a link exists.
   int create() const;
+  // Creates a file that has no name and ends with its last descriptor and mapping. Of the given
+  // name only the folder counts, but for file systems that have no such files: there the file has
+  // the name for a moment.
+  int create_unnamed() const;
   // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP: it is a link.
   int open_existing() const;
   bool remove() const;

@@ -37,6 +37,7 @@ struct GroupMemory {
   // By the device that uses the blocks; blocks that the host uses have none. No span of pages
   // reaches from one span of the driver into another.
   std::map<int, std::vector<PageSpan>> pages;
+  std::vector<PageSpan> ordinary;  // of all these pages, those of ordinary memory
 };
 
 // Calls `visit` for runs of pages whose places are wanted. `places`: of these pages, or none.
@@ -112,6 +113,8 @@ class BlockGroups {
   // Corrects the record of pages that should be on the device and have been evicted since, if the
   // driver says so.
   void find_evicted(std::span<const PageSpan> pages, int device);
+  // Notes that the pages are on the host, because their memory is new.
+  void note_on_host(std::span<const PageSpan> pages);
   // Advises the pages, in the context of `device`.
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
   // Gives up the contents of the pages. Nothing may use them before. A device may refuse.

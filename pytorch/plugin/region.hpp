@@ -112,6 +112,8 @@ inline void forget_block(void* address) {
 Groups& groups();
 // The group that the innermost open region with one has for such memory; 0: none.
 GroupNumber group_of_region(Facade facade);
+// Allocates a block of that group, or of none.
+void* allocate_for_group(Facade facade, const DeviceStream& stream, std::size_t size_bytes);
 // Puts the block into that group.
 void join_group(Facade facade, const void* address);
 

@@ -104,6 +104,7 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
         )
     if not capabilities.get("pageable_memory_access"):
         found.append("the device cannot use memory from malloc, so a move of such a tensor copies")
+        found.append("groups cannot sleep in a file: that takes memory from malloc")
     return found
 
 
