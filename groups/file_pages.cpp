@@ -92,9 +92,9 @@ struct Unmapped {
 
 }  // namespace
 
-std::vector<PageSpan> FilePages::pages() const {
+std::vector<PageSpan> FilePages::pages_of(const Slots& slots) {
   std::vector<PageSpan> spans;
-  for (const auto& [page, slot] : pages_) {
+  for (const auto& [page, slot] : slots) {
     if (!spans.empty() && spans.back().end() == page) {
       ++spans.back().count;
     } else {
@@ -133,14 +133,20 @@ std::size_t FilePages::put(const std::vector<PageSpan>& pages, const std::string
                            const std::function<void()>& make_ready,
                            const std::function<void()>& settle) {
   if (bytes_of(pages) == 0) return 0;
-  auto file = std::make_shared<SleepFile>(folder);
-  file->reserve(bytes_of(unlike_kept(changed(pages))) / kPageBytes);
+  std::shared_ptr<SleepFile> file;
+  const auto reserve = [&](const std::vector<PageSpan>& for_pages) {
+    const std::size_t count = bytes_of(for_pages) / kPageBytes;
+    if (count == 0) return;
+    if (file == nullptr) file = std::make_shared<SleepFile>(folder);
+    file->reserve(count);
+  };
+  reserve(pages_without(changed(pages), pages_of(kept_)));
   make_ready();
   // Kernels may have written to more pages meanwhile.
   const std::vector<PageSpan> coming = changed(pages);
   const std::vector<PageSpan> writing = unlike_kept(coming);
   const std::vector<PageSpan> like = pages_without(coming, writing);
-  file->reserve(bytes_of(writing) / kPageBytes);
+  reserve(writing);
   Slots slots;
   for (const PageSpan& each : writing) {
     file->write(each, slots.size());
@@ -158,7 +164,7 @@ std::size_t FilePages::put(const std::vector<PageSpan>& pages, const std::string
     if (found != 0 && round == policy::kMostRewrites) throw FileError(kIsChanging);
   }
   if (bytes_of(unlike_kept(like)) != 0) throw FileError(kIsChanging);
-  file->finish();
+  if (file != nullptr) file->finish();
   each_run_in(kept_, like, [&](const PageSpan& run, const Slot& slot) {
     for (std::size_t i = 0; i < run.count; ++i)
       slots.try_emplace(run.first + i, Slot{slot.file, slot.number + i});

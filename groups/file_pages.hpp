@@ -25,7 +25,7 @@ class FilePages {
  public:
   bool empty() const { return pages_.empty() && kept_.empty(); }
   // Those in files, in the order of addresses.
-  std::vector<PageSpan> pages() const;
+  std::vector<PageSpan> pages() const { return pages_of(pages_); }
 
   // Writes those of the pages to a new file in `folder` that are not in a file with all their
   // bytes. Calls `make_ready` once there is room on the disk, before it reads the pages, and
@@ -49,6 +49,7 @@ class FilePages {
     std::size_t number = 0;
   };
   using Slots = std::map<PageNumber, Slot>;
+  static std::vector<PageSpan> pages_of(const Slots& slots);
   std::vector<PageSpan> changed(const std::vector<PageSpan>& pages) const;
   std::vector<PageSpan> unlike_kept(const std::vector<PageSpan>& pages) const;
 

@@ -262,15 +262,15 @@ std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream,
   return put_to_sleep(group, stream, discard ? Sleep::kDiscarded : Sleep::kDeepest);
 }
 
-// While it exists, kernels that uvmalloc sees do not begin to use a group.
+// While it exists, kernels that uvmalloc sees do not begin to use the group.
 class GroupRegistry::Unused {
  public:
-  explicit Unused(GroupRegistry& owner) : owner_(owner) {
-    owner_.keeps_unused_ = true;
+  Unused(GroupRegistry& owner, const Group& group) : owner_(owner) {
+    owner_.busy_with_file_ = group.number;
     owner_.want_uses();
   }
   ~Unused() {
-    owner_.keeps_unused_ = false;
+    owner_.busy_with_file_ = kNoGroup;
     owner_.want_uses();
   }
   Unused(const Unused&) = delete;
@@ -338,7 +338,7 @@ std::size_t GroupRegistry::put_in_file(Group& group, const std::vector<PageSpan>
     wait_for_device(group, stream, "written to a file");
   };
   const auto settle = [&] { wait_for_device(group, stream, "written to a file"); };
-  const Unused unused(*this);
+  const Unused unused(*this, group);
   try {
     return group.in_file.put(pages, group.figures.settings.file, make_ready, settle);
   } catch (const std::exception& error) {
@@ -349,12 +349,12 @@ std::size_t GroupRegistry::put_in_file(Group& group, const std::vector<PageSpan>
   }
 }
 
-// The pages are on the host then.
-void GroupRegistry::take_from_file(Group& group, const std::vector<PageSpan>& pages,
-                                   const DeviceStream& stream) {
+// The pages are on the host then. Returns the bytes that were in the file.
+std::size_t GroupRegistry::take_from_file(Group& group, const std::vector<PageSpan>& pages,
+                                          const DeviceStream& stream) {
   const std::vector<PageSpan> in_file = common_pages(group.in_file.pages(), pages);
-  if (in_file.empty()) return;
-  const Unused unused(*this);
+  if (in_file.empty()) return 0;
+  const Unused unused(*this, group);
   wait_for_device(group, stream, "read from its file");
   try {
     group.in_file.take_back(in_file);
@@ -363,6 +363,7 @@ void GroupRegistry::take_from_file(Group& group, const std::vector<PageSpan>& pa
     throw std::runtime_error(fmt::format("group \"{}\": {}", group.name, error.what()));
   }
   blocks_.note_on_host(in_file);
+  return bytes_of(in_file);
 }
 
 // Pages of other memory leave the group's files.
@@ -463,10 +464,11 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   require_no_capture(group, "wake", stream);
   const GroupState before = group.figures.state;
   std::vector<PageSpan> pages;
+  std::size_t read = 0;
   if (!lazily) {
     pages = first_pages(in_order(group, blocks_.memory_of(number).pages[stream.device]),
                         group.figures.settings.limit_bytes / kPageBytes);
-    take_from_file(group, pages, stream);
+    read = take_from_file(group, pages, stream);
   }
   group.figures.state = GroupState::kAwake;
   group.woken_at = ++wakes_;
@@ -480,7 +482,7 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   const std::size_t missing =
       bytes_of(pages) - bytes_on(stream.device, pages,
                                  [this](const PageSpan& each) { return blocks_.places_of(each); });
-  if (missing == 0) return 0;
+  if (missing == 0) return read;
   make_room(group, missing, stream);
   const std::vector<PageSpan> coming =
       blocks_.is_planned(stream.device)
@@ -506,7 +508,7 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
     group.copies_device = stream.device;
   }
   store_figures(group);
-  return sent;
+  return std::max(sent, read);
 }
 
 // Cached memory goes first. Then groups that may leave do so down to their floors, the least
@@ -554,7 +556,17 @@ void GroupRegistry::watch_idle_groups() {
 void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
                                const DeviceStream& stream) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_, std::defer_lock);
+    const GroupNumber busy = busy_with_file_.load();
+    if (busy == kNoGroup || busy == number) {
+      lock.lock();
+    } else if (!lock.try_lock()) {
+      // Pages of it that still come are faults then.
+      const std::lock_guard missed(missed_mutex_);
+      if (std::ranges::find(missed_uses_, number) == missed_uses_.end())
+        missed_uses_.push_back(number);
+      return;
+    }
     Group& group = at(number);
     note_use(group);
     if (group.comes) group.comes = blocks_.wait_for(pages, stream);
@@ -566,8 +578,15 @@ void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
   }
 }
 
+void GroupRegistry::note_missed_uses() {
+  const std::lock_guard missed(missed_mutex_);
+  for (const GroupNumber each : missed_uses_) note_use(at(each));
+  missed_uses_.clear();
+}
+
 void GroupRegistry::groups_unused() noexcept {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // they may be used again
   for (const auto& each : groups_) each->learns = each->comes = false;
   want_uses();
 }
@@ -610,7 +629,7 @@ std::vector<PageSpan> GroupRegistry::in_order(Group& group, const std::vector<Pa
 
 void GroupRegistry::want_uses() {
   blocks_.want_uses(
-      idle_groups_want_uses_ || keeps_unused_ || near_since_ ||
+      idle_groups_want_uses_ || busy_with_file_ != kNoGroup || near_since_ ||
       std::ranges::any_of(groups_, [](const auto& each) { return each->learns || each->comes; }));
 }
 
@@ -621,6 +640,7 @@ std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
   std::chrono::nanoseconds next = policy::kLongestIdleLook;
   bool wants_uses = false;
   const std::lock_guard lock(mutex_);
+  note_missed_uses();
   const std::chrono::nanoseconds now = machine_.runtime.now();
   for (const auto& group : groups_) {
     const std::chrono::nanoseconds idle = group->figures.settings.idle;
@@ -692,16 +712,17 @@ std::chrono::nanoseconds GroupRegistry::look_at_memory(std::chrono::nanoseconds 
 // The least important one first, and of equal ones the one that was used first, until the memory is
 // not short any more.
 void GroupRegistry::spill_idle_groups(std::chrono::nanoseconds now) {
-  std::vector<Group*> idle;
+  std::vector<Group*> spilling;
   for (const auto& each : groups_) {
     const GroupSettings& settings = each->figures.settings;
-    const bool is_used = now - std::max(each->used_at, *near_since_) < policy::kUnusedWhenShort;
-    if (!settings.file.empty() && !settings.pinned && !is_used) idle.push_back(each.get());
+    if (!settings.file.empty() && !settings.pinned) spilling.push_back(each.get());
   }
-  std::ranges::sort(idle, {}, [](const Group* each) {
+  std::ranges::sort(spilling, {}, [](const Group* each) {
     return std::pair(each->figures.settings.priority, each->used_at);
   });
-  for (Group* each : idle) {
+  for (Group* each : spilling) {
+    note_missed_uses();  // while the one before was written
+    if (now - std::max(each->used_at, *near_since_) < policy::kUnusedWhenShort) continue;
     try {
       if (spill(*each) && memory_.look(now) != Shortage::kShort) return;
     } catch (const std::exception& error) {

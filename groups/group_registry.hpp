@@ -2,6 +2,7 @@
 // their pages (BlockGroups); names, settings and the order of sleeping and waking are here.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -75,6 +76,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   void learn(Group& group, const PageSpan& pages);
   std::vector<PageSpan> in_order(Group& group, const std::vector<PageSpan>& pages);
   void want_uses();
+  void note_missed_uses();
   void watch_idle_groups();
   bool may_be_idle(const Group& group) const;
   std::chrono::nanoseconds look_at_memory(std::chrono::nanoseconds now);
@@ -90,7 +92,8 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::size_t put_to_sleep(Group& group, const DeviceStream& stream, Sleep how);
   std::size_t put_in_file(Group& group, const std::vector<PageSpan>& pages,
                           const DeviceStream& stream);
-  void take_from_file(Group& group, const std::vector<PageSpan>& pages, const DeviceStream& stream);
+  std::size_t take_from_file(Group& group, const std::vector<PageSpan>& pages,
+                             const DeviceStream& stream);
   void settle_files(Group& group);
   std::size_t drop_copies(Group& group, const std::vector<PageSpan>& pages);
   void end_copies(Group& group, const std::vector<PageSpan>& pages);
@@ -109,11 +112,15 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   mutable std::mutex mutex_;  // guards the members below; held across driver calls
   std::vector<std::unique_ptr<Group>> groups_;  // by number - 1
   bool idle_groups_want_uses_ = false;
-  bool keeps_unused_ = false;  // a kernel that would use a group waits until `mutex_` is free
+  // The group whose file is written or read: a kernel that would use it waits for `mutex_`, others
+  // do not.
+  std::atomic<GroupNumber> busy_with_file_{kNoGroup};
   std::uint64_t wakes_ = 0;
   MemoryWatch memory_;
   std::optional<std::chrono::nanoseconds> near_since_;  // the memory is nearly short or short
   WatchThread watch_;
+  std::mutex missed_mutex_;               // guards the member below; taken last
+  std::vector<GroupNumber> missed_uses_;  // while `mutex_` was held for a file
 };
 
 }  // namespace uvm

@@ -90,7 +90,6 @@ void SleepFile::fail(const char* what, int error) const {
 
 void SleepFile::reserve(std::size_t pages) {
   const std::size_t size_bytes = pages * kPageBytes;
-  if (size_bytes == 0) return;
   // Beyond the limit the kernel would send a signal that ends the program.
   struct rlimit limit {};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && size_bytes > limit.rlim_cur) fail("written", EFBIG);

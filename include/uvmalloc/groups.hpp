@@ -123,9 +123,9 @@ class Groups {
   // work. Returns the bytes that leave the device.
   //
   // If the group has a file, the calling thread waits for the device, and the pages that can be in
-  // a file are written there and leave the host too. A page that is used is read again. Nothing may
-  // write to these pages meanwhile; kernels that KernelUses reports wait. Throws std::runtime_error
-  // if the file cannot be written; then the pages stay where they were.
+  // a file leave the host too; the returned value counts them. A page that is used is read again.
+  // Nothing may write to these pages during the call; kernels that KernelUses reports wait. Throws
+  // std::runtime_error if the file cannot be written; then the pages stay where they were.
   //
   // With `discard`, the contents are given up instead, and the calling thread waits for the device:
   // nothing may read the group before it was written to again.

@@ -556,6 +556,35 @@ TEST_F(ShortMemoryTest, AGroupInUseStays) {
   EXPECT_TRUE(is_in_file(group));
 }
 
+TEST_F(ShortMemoryTest, KernelsOfOtherGroupsDoNotWaitForAFileAndCountAsUses) {
+  const GroupNumber idle = open("idle", -1);
+  const GroupNumber busy = open("busy");
+  char* written = block(idle, 1);
+  const char* memory = block(busy, 2);
+  available = [](int) { return 900; };
+  look_after(kSecond);
+  std::thread later;
+  std::atomic<bool> has_begun = false;
+  machine->after_device_wait = [&] {
+    std::thread([&] {
+      registry->group_used(busy, {page_of(address_of(memory)), 1}, kUser);
+    }).join();
+    // A kernel of the group that is being written waits, so what it writes is not lost.
+    later = std::thread([&] {
+      has_begun = true;
+      registry->group_used(idle, {page_of(address_of(written)), 1}, kUser);
+      written[0] = 99;
+    });
+    while (!has_begun) std::this_thread::yield();
+  };
+  look_after(kSecond);
+  later.join();
+  EXPECT_TRUE(is_in_file(idle));
+  EXPECT_FALSE(is_in_file(busy));
+  registry->wake(idle, kUser, false);
+  EXPECT_EQ(written[0], 99);
+}
+
 TEST_F(ShortMemoryTest, WaitsForMemoryAreAShortageToo) {
   const GroupNumber group = open("llm");
   block(group, 1);

@@ -103,8 +103,10 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
             "no discard: freed pages stay where they are, and are copied if they are evicted"
         )
     if not capabilities.get("pageable_memory_access"):
-        found.append("the device cannot use memory from malloc, so a move of such a tensor copies")
-        found.append("groups cannot sleep in a file: that takes memory from malloc")
+        found.append(
+            "the device cannot use memory from malloc, so a move of such a tensor copies, and "
+            "groups cannot sleep in a file"
+        )
     return found
 
 
