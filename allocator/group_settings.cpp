@@ -34,6 +34,10 @@ bool read_setting(std::string_view key, std::string_view value, GroupSettings* o
   if (key == "idle") return store(parse_time(value), &out->idle);
   if (key == "limit")
     return store(parse_size(value), &out->limit_bytes) && out->limit_bytes >= kPageBytes;
+  if (key == "file") {
+    out->file = value;
+    return !value.empty();
+  }
   if (key == "pinned") return read_word<bool>(value, {{"1", true}, {"0", false}}, &out->pinned);
   return key == "copies" && read_word<GroupCopies>(value,
                                                    {{"auto", GroupCopies::kAuto},
@@ -57,7 +61,7 @@ std::optional<std::vector<NamedGroupSettings>> parse_groups(std::string_view tex
   std::vector<NamedGroupSettings> groups;
   if (text.empty()) return groups;
   const bool is_read = each_part(text, ';', [&](std::string_view entry) {
-    const std::size_t colon = entry.rfind(':');
+    const std::size_t colon = entry.substr(0, entry.find('=')).rfind(':');
     if (colon == std::string_view::npos) return false;
     NamedGroupSettings group{std::string(entry.substr(0, colon)), {}};
     if (!is_group_name(group.name) ||

@@ -17,6 +17,7 @@ namespace {
 
 using uvm::CachingManagedAllocator;
 using uvm::DeviceStream;
+using uvm::Facade;
 using uvm::GroupCopies;
 using uvm::GroupNumber;
 using uvm::Groups;
@@ -30,6 +31,7 @@ using uvm::c_interface::too_small;
 static_assert(static_cast<int>(GroupState::kAwake) == UVMALLOC_GROUP_AWAKE);
 static_assert(static_cast<int>(GroupState::kAsleep) == UVMALLOC_GROUP_ASLEEP);
 static_assert(static_cast<int>(GroupState::kDiscarded) == UVMALLOC_GROUP_DISCARDED);
+static_assert(static_cast<int>(GroupState::kInFile) == UVMALLOC_GROUP_IN_FILE);
 static_assert(static_cast<int>(GroupCopies::kAuto) == UVMALLOC_COPIES_AUTO);
 static_assert(static_cast<int>(GroupCopies::kKept) == UVMALLOC_COPIES_KEPT);
 static_assert(static_cast<int>(GroupCopies::kNone) == UVMALLOC_COPIES_NONE);
@@ -37,6 +39,7 @@ static_assert(static_cast<int>(GroupCopies::kNone) == UVMALLOC_COPIES_NONE);
 // The size of the first version of each structure. These sizes never change.
 constexpr std::size_t kFirstOptionsBytes = offsetof(uvmalloc_group_options, floor_bytes);
 constexpr std::size_t kFirstInfoBytes = offsetof(uvmalloc_group_info, idle_sleeps);
+constexpr std::size_t kSecondInfoBytes = offsetof(uvmalloc_group_info, spill_bytes);
 
 template <class Body>
 uvmalloc_status with(uvmalloc_allocator* allocator, const char* function, Body body) noexcept {
@@ -67,6 +70,19 @@ uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* n
   *out = 0;
   return with(allocator, function, [&](Groups& groups) {
     *out = static_cast<uvmalloc_group>(groups.open(name));
+    return UVMALLOC_OK;
+  });
+}
+
+uvmalloc_status uvmalloc_group_allocate(uvmalloc_allocator* allocator, uvmalloc_group group,
+                                        int device, size_t bytes, uvmalloc_stream stream,
+                                        void** out) noexcept {
+  const char* function = __func__;
+  if (out == nullptr) return null_argument(function, "out");
+  *out = nullptr;
+  return with(allocator, function, [&](Groups& groups) {
+    *out = groups.allocate(GroupNumber{group}, Facade::kDevice, bytes,
+                           DeviceStream::named(device, stream));
     return UVMALLOC_OK;
   });
 }
@@ -112,7 +128,8 @@ uvmalloc_status uvmalloc_group_configure(uvmalloc_allocator* allocator, uvmalloc
                 .floor_bytes = all.floor_bytes,
                 .idle = std::chrono::milliseconds(all.idle_ms),
                 .limit_bytes = options->limit_bytes == 0 ? SIZE_MAX : options->limit_bytes,
-                .copies = static_cast<GroupCopies>(options->copies)});
+                .copies = static_cast<GroupCopies>(options->copies),
+                .file = all.file == nullptr ? "" : all.file});
     return UVMALLOC_OK;
   });
 }
@@ -163,7 +180,10 @@ uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator, uvmalloc_
     out->wakes = figures.wakes;
     out->kept_bytes = figures.kept_bytes;
     out->left_bytes = figures.left_bytes;
-    if (out->struct_bytes >= sizeof *out) out->idle_sleeps = figures.idle_sleeps;
+    if (out->struct_bytes >= kSecondInfoBytes) out->idle_sleeps = figures.idle_sleeps;
+    if (out->struct_bytes < sizeof *out) return UVMALLOC_OK;
+    out->spill_bytes = figures.spill_bytes;
+    out->file_bytes = figures.file_bytes;
     return UVMALLOC_OK;
   });
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "allocator/spans/host_backing.hpp"
 #include "groups/page_spans.hpp"
 #include "groups/policy.hpp"
 #include "runtime/log.hpp"
@@ -19,14 +20,16 @@ std::shared_ptr<Groups> Groups::of(CachingManagedAllocator& allocator) {
       engine.groups.owner([&engine] { return std::make_shared<GroupRegistry>(engine); }));
 }
 
-GroupRegistry::GroupRegistry(Engine& engine, bool watches)
-    : machine_(engine.machine),
+GroupRegistry::GroupRegistry(Engine& engine, bool watches, ReadMemory read)
+    : engine_(engine),
+      machine_(engine.machine),
       reclaimer_(engine.reclaimer),
       blocks_(engine.groups),
       sharing_(engine.device_sharing),
       watches_(watches),
       configured_(
           parse_groups(machine_.configuration.groups).value_or(std::vector<NamedGroupSettings>{})),
+      memory_(std::move(read)),
       watch_("uvmalloc-groups", [this] { return look_for_idle_groups(); }) {}
 
 GroupRegistry::~GroupRegistry() {
@@ -47,7 +50,10 @@ GroupNumber GroupRegistry::open(std::string_view name) {
   group->figures.name = name;
   group->number = GroupNumber{static_cast<std::uint32_t>(groups_.size() + 1)};
   const auto configured = std::ranges::find(configured_, name, &NamedGroupSettings::name);
-  if (configured != configured_.end()) group->figures.settings = configured->settings;
+  if (configured != configured_.end()) {
+    require_file(*group, configured->settings.file);
+    group->figures.settings = configured->settings;
+  }
   note_use(*group);
   groups_.push_back(std::move(group));
   store_figures(*groups_.back());
@@ -74,11 +80,40 @@ GroupRegistry::Group& GroupRegistry::at(GroupNumber number) {
   return const_cast<Group&>(std::as_const(*this).at(number));
 }
 
+// Memory of a group with a file is in a pool of its own, so that it shares pages with no other
+// memory.
+void* GroupRegistry::allocate(GroupNumber number, Facade facade, std::size_t size_bytes,
+                              const DeviceStream& stream) {
+  machine_.require_device();
+  machine_.check_device(stream.device);
+  bool has_file = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Group& group = at(number);
+    note_use(group);
+    has_file = !group.figures.settings.file.empty();
+  }
+  const bool may_spill = has_file && facade != Facade::kPinned;
+  const std::uint64_t pool =
+      may_spill ? StreamKey::ordinary_pool(static_cast<std::uint32_t>(number)) : 0;
+  void* address = engine_.allocate_in(pool, facade, stream.device, size_bytes, stream.handle);
+  try {
+    if (address != nullptr) blocks_.put(address, number);
+  } catch (const std::bad_alloc&) {
+    engine_.free_slow(address, nullptr);
+    throw;
+  }
+  return address;
+}
+
 bool GroupRegistry::add(GroupNumber group, const void* address) {
   machine_.require_device();
   const std::lock_guard lock(mutex_);
   note_use(at(group));
-  return blocks_.put(address, at(group).number);
+  const GroupNumber before = blocks_.group_of(address);
+  const bool is_put = blocks_.put(address, at(group).number);
+  if (before != kNoGroup && before != group) settle_files(at(before));
+  return is_put;
 }
 
 bool GroupRegistry::remove(const void* address) {
@@ -86,7 +121,27 @@ bool GroupRegistry::remove(const void* address) {
   const std::lock_guard lock(mutex_);
   const GroupNumber group = blocks_.group_of(address);
   if (group != kNoGroup) end_copies(at(group), std::vector(at(group).copied));
-  return blocks_.put(address, kNoGroup);
+  const bool is_put = blocks_.put(address, kNoGroup);
+  if (group != kNoGroup) settle_files(at(group));
+  return is_put;
+}
+
+// Throws if groups cannot sleep in files of the folder.
+void GroupRegistry::require_file(const Group& group, const std::string& folder) const {
+  if (folder.empty()) return;
+  for (std::size_t index = 0; index < machine_.devices.size(); ++index) {
+    const DeviceDescription& device = machine_.devices[index];
+    if (device.capabilities.pageable_memory_access) continue;
+    throw std::invalid_argument(fmt::format(
+        "group \"{}\": it cannot sleep in a file, because device {} ({}) does not reach ordinary "
+        "memory (pageable memory access)",
+        group.name, index, device.name));
+  }
+  try {
+    SleepFile{folder};
+  } catch (const FileError& error) {
+    throw std::invalid_argument(fmt::format("group \"{}\": {}", group.name, error.what()));
+  }
 }
 
 void GroupRegistry::set(GroupNumber group, const GroupSettings& settings) {
@@ -101,6 +156,7 @@ void GroupRegistry::set(GroupNumber group, const GroupSettings& settings) {
   }
   machine_.require_device();
   const std::lock_guard lock(mutex_);
+  if (settings.file != at(group).figures.settings.file) require_file(at(group), settings.file);
   at(group).figures.settings = settings;
   note_use(at(group));
   watch_idle_groups();
@@ -114,16 +170,19 @@ GroupFigures GroupRegistry::figures(GroupNumber number) const {
   const GroupMemory memory = blocks_.memory_of(number);
   figures.blocks = memory.blocks;
   figures.bytes = memory.bytes;
+  const std::vector<PageSpan> in_file = group.in_file.pages();
   for (const auto& [device, pages] : memory.pages) {
     figures.page_bytes += bytes_of(pages);
+    figures.file_bytes += bytes_of(common_pages(pages, in_file));
     figures.devices.push_back(device);
-    for (const PageSpan& each : pages) {
+    for (const PageSpan& each : pages_without(pages, in_file)) {
       for (const Place place : blocks_.places_of(each)) {
         if (place.is_device()) figures.device_bytes += kPageBytes;
         if (place.is_host()) figures.host_bytes += kPageBytes;
       }
     }
   }
+  figures.spill_bytes = bytes_of(memory.ordinary);
   return figures;
 }
 
@@ -147,13 +206,17 @@ void GroupRegistry::store_figures(const Group& group) {
   GroupLine& line = machine_.figure_store.groups()[index];
   std::size_t page_bytes = 0;
   std::size_t device_bytes = 0;
+  std::size_t file_bytes = 0;
+  const std::vector<PageSpan> in_file = group.in_file.pages();
   for (const auto& [device, pages] : blocks_.memory_of(group.number).pages) {
     page_bytes += bytes_of(pages);
-    device_bytes +=
-        bytes_on(device, pages, [this](const PageSpan& each) { return blocks_.places_of(each); });
+    file_bytes += bytes_of(common_pages(pages, in_file));
+    device_bytes += bytes_on(device, pages_without(pages, in_file),
+                             [this](const PageSpan& each) { return blocks_.places_of(each); });
   }
   line.page_bytes = page_bytes;
   line.device_bytes = device_bytes;
+  line.file_bytes = file_bytes;
   line.state = static_cast<std::uint8_t>(group.figures.state);
   line.sleeps = group.figures.sleeps;
   line.wakes = group.figures.wakes;
@@ -196,31 +259,127 @@ std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream,
   Group& group = at(number);
   require_no_capture(group, "sleep", stream);
   note_use(group);
-  return put_to_sleep(group, stream, discard);
+  return put_to_sleep(group, stream, discard ? Sleep::kDiscarded : Sleep::kDeepest);
 }
 
-std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream, bool discard) {
-  const std::vector<PageSpan> pages = blocks_.memory_of(group.number).pages[stream.device];
+// While it exists, kernels that uvmalloc sees do not begin to use the group.
+class GroupRegistry::Unused {
+ public:
+  Unused(GroupRegistry& owner, const Group& group) : owner_(owner) {
+    owner_.busy_with_file_ = group.number;
+    owner_.want_uses();
+  }
+  ~Unused() {
+    owner_.busy_with_file_ = kNoGroup;
+    owner_.want_uses();
+  }
+  Unused(const Unused&) = delete;
+  Unused& operator=(const Unused&) = delete;
+
+ private:
+  GroupRegistry& owner_;
+};
+
+void GroupRegistry::wait_for_device(const Group& group, const DeviceStream& stream,
+                                    const char* what) const {
+  if (machine_.stream_work.wait_for_device(stream.device)) return;
+  throw std::runtime_error(
+      fmt::format("group \"{}\": its contents cannot be {}, because device {} cannot be waited for",
+                  group.name, what, stream.device));
+}
+
+std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream, Sleep how) {
+  GroupMemory memory = blocks_.memory_of(group.number);
+  const std::vector<PageSpan>& pages = memory.pages[stream.device];
+  const std::vector<PageSpan> spilling =
+      how == Sleep::kOnHost || group.figures.settings.file.empty()
+          ? std::vector<PageSpan>{}
+          : common_pages(pages, memory.ordinary);
   const std::size_t left = most_bytes_on(pages, stream.device);
-  if (discard) {
+  std::size_t written = 0;
+  if (how == Sleep::kDiscarded) {
     // A kernel that still runs would make the pages migrate back without their contents.
-    if (!machine_.stream_work.wait_for_device(stream.device)) {
-      throw std::runtime_error(fmt::format(
-          "group \"{}\": its contents cannot be discarded, because device {} cannot be waited for",
-          group.name, stream.device));
-    }
+    wait_for_device(group, stream, "discarded");
     end_copies(group, pages);
     blocks_.discard(pages, stream.device);
+    group.in_file.drop(pages);
+    for (const PageSpan& each : spilling)
+      (void)drop_ordinary(start_of_page(each.first), each.count * kPageBytes);
+  } else if (!spilling.empty()) {
+    written = put_in_file(group, spilling, stream);
   }
-  make_pages_leave(group, pages, left, stream);
+  make_pages_leave(group, pages_without(pages, group.in_file.pages()), left, stream);
   group.learns = group.comes = false;
   want_uses();
-  group.figures.state = discard ? GroupState::kDiscarded : GroupState::kAsleep;
+  group.figures.state = how == Sleep::kDiscarded         ? GroupState::kDiscarded
+                        : !group.in_file.pages().empty() ? GroupState::kInFile
+                                                         : GroupState::kAsleep;
   ++group.figures.sleeps;
   machine_.trace.mark(fmt::format("group {}: {}", group.name, to_string(group.figures.state)));
   store_figures(group);
   sharing_.publish(stream.device);
-  return left;
+  return std::max(left, written);
+}
+
+// Pages that are on the device go to the host first. After an error they come back. Returns the
+// bytes that were written.
+std::size_t GroupRegistry::put_in_file(Group& group, const std::vector<PageSpan>& pages,
+                                       const DeviceStream& stream) {
+  std::vector<PageSpan> leaving;
+  const auto make_ready = [&] {
+    end_copies(group, pages);
+    for (const PageSpan& each : pages) {
+      uvm::each_run(
+          each, blocks_.real_places_of(each, stream.device),
+          [&](Place place) { return place == Place::device(stream.device); },
+          [&](const PageSpan& run) { leaving.push_back(run); });
+    }
+    blocks_.leave(leaving, stream);
+    wait_for_device(group, stream, "written to a file");
+  };
+  const auto settle = [&] { wait_for_device(group, stream, "written to a file"); };
+  const Unused unused(*this, group);
+  try {
+    return group.in_file.put(pages, group.figures.settings.file, make_ready, settle);
+  } catch (const std::exception& error) {
+    blocks_.come(leaving, stream);
+    store_figures(group);
+    throw std::runtime_error(
+        fmt::format("group \"{}\": it cannot sleep in a file: {}", group.name, error.what()));
+  }
+}
+
+// The pages are on the host then. Returns the bytes that were in the file.
+std::size_t GroupRegistry::take_from_file(Group& group, const std::vector<PageSpan>& pages,
+                                          const DeviceStream& stream) {
+  const std::vector<PageSpan> in_file = common_pages(group.in_file.pages(), pages);
+  if (in_file.empty()) return 0;
+  const Unused unused(*this, group);
+  wait_for_device(group, stream, "read from its file");
+  try {
+    group.in_file.take_back(in_file);
+  } catch (const FileError& error) {
+    blocks_.note_on_host(pages_without(in_file, group.in_file.pages()));
+    throw std::runtime_error(fmt::format("group \"{}\": {}", group.name, error.what()));
+  }
+  blocks_.note_on_host(in_file);
+  return bytes_of(in_file);
+}
+
+// Pages of other memory leave the group's files.
+void GroupRegistry::settle_files(Group& group) {
+  if (group.in_file.empty()) return;
+  std::vector<PageSpan> others{{PageNumber{}, page_of(UINTPTR_MAX) - PageNumber{}}};
+  for (const auto& [device, pages] : blocks_.memory_of(group.number).pages)
+    others = pages_without(others, pages);
+  try {
+    group.in_file.take_back(others);
+    group.in_file.forget(others);
+  } catch (const FileError& error) {
+    group.in_file.forget(others);
+    log(LogLevel::kWarning, "group \"{}\": pages that left it stay mapped to its file: {}",
+        group.name, error.what());
+  }
 }
 
 // `left` is the size of those pages that are on the device.
@@ -270,6 +429,10 @@ void GroupRegistry::block_freed(GroupNumber number, const char* address,
     const std::lock_guard lock(mutex_);
     Group& group = at(number);
     if (!group.copied.empty()) end_copies(group, {pages_touched(address, size_bytes)});
+    if (!group.in_file.empty()) {
+      group.in_file.drop({pages_inside(address, size_bytes)});
+      settle_files(group);
+    }
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, "pages of a freed block keep copies on the host: {}", error.what());
   }
@@ -301,6 +464,13 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   Group& group = at(number);
   require_no_capture(group, "wake", stream);
   const GroupState before = group.figures.state;
+  std::vector<PageSpan> pages;
+  std::size_t read = 0;
+  if (!lazily) {
+    pages = first_pages(in_order(group, blocks_.memory_of(number).pages[stream.device]),
+                        group.figures.settings.limit_bytes / kPageBytes);
+    read = take_from_file(group, pages, stream);
+  }
   group.figures.state = GroupState::kAwake;
   group.woken_at = ++wakes_;
   note_use(group);
@@ -308,15 +478,12 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
   machine_.trace.mark(fmt::format("group {}: awake", group.name));
   store_figures(group);
   if (lazily) return 0;
-  const std::vector<PageSpan> pages =
-      first_pages(in_order(group, blocks_.memory_of(number).pages[stream.device]),
-                  group.figures.settings.limit_bytes / kPageBytes);
   want_uses();
   if (before == GroupState::kAwake) blocks_.find_evicted(pages, stream.device);
   const std::size_t missing =
       bytes_of(pages) - bytes_on(stream.device, pages,
                                  [this](const PageSpan& each) { return blocks_.places_of(each); });
-  if (missing == 0) return 0;
+  if (missing == 0) return read;
   make_room(group, missing, stream);
   const std::vector<PageSpan> coming =
       blocks_.is_planned(stream.device)
@@ -342,7 +509,7 @@ std::size_t GroupRegistry::wake(GroupNumber number, const DeviceStream& stream, 
     group.copies_device = stream.device;
   }
   store_figures(group);
-  return sent;
+  return std::max(sent, read);
 }
 
 // Gives cached memory back first. Then evicts other groups down to their floors, the least
@@ -370,7 +537,7 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
         [&](const PageSpan& each) { return blocks_.real_places_of(each, stream.device); });
     if (leaving.empty()) continue;
     if (other->figures.state == GroupState::kAwake && staying == 0) {
-      put_to_sleep(*other, stream, false);
+      put_to_sleep(*other, stream, Sleep::kOnHost);
     } else {
       make_pages_leave(*other, leaving, most_bytes_on(leaving, stream.device), stream);
     }
@@ -381,14 +548,26 @@ void GroupRegistry::make_room(const Group& group, std::size_t bytes, const Devic
 
 void GroupRegistry::watch_idle_groups() {
   if (!watches_) return;
-  watch_.set_wanted(std::ranges::any_of(
-      groups_, [](const auto& each) { return each->figures.settings.idle.count() != 0; }));
+  watch_.set_wanted(std::ranges::any_of(groups_, [](const auto& each) {
+    const GroupSettings& settings = each->figures.settings;
+    return settings.idle.count() != 0 || !settings.file.empty();
+  }));
 }
 
 void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
                                const DeviceStream& stream) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_, std::defer_lock);
+    const GroupNumber busy = busy_with_file_.load();
+    if (busy == kNoGroup || busy == number) {
+      lock.lock();
+    } else if (!lock.try_lock()) {
+      // Pages of it that still come are faults then.
+      const std::lock_guard missed(missed_mutex_);
+      if (std::ranges::find(missed_uses_, number) == missed_uses_.end())
+        missed_uses_.push_back(number);
+      return;
+    }
     Group& group = at(number);
     note_use(group);
     if (group.comes) group.comes = blocks_.wait_for(pages, stream);
@@ -400,8 +579,15 @@ void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
   }
 }
 
+void GroupRegistry::note_missed_uses() {
+  const std::lock_guard missed(missed_mutex_);
+  for (const GroupNumber each : missed_uses_) note_use(at(each));
+  missed_uses_.clear();
+}
+
 void GroupRegistry::groups_unused() noexcept {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // they may be used again
   for (const auto& each : groups_) each->learns = each->comes = false;
   want_uses();
 }
@@ -443,9 +629,9 @@ std::vector<PageSpan> GroupRegistry::in_order(Group& group, const std::vector<Pa
 }
 
 void GroupRegistry::want_uses() {
-  blocks_.want_uses(idle_groups_want_uses_ || std::ranges::any_of(groups_, [](const auto& each) {
-                      return each->learns || each->comes;
-                    }));
+  blocks_.want_uses(
+      idle_groups_want_uses_ || busy_with_file_ != kNoGroup || near_since_ ||
+      std::ranges::any_of(groups_, [](const auto& each) { return each->learns || each->comes; }));
 }
 
 // Kernels are reported only in the second half of the idle time of a group with pages on a device.
@@ -455,6 +641,7 @@ std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
   std::chrono::nanoseconds next = policy::kLongestIdleLook;
   bool wants_uses = false;
   const std::lock_guard lock(mutex_);
+  note_missed_uses();
   const std::chrono::nanoseconds now = machine_.runtime.now();
   for (const auto& group : groups_) {
     const std::chrono::nanoseconds idle = group->figures.settings.idle;
@@ -481,6 +668,13 @@ std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
     next = std::min(next, group->used_at + idle / 2 - now);
   }
   idle_groups_want_uses_ = wants_uses;
+  const bool may_spill = std::ranges::any_of(
+      groups_, [](const auto& each) { return !each->figures.settings.file.empty(); });
+  if (may_spill) {
+    next = std::min(next, look_at_memory(now));
+  } else {
+    near_since_.reset();
+  }
   want_uses();
   return std::max(next, policy::kShortestIdleLook);
 }
@@ -498,9 +692,66 @@ void GroupRegistry::put_idle_to_sleep(Group& group) {
     if (most_bytes_on(pages, device) == 0) continue;
     const DeviceStream lane{device, machine_.sender.lane(device)};
     if (lane.handle == nullptr) continue;
-    put_to_sleep(group, lane, false);
+    put_to_sleep(group, lane, Sleep::kDeepest);
     ++group.figures.idle_sleeps;
   }
+}
+
+// ---- short memory of the host
+
+// Uses are observed only while the memory is nearly short. Returns the time until the next look.
+std::chrono::nanoseconds GroupRegistry::look_at_memory(std::chrono::nanoseconds now) {
+  const Shortage shortage = memory_.look(now);
+  if (shortage == Shortage::kNone) {
+    near_since_.reset();
+    return policy::kMemoryLook;
+  }
+  if (!near_since_) near_since_ = now;
+  if (shortage == Shortage::kShort) spill_idle_groups(now);
+  return policy::kNearMemoryLook;
+}
+
+// The least important one first, and of equal ones the one that was used first, until the memory is
+// not short any more.
+void GroupRegistry::spill_idle_groups(std::chrono::nanoseconds now) {
+  std::vector<Group*> spilling;
+  for (const auto& each : groups_) {
+    const GroupSettings& settings = each->figures.settings;
+    if (!settings.file.empty() && !settings.pinned) spilling.push_back(each.get());
+  }
+  std::ranges::sort(spilling, {}, [](const Group* each) {
+    return std::pair(each->figures.settings.priority, each->used_at);
+  });
+  for (Group* each : spilling) {
+    note_missed_uses();  // while the one before was written
+    if (now - std::max(each->used_at, *near_since_) < policy::kUnusedWhenShort) continue;
+    try {
+      if (spill(*each) && memory_.look(now) != Shortage::kShort) return;
+    } catch (const std::exception& error) {
+      each->used_at = now;
+      log_once(LogLevel::kWarning, "short memory",
+               fmt::format("memory is short, and a group that is idle takes it: {}", error.what()));
+    }
+  }
+}
+
+// Puts the group's pages in its file, if they take memory of the host. Returns whether there were
+// any.
+bool GroupRegistry::spill(Group& group) {
+  bool any = false;
+  const GroupMemory memory = blocks_.memory_of(group.number);
+  for (const auto& [device, pages] : memory.pages) {
+    const bool is_on_host = machine_.device(device).capabilities.integrated ||
+                            group.figures.state != GroupState::kAwake;
+    const std::vector<PageSpan> spilling =
+        pages_without(common_pages(pages, memory.ordinary), group.in_file.pages());
+    const DeviceStream lane{device, machine_.sender.lane(device)};
+    if (!is_on_host || spilling.empty() || lane.handle == nullptr) continue;
+    put_to_sleep(group, lane, Sleep::kDeepest);
+    ++group.figures.idle_sleeps;
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace uvm

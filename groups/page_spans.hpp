@@ -21,6 +21,13 @@ inline PageSpan pages_touched(const char* address, std::size_t size_bytes) {
   return {first, page_of(address_of(address) + size_bytes + kPageBytes - 1) - first};
 }
 
+// The pages in which no other byte is.
+inline PageSpan pages_inside(const char* address, std::size_t size_bytes) {
+  const PageNumber first = page_of(address_of(address) + kPageBytes - 1);
+  const PageNumber end = page_of(address_of(address) + size_bytes);
+  return {first, first < end ? end - first : 0};
+}
+
 inline std::vector<PageSpan> common_pages(const std::vector<PageSpan>& some,
                                           const std::vector<PageSpan>& others) {
   std::vector<PageSpan> common;

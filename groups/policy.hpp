@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 namespace uvm::policy {
 
@@ -19,6 +20,29 @@ inline constexpr std::size_t kAdvisedPages = 64;
 inline constexpr std::size_t kRepeatedUses = 4;
 // The order is learned again if more than 1/kUnknownParts of a group's pages are unknown.
 inline constexpr std::size_t kUnknownParts = 16;
+
+// The number of pages that one call reads from a file or writes to it: 8 MiB, at which disks reach
+// their bandwidth.
+inline constexpr std::size_t kFilePiecePages = 4;
+// The number of pages of a file that one mapping turns into memory: 1 GiB. One mapping for each
+// page would reach the kernel's limit of 65,530 mappings at 128 GiB.
+inline constexpr std::size_t kMostPagesAtOnce = 512;
+// Pages that change while they are written to a file are written again. After this many rounds the
+// sleep fails, because the program is using them.
+inline constexpr std::size_t kMostRewrites = 3;
+
+// The host's memory is short if less than 1/kShortParts of it is available, or if programs have
+// waited for memory for 1/kStalledParts of the time. It is nearly short at twice these values; from
+// then on uses are observed. A machine with one memory hangs instead of failing if no memory is
+// left, so groups have to be written before that.
+inline constexpr std::size_t kShortParts = 16;
+inline constexpr std::int64_t kStalledParts = 10;
+// How often the thread reads the host's memory, and how often while that memory is nearly short. A
+// group is idle for this purpose if nothing has used it for kUnusedWhenShort while uses were
+// observed.
+inline constexpr std::chrono::nanoseconds kMemoryLook = std::chrono::seconds(1);
+inline constexpr std::chrono::nanoseconds kNearMemoryLook = std::chrono::milliseconds(100);
+inline constexpr std::chrono::nanoseconds kUnusedWhenShort = std::chrono::seconds(1);
 
 // The shortest and longest times between two checks by the thread for idle groups.
 inline constexpr std::chrono::nanoseconds kShortestIdleLook = std::chrono::milliseconds(1);

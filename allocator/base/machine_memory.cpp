@@ -32,39 +32,51 @@ std::optional<std::size_t> named_number(const std::string& path, const std::stri
   return std::nullopt;
 }
 
-std::size_t unused_host_bytes() {
+HostMemoryFigures memory_of_sysinfo() {
   struct sysinfo machine = {};
   sysinfo(&machine);  // fails only for a bad address
-  return (machine.freeram + machine.bufferram) * machine.mem_unit;
+  return {machine.totalram * machine.mem_unit,
+          (machine.freeram + machine.bufferram) * machine.mem_unit};
 }
 
 // Names of a control group's files; each version of control groups has its own.
 struct GroupFiles {
   const char* folder;
   const char* limit;
+  const char* lower_limit;  // the kernel slows the group down above it; nullptr: there is none
   const char* use;
   const char* idle_cache;  // in memory.stat
 };
-constexpr GroupFiles kVersion1{"/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                               "total_inactive_file"};
-constexpr GroupFiles kVersion2{"", "/memory.max", "/memory.current", "inactive_file"};
+constexpr GroupFiles kVersion1{"/memory", "/memory.limit_in_bytes", nullptr,
+                               "/memory.usage_in_bytes", "total_inactive_file"};
+constexpr GroupFiles kVersion2{"", "/memory.max", "/memory.high", "/memory.current",
+                               "inactive_file"};
 
-// Lowers `*least` to the bytes that the group in `folder` may still use. The kernel counts page
-// cache as used; inactive page cache is subtracted, because the kernel reclaims it first.
-void cap(std::size_t* least, const std::string& folder, const GroupFiles& files) {
+// Lowers `*least` to the bytes that the group in `folder` may use, and may still use. The kernel
+// counts page cache as used; inactive page cache is subtracted, because the kernel reclaims it
+// first.
+void cap(HostMemoryFigures* least, const std::string& folder, const GroupFiles& files) {
   auto limit = read_number(folder + files.limit);
+  if (files.lower_limit != nullptr) {
+    const auto lower = read_number(folder + files.lower_limit);
+    if (lower) limit = std::min(*lower, limit.value_or(*lower));
+  }
   auto use = read_number(folder + files.use);
   // Version 1 writes "no limit" as a number near the largest one.
   if (!limit || !use || *limit > (std::numeric_limits<std::size_t>::max() >> 2)) return;
   *use -= std::min(*use, named_number(folder + "/memory.stat", files.idle_cache).value_or(0));
-  *least = std::min(*least, *limit > *use ? *limit - *use : 0);
+  least->total_bytes = std::min(least->total_bytes, *limit);
+  least->available_bytes = std::min(least->available_bytes, *limit > *use ? *limit - *use : 0);
 }
 
 }  // namespace
 
-std::size_t available_host_bytes(const std::string& root) {
+HostMemoryFigures host_memory_figures(const std::string& root) {
+  HostMemoryFigures memory = memory_of_sysinfo();
   const auto available_kib = named_number(root + "proc/meminfo", "MemAvailable:");
-  std::size_t available = available_kib ? *available_kib << 10 : unused_host_bytes();
+  if (available_kib) memory.available_bytes = *available_kib << 10;
+  const auto total_kib = named_number(root + "proc/meminfo", "MemTotal:");
+  if (total_kib) memory.total_bytes = *total_kib << 10;
   std::ifstream groups(root + "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     // "0::/path" in version 2, "N:memory:/path" in version 1.
@@ -77,13 +89,26 @@ std::size_t available_host_bytes(const std::string& root) {
     if (!version2 && controllers != "memory") continue;
     const GroupFiles& files = version2 ? kVersion2 : kVersion1;
     for (;;) {
-      cap(&available, root + "sys/fs/cgroup" + files.folder + path, files);
+      cap(&memory, root + "sys/fs/cgroup" + files.folder + path, files);
       std::size_t slash = path.rfind('/');
       if (path.empty() || slash == std::string::npos) break;
       path.resize(slash);
     }
   }
-  return available;
+  return memory;
+}
+
+std::chrono::microseconds memory_stall(const std::string& root) {
+  // "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", in microseconds.
+  std::ifstream file(root + "proc/pressure/memory");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t total = line.find("total=");
+    if (!line.starts_with("some") || total == std::string::npos) continue;
+    std::int64_t microseconds = 0;
+    if (std::istringstream(line.substr(total + 6)) >> microseconds)
+      return std::chrono::microseconds(microseconds);
+  }
+  return {};
 }
 
 }  // namespace uvm

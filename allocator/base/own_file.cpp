@@ -103,6 +103,18 @@ int OwnFile::create() const {
                 kOwnOnly);
 }
 
+int OwnFile::create_unnamed() const {
+  if (folder_ < 0) {
+    errno = error_;
+    return -1;
+  }
+  const int file = openat(folder_, ".", O_RDWR | O_TMPFILE | O_EXCL | O_CLOEXEC, kOwnOnly);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
+  const int named = create();
+  if (named >= 0) remove();
+  return named;
+}
+
 int OwnFile::open_existing() const {
   if (folder_ < 0) {
     errno = error_;

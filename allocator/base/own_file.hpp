@@ -21,6 +21,10 @@ class OwnFile {
 
   // Creates the file and opens it for reading and writing. EEXIST: the file or a link exists.
   int create() const;
+  // Creates a file without a name, which ends with its last descriptor and mapping. Only the folder
+  // of the given name counts. If the file system has no such files, the file has the name for a
+  // moment.
+  int create_unnamed() const;
   // Opens the existing file for writing. Does not wait for a pipe or a device. ELOOP: the file is a
   // link.
   int open_existing() const;

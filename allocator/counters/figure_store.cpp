@@ -233,8 +233,8 @@ Figures FigureStore::figures_of(const Fixed& fixed, const PeakTracker::Peaks* pe
   for (const GroupLine& group : fixed.groups) {
     if (!group.is_used.load(std::memory_order_acquire)) break;
     out.groups.push_back({std::string(text_in(group.name)), group.state.load(),
-                          group.page_bytes.load(), group.device_bytes.load(), group.sleeps.load(),
-                          group.wakes.load()});
+                          group.page_bytes.load(), group.device_bytes.load(),
+                          group.file_bytes.load(), group.sleeps.load(), group.wakes.load()});
   }
   out.threads_left_out = fixed.threads_left_out.load();
   return out;

@@ -44,6 +44,7 @@ struct GroupLine {
   std::atomic<bool> is_used{false};    // stored after the name, which does not change
   std::atomic<std::uint64_t> page_bytes{0};
   std::atomic<std::uint64_t> device_bytes{0};
+  std::atomic<std::uint64_t> file_bytes{0};
   std::atomic<std::uint64_t> sleeps{0};
   std::atomic<std::uint64_t> wakes{0};
 };
@@ -57,6 +58,7 @@ struct Figures {
     std::uint8_t state = 0;
     std::uint64_t page_bytes = 0;
     std::uint64_t device_bytes = 0;
+    std::uint64_t file_bytes = 0;
     std::uint64_t sleeps = 0;
     std::uint64_t wakes = 0;
   };

@@ -68,8 +68,9 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // ---- slow_path.cpp: what the fast path cannot serve
 
   // Allocates for a stream that the thread's cache does not know, or with an alignment.
+  // `own_pool`: the private pool that serves the request if none of the program does; 0: none.
   void* allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
-                      std::size_t alignment_bytes = 0);
+                      std::size_t alignment_bytes = 0, std::uint64_t own_pool = 0);
   // `block` is the block that starts at the address, or nullptr if it was not looked up yet.
   FreeResult free_slow(void* address, Block* block) noexcept;
   // Reads from the driver how much memory is free on devices that fill up. Starts to plan moves for
@@ -78,8 +79,13 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // Called before a kernel that uses `ranges`: waits for a turn on the device, and plans moves.
   void note_uses(int device, StreamHandle stream, std::span<const live::UseRange> ranges,
                  live::Launch launch) noexcept;
+  // As CachingManagedAllocator::allocate(), in the private pool `own_pool` if none of the program
+  // serves the request; 0: in no such pool.
+  void* allocate_in(std::uint64_t own_pool, Facade facade, int device, std::size_t size_bytes,
+                    StreamHandle stream);
   // Replaces allocate() while moves are planned.
-  void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream);
+  void* allocate_watched(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
+                         std::uint64_t own_pool = 0);
   // Reports an allocated block to the plan of moves. If the settings make a thrashing program fail,
   // frees the block and throws OutOfMemoryError.
   void note_allocated(void* address, Facade facade, int device, std::size_t size_bytes,

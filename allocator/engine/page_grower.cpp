@@ -13,8 +13,10 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
                                            bool any_facade) const {
   Growth best;
   best.size_bytes = round_up(request.size_bytes, kPageBytes);
-  best.run = heap->spans.find(request.facade, request.device, best.size_bytes, any_facade);
   const Pool& pool = heap->pools.at(request.pool());
+  const bool ordinary = is_ordinary(pool.key);
+  best.run =
+      heap->spans.find(request.facade, request.device, best.size_bytes, any_facade, ordinary);
   if (pool.pool_class == PoolClass::kPageGranular) return best;
   auto consider = [&](Span* span, const char* base, std::size_t size_bytes) {
     const SpanStore::Run run = SpanStore::find_at(span, base, size_bytes);
@@ -28,7 +30,8 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
     return round_up(request.size_bytes - there, kPageBytes);
   };
   heap->spans.each_free(
-      request.facade, request.device, [&](Span* span, char* base, std::size_t size_bytes) {
+      request.facade, request.device,
+      [&](Span* span, char* base, std::size_t size_bytes) {
         char* end = base + size_bytes;
         const std::size_t before = heap->pools.free_bytes_before(pool, *span, base);
         const std::size_t after = heap->pools.free_bytes_after(pool, *span, end);
@@ -41,7 +44,8 @@ PageGrower::Growth PageGrower::plan_growth(const LockedHeap& heap, const Request
         if (before != 0 && after != 0 && before + size_bytes + after >= request.size_bytes) {
           consider(span, base, size_bytes);
         }
-      });
+      },
+      ordinary);
   return best;
 }
 
@@ -104,12 +108,19 @@ Found PageGrower::take(const LockedHeap& heap, const Request& request, const Gro
   return found;
 }
 
+// Whether the pages of the pool are in spans of ordinary memory.
+bool PageGrower::is_ordinary(const StreamKey& key) const {
+  return key.is_ordinary() || (key.facade == Facade::kHost &&
+                               machine_.span_memory.host_backing() == HostBacking::kOrdinary);
+}
+
 template <class Then>
-char* PageGrower::add_span(const Request& request, bool reserved, Refusal* refusal, Then then) {
+char* PageGrower::add_span(const Request& request, SpanKind kind, Refusal* refusal, Then then) {
   auto span = std::make_unique<Span>();
   span->facade = request.facade;
   span->device = request.device;
-  span->reserved = reserved;
+  span->reserved = kind == SpanKind::kReserved;
+  span->ordinary = kind == SpanKind::kOrdinary;
   const auto begin = std::chrono::steady_clock::now();
   const RuntimeStatus status = machine_.span_memory.take(request.pages_bytes(), span.get());
   const auto taken = std::chrono::steady_clock::now() - begin;
@@ -151,7 +162,7 @@ char* PageGrower::add_span(const Request& request, bool reserved, Refusal* refus
 }
 
 char* PageGrower::reserve(const Request& request, Refusal* refusal) {
-  return add_span(request, true, refusal, [](const LockedHeap&) {});
+  return add_span(request, SpanKind::kReserved, refusal, [](const LockedHeap&) {});
 }
 
 Found PageGrower::take_at(const LockedHeap& heap, const Request& request, const char* base,
@@ -175,8 +186,10 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
     if (refusal->ok() && run.span != nullptr) found = take(heap, request, growth, &hints.plan);
   };
   bool asks_for_sign = false;
+  SpanKind kind{};
   {
     const HeapGuard heap(state_);
+    kind = kind_for(heap->pools.at(request.pools).key);
     asks_for_sign = spill_limit_.begin_growth(heap, request);
     if (!asks_for_sign) take_if_allowed(heap);
   }
@@ -188,7 +201,7 @@ Found PageGrower::grow(const Request& request, bool any_facade, Refusal* refusal
   }
   while (found.block == nullptr && refusal->ok()) {
     reclaimer_.release_surplus_spans(request);
-    if (add_span(request, false, refusal, take_if_allowed) == nullptr) break;
+    if (add_span(request, kind, refusal, take_if_allowed) == nullptr) break;
   }
   return found;
 }
@@ -198,7 +211,8 @@ PageBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
                                           SmallArenas::Growth most) {
   const bool any_facade = most >= SmallArenas::Growth::kNewPagesOfAnyFacade;
   const StreamKey& key = pool.key;
-  const SpanStore::Run run = heap->spans.find(key.facade, key.device, kPageBytes, any_facade);
+  const SpanStore::Run run =
+      heap->spans.find(key.facade, key.device, kPageBytes, any_facade, is_ordinary(key));
   if (run.span == nullptr || !limits::check(heap, key, run.untouched_bytes, kPageBytes,
                                             limits::beyond_budget_bytes(heap, key, most))
                                   .ok()) {
@@ -223,9 +237,9 @@ PageBlock* PageGrower::add_page_for_small(const LockedHeap& heap, Pool& pool,
 
 bool PageGrower::has_page(const Request& request, SmallArenas::Growth most, bool any_facade) const {
   const HeapGuard heap(state_);
-  const SpanStore::Run run =
-      heap->spans.find(request.facade, request.device, kPageBytes, any_facade);
   const StreamKey& key = heap->pools.at(request.pools).key;
+  const SpanStore::Run run =
+      heap->spans.find(key.facade, key.device, kPageBytes, any_facade, is_ordinary(key));
   return run.span != nullptr && limits::check(heap, key, run.untouched_bytes, kPageBytes,
                                               limits::beyond_budget_bytes(heap, key, most))
                                     .ok();
@@ -233,14 +247,16 @@ bool PageGrower::has_page(const Request& request, SmallArenas::Growth most, bool
 
 bool PageGrower::make_page(const Request& request, SmallArenas::Growth most, Refusal* refusal) {
   if (has_page(request, most, false)) return true;
+  SpanKind kind{};
   {
     const HeapGuard heap(state_);
     const StreamKey& key = heap->pools.at(request.pools).key;
+    kind = kind_for(key);
     *refusal = limits::check(heap, key, kPageBytes, kPageBytes,
                              limits::beyond_budget_bytes(heap, key, most));
     if (!refusal->ok()) return false;
   }
-  return add_span(request, false, refusal, [](const LockedHeap&) {}) != nullptr;
+  return add_span(request, kind, refusal, [](const LockedHeap&) {}) != nullptr;
 }
 
 }  // namespace uvm

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "allocator/placement/spill_limit.hpp"
 #include "allocator/reclaim/reclaimer.hpp"
@@ -56,10 +57,15 @@ class PageGrower {
   PageBlock* add_run(const LockedHeap& heap, const SpanStore::Run& run, std::size_t size_bytes,
                      Pool& pool, HintPlan* plan);
   bool is_on_a_device(const LockedHeap& heap, const void* address, std::size_t size_bytes) const;
+  enum class SpanKind : std::uint8_t { kManaged, kOrdinary, kReserved };
+  bool is_ordinary(const StreamKey& key) const;
+  SpanKind kind_for(const StreamKey& key) const {
+    return is_ordinary(key) ? SpanKind::kOrdinary : SpanKind::kManaged;
+  }
   // Makes a span for the request, adds it under the state lock, and calls `then` under the same
   // lock. Returns its base, or nullptr if the driver refuses the span.
   template <class Then>
-  char* add_span(const Request& request, bool reserved, Refusal* refusal, Then then);
+  char* add_span(const Request& request, SpanKind kind, Refusal* refusal, Then then);
 
   Machine& machine_;
   HeapState& state_;

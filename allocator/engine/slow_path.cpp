@@ -13,7 +13,7 @@ namespace uvm {
 // ---- allocation
 
 void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, StreamHandle stream,
-                            std::size_t alignment_bytes) {
+                            std::size_t alignment_bytes, std::uint64_t own_pool) {
   RequestShape shape{alignment_bytes, false, false};
   if (machine.in_forked_child()) {
     if (shape.is_aligned()) {
@@ -37,9 +37,10 @@ void* Engine::allocate_slow(Facade facade, int device, std::size_t size_bytes, S
   if (facade == Facade::kDevice && state.has_open_private_pools()) {
     const PrivatePoolTable::Scope scope = private_memory.scope_of(device, stream);
     key.private_pool = scope.pool;
-    shape.is_private = scope.pool != 0;
     shape.whole_pages = scope.whole_pages;
   }
+  if (key.private_pool == 0) key.private_pool = own_pool;
+  shape.is_private = key.private_pool != 0;
   Request request = Request::make(facade, device, size_bytes, stream, {}, shape);
   const StreamPools::Opened opened = stream_pools.open(key, request.pool_class);
   request.pools = opened.pools;
@@ -160,9 +161,15 @@ void* Engine::finish_allocation(const Request& request, Found found) {
   return address;
 }
 
+void* Engine::allocate_in(std::uint64_t own_pool, Facade facade, int device, std::size_t size_bytes,
+                          StreamHandle stream) {
+  return live.is_watching() ? allocate_watched(facade, device, size_bytes, stream, own_pool)
+                            : allocate_slow(facade, device, size_bytes, stream, 0, own_pool);
+}
+
 void* Engine::allocate_watched(Facade facade, int device, std::size_t size_bytes,
-                               StreamHandle stream) {
-  void* address = allocate_slow(facade, device, size_bytes, stream);
+                               StreamHandle stream, std::uint64_t own_pool) {
+  void* address = allocate_slow(facade, device, size_bytes, stream, 0, own_pool);
   note_allocated(address, facade, device, size_bytes, stream);
   return address;
 }

@@ -27,7 +27,7 @@ std::optional<BlockDescription> Introspection::find(const void* address) const {
   out.facade = key.facade;
   out.device = key.device;
   out.stream = key.stream;
-  out.private_pool = key.private_pool;
+  out.private_pool = key.program_pool();
   out.live = block->now() == BlockState::kLive;
   out.movable = block->kind != BlockKind::kSmall && block->size_bytes() >= kPageGranularBytes;
   if (out.live) {

@@ -64,6 +64,8 @@ const char* to_string(GroupState state) {
       return "asleep";
     case GroupState::kDiscarded:
       return "discarded";
+    case GroupState::kInFile:
+      return "in a file";
   }
   return "";
 }
@@ -143,7 +145,10 @@ GroupMemory BlockGroups::memory_of(GroupNumber group) const {
         },
         [&](const PageBlock& run) { note(run, kNoDevice); });
     for (auto& [device, collector] : pages) {
-      for (const PageSpan& each : collector.take()) memory.pages[device].push_back(each);
+      for (const PageSpan& each : collector.take()) {
+        memory.pages[device].push_back(each);
+        if (span->ordinary) memory.ordinary.push_back(each);
+      }
     }
   }
   return memory;
@@ -217,6 +222,12 @@ void BlockGroups::find_evicted(std::span<const PageSpan> pages, int device) {
           heap->ledger.set(start_of_page(run.first), run.count * kPageBytes, Place::host());
         });
   }
+}
+
+void BlockGroups::note_on_host(std::span<const PageSpan> pages) {
+  const HeapGuard heap(state_);
+  for (const PageSpan& each : pages)
+    heap->ledger.set(start_of_page(each.first), each.count * kPageBytes, Place::host());
 }
 
 // Returns the bytes that the driver was asked to move.

@@ -36,6 +36,7 @@ struct GroupMemory {
   // The pages by the device that uses the blocks; pages of blocks that the host uses are not
   // listed. No PageSpan reaches from one span of the allocator into another.
   std::map<int, std::vector<PageSpan>> pages;
+  std::vector<PageSpan> ordinary;  // of all these pages, those of ordinary memory
 };
 
 // Calls `visit` for runs of pages whose place satisfies `wanted`. `places`: the place of each page,
@@ -113,6 +114,8 @@ class BlockGroups {
   // Corrects the record of pages that are on the device according to the record, but on the host
   // according to the driver.
   void find_evicted(std::span<const PageSpan> pages, int device);
+  // Notes that the pages are on the host, because their memory is new.
+  void note_on_host(std::span<const PageSpan> pages);
   // Advises the pages, in the context of `device`.
   void advise(std::span<const PageSpan> pages, const WantedPlacement& wanted, int device);
   // Discards the contents of the pages, which no work may be using. A device may refuse.

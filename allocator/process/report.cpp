@@ -103,6 +103,8 @@ void add_live_groups(const CachingManagedAllocator& allocator, JsonText* out) {
         out->add("page_bytes", group.page_bytes);
         out->add("device_bytes", group.device_bytes);
         out->add("host_bytes", group.host_bytes);
+        out->add("spill_bytes", group.spill_bytes);
+        out->add("file_bytes", group.file_bytes);
         out->add("sleeps", group.sleeps);
         out->add("wakes", group.wakes);
         out->add("kept_bytes", group.kept_bytes);
@@ -122,6 +124,7 @@ void add_groups(const Figures& figures, JsonText* out) {
         out->add("state", to_string(GroupState{group.state}));
         out->add("page_bytes", group.page_bytes);
         out->add("device_bytes", group.device_bytes);
+        out->add("file_bytes", group.file_bytes);
         out->add("sleeps", group.sleeps);
         out->add("wakes", group.wakes);
       });

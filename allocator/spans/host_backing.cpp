@@ -20,6 +20,12 @@ int huge_page_advice() {
   return bytes <= kPageBytes ? MADV_HUGEPAGE : MADV_NOHUGEPAGE;
 }
 
+// Kernels that have no such pages refuse.
+void advise_huge_pages(void* address, std::size_t size_bytes) noexcept {
+  static const int kAdvice = huge_page_advice();
+  madvise(address, size_bytes, kAdvice);
+}
+
 }  // namespace
 
 const char* to_string(HostBacking backing) {
@@ -61,9 +67,16 @@ void* map_ordinary(std::size_t size_bytes) {
   if (base + size_bytes != end) {
     munmap(base + size_bytes, static_cast<std::size_t>(end - (base + size_bytes)));
   }
-  static const int kAdvice = huge_page_advice();
-  madvise(base, size_bytes, kAdvice);  // refused by kernels that have no such pages
+  advise_huge_pages(base, size_bytes);
   return base;
+}
+
+bool renew_ordinary(void* address, std::size_t size_bytes) noexcept {
+  if (mmap(address, size_bytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+    return false;
+  advise_huge_pages(address, size_bytes);
+  return true;
 }
 
 void unmap_ordinary(void* address, std::size_t size_bytes) noexcept {

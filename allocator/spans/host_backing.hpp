@@ -29,6 +29,10 @@ HostBacking host_backing_of(const std::vector<DeviceDescription>& devices, HostB
 void* map_ordinary(std::size_t size_bytes);
 void unmap_ordinary(void* address, std::size_t size_bytes) noexcept;
 
+// Maps new memory, of zeros, over whole pages of ordinary memory. Returns false, and changes
+// nothing, if the kernel refuses.
+bool renew_ordinary(void* address, std::size_t size_bytes) noexcept;
+
 // Gives the memory of whole pages back to the kernel; the pages then read as zeros. A forked child
 // keeps its copy. If the kernel refuses, nothing changes.
 RuntimeStatus drop_ordinary(void* address, std::size_t size_bytes) noexcept;

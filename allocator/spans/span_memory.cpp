@@ -66,7 +66,6 @@ RuntimeStatus SpanMemory::try_to_take(Span* span) const {
 }
 
 RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
-  span->ordinary = span->facade == Facade::kHost && host_backing_ == HostBacking::kOrdinary;
   const std::size_t wanted = wanted_bytes(*span, least_bytes);
   span->size_bytes = std::max(std::min(wanted, most_bytes_.load()), least_bytes);
   RuntimeStatus status = try_to_take(span);
@@ -78,7 +77,7 @@ RuntimeStatus SpanMemory::take(std::size_t least_bytes, Span* span) {
   if (!status.ok()) return status;
   if (!span->reserved) most_bytes_ = span->size_bytes < wanted ? 2 * span->size_bytes : SIZE_MAX;
   span->base = reinterpret_cast<char*>(round_up(address_of(span->raw), kPageBytes));
-  if (span->facade == Facade::kDevice &&
+  if (span->facade == Facade::kDevice && !span->ordinary &&
       devices_[static_cast<std::size_t>(span->device)].capabilities.coarse_grain) {
     runtime_.allow_coarse_grain(span->device, span->base, span->size_bytes);
   }

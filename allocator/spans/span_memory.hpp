@@ -39,8 +39,8 @@ class SpanMemory {
   bool gives_pages_back(const Span& span) const;
 
   // Takes memory for a request of `least_bytes`, a multiple of 2 MiB, and fills in the span. Its
-  // facade, its device and whether it is reserved are already set. A reserved span gets exactly
-  // `least_bytes`. On failure `size_bytes` is the size of the last attempt.
+  // facade, its device, and whether it is reserved or ordinary, are already set. A reserved span
+  // gets exactly `least_bytes`. On failure `size_bytes` is the size of the last attempt.
   RuntimeStatus take(std::size_t least_bytes, Span* span);
   RuntimeStatus give_back(const Span& span) const noexcept;
 

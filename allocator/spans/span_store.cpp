@@ -19,6 +19,10 @@ std::size_t untouched_bytes(const Span& span, std::size_t offset, std::size_t si
   return bytes;
 }
 
+bool is_for(const Span& span, Facade facade, int device, bool ordinary) {
+  return span.facade == facade && span.device == device && span.ordinary == ordinary;
+}
+
 }  // namespace
 
 Span* SpanStore::add(std::unique_ptr<Span> span) {
@@ -28,13 +32,14 @@ Span* SpanStore::add(std::unique_ptr<Span> span) {
   return spans_.back().get();
 }
 
-SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes,
-                               bool any_facade) const {
+SpanStore::Run SpanStore::find(Facade facade, int device, std::size_t size_bytes, bool any_facade,
+                               bool ordinary) const {
   Run best;
   std::size_t seen = 0;
   for (const auto& span : spans_) {
-    bool same = span->facade == facade && span->device == device;
-    if (span->reserved || (!same && !any_facade)) continue;
+    const bool may_serve =
+        any_facade ? !ordinary || span->ordinary : is_for(*span, facade, device, ordinary);
+    if (span->reserved || !may_serve) continue;
     for (const auto& [offset, size] : span->free) {
       if (best.span != nullptr && seen >= policy::kComparedRuns) return best;
       ++seen;
@@ -57,10 +62,10 @@ SpanStore::Run SpanStore::find_at(Span* span, const char* base, std::size_t size
   return {span, offset, untouched_bytes(*span, offset, size_bytes), size_bytes};
 }
 
-void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit) const {
+void SpanStore::each_free(Facade facade, int device, const RunVisitor& visit, bool ordinary) const {
   std::size_t seen = 0;
   for (const auto& span : spans_) {
-    if (span->reserved || span->facade != facade || span->device != device) continue;
+    if (span->reserved || !is_for(*span, facade, device, ordinary)) continue;
     for (const auto& [offset, size_bytes] : span->free) {
       if (seen++ == policy::kComparedRuns) return;
       visit(span.get(), span->base + offset, size_bytes);

@@ -58,7 +58,10 @@ class SpanStore {
   // Finds the lowest free run of `size_bytes` in spans of this memory kind and device; of several
   // spans, the run with the fewest untouched pages. `any_facade`: in spans of all memory kinds.
   // Leaves out reserved spans.
-  Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade) const;
+  // Device memory that has to be `ordinary` is only in such spans, and other device memory is there
+  // only with `any_facade`.
+  Run find(Facade facade, int device, std::size_t size_bytes, bool any_facade,
+           bool ordinary = false) const;
 
   // Returns the run at exactly that address if it is free, else a run without a span.
   static Run find_at(Span* span, const char* base, std::size_t size_bytes);
@@ -66,10 +69,10 @@ class SpanStore {
   // Returns the reserved span that contains the address, or nullptr.
   Span* reserved_span_at(const void* address) const;
 
-  // Visits whole free runs of spans of this facade and device, at most policy::kComparedRuns.
+  // Visits whole free runs of such spans of this facade and device, at most policy::kComparedRuns.
   // Leaves out reserved spans.
   using RunVisitor = std::function<void(Span* span, char* base, std::size_t size_bytes)>;
-  void each_free(Facade facade, int device, const RunVisitor& visit) const;
+  void each_free(Facade facade, int device, const RunVisitor& visit, bool ordinary = false) const;
 
   // Takes all free runs of touched pages. Giving these back later allocates nothing. Call
   // end_taking() after all these runs are given back.

@@ -69,7 +69,7 @@ void HeapStatistics::check_device(int device) const {
 // Returns the figures of the private pool; makes them if needed. Returns nullptr if the pool is not
 // private.
 PrivatePoolStatistics* HeapStatistics::private_pool(const StreamKey& key) {
-  if (key.private_pool == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
+  if (key.program_pool() == 0 || key.private_pool == StreamKey::kForgotten) return nullptr;
   auto& all = figures_.private_pools;
   auto found = std::find_if(all.begin(), all.end(), [&](const PrivatePoolStatistics& other) {
     return other.device == key.device && other.id == key.private_pool;

@@ -25,7 +25,7 @@ class SegmentList {
                          owning_pool.key.device,
                          owning_pool.key.stream,
                          is_of_small_objects,
-                         owning_pool.key.private_pool,
+                         owning_pool.key.program_pool(),
                          {}});
     end_ = base;
   }

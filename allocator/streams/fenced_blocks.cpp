@@ -37,7 +37,8 @@ PoolIndex FencedBlocks::pool_for(const LockedHeap& heap, const Block& block) {
   const PoolIndex owning_pool = heap->pools.directory().owning_pool_of(block);
   const StreamKey& key = heap->pools.at(owning_pool).key;
   const Place place = block.use.location();
-  if (block.kind != BlockKind::kPageGranular || place == place_of_use(key.facade, key.device))
+  if (block.kind != BlockKind::kPageGranular || key.is_ordinary() ||
+      place == place_of_use(key.facade, key.device))
     return owning_pool;
   StreamKey there{Facade::kHost, key.device, nullptr};
   if (place.is_device()) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _MODEL_MIB, _SWAPS = 1024, 4
 _SWAP_CAPACITY_MIB = 1536  # holds one of the models
 _WEIGHTS, _ROUNDS = 32, 4
 _CLIENTS, _REQUESTS = 4, 2000
+_FILE_MIB = 1024
+_FILE_MACHINE = "gh200"  # its device reaches ordinary memory
 _TOKENS = ("512", "32768")
 
 
@@ -51,6 +54,12 @@ def _fit_overhead() -> float | None:
     return round(max(ratios), 3)
 
 
+def _file_sleep() -> Any:
+    with tempfile.TemporaryDirectory(dir=_ROOT / "build") as folder:
+        module = ("bench.groups.file_here", str(_FILE_MIB), folder)
+        return run_module(module, "auto", 8192, machine=_FILE_MACHINE)
+
+
 def measure() -> dict[str, Any]:
     wake = _run("wake_here", str(_GROUP_MIB))
     arguments = str(_MODEL_MIB), str(_SWAPS)
@@ -72,6 +81,7 @@ def measure() -> dict[str, Any]:
     ]
     if grown[0]["result"] != grown[1]["result"]:
         raise RuntimeError("the caches differ")
+    filed = _file_sleep()
     served = requests.run(_CLIENTS, _REQUESTS // _CLIENTS)
     return {
         "wake_over_link": wake["woken_bytes"] / (wake["wake_ns"] * _link_bytes_per_ns()),
@@ -88,6 +98,8 @@ def measure() -> dict[str, Any]:
         "growth_peak": grown[0]["peak_bytes"] / grown[0]["cache_bytes"],
         "growth_stock_peak": grown[1]["peak_bytes"] / grown[1]["cache_bytes"],
         "growth_stock_copies": grown[1]["copied_bytes"],
+        "file_sleep_rss": filed["kept_bytes"] / filed["group_bytes"],
+        "file_sleep": filed,
         "server_requests": served.answered + served.refused + served.gone,
         "server_wrong": len(served.wrong),
         "swaps": ours,
@@ -111,6 +123,7 @@ def targets(keys: dict[str, Any]) -> list[Target]:
         Target("fit_overhead", "pairs beside a group", keys["fit_overhead"], 1.0, at_most=True),
         Target("growth_copies", "", keys["growth_copies"], 0, at_most=True),
         Target("growth_peak", "", keys["growth_peak"], 1.02, at_most=True),
+        Target("file_sleep_rss", "1 GiB, real", keys["file_sleep_rss"], 0.01, at_most=True),
         Target("server_wrong", "2,000 requests", keys["server_wrong"], 0, at_most=True),
         Target("swap_bytes_over_needed", "", keys["swap_bytes_over_needed"], 1.02, at_most=True),
     ]

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include <uvmalloc/device_runtime.hpp>
+#include <uvmalloc/facade.hpp>
 #include <uvmalloc/place.hpp>
 
 namespace uvm {
@@ -34,6 +35,7 @@ enum class GroupState : std::uint8_t {
   kAwake,
   kAsleep,
   kDiscarded,  // asleep, and its contents were discarded
+  kInFile,     // asleep, and the pages that can be in a file are in it
 };
 const char* to_string(GroupState state);
 
@@ -65,6 +67,8 @@ struct GroupSettings {
   // wake() prefetches at most this many bytes to the device. The rest migrates when it is used.
   std::size_t limit_bytes = SIZE_MAX;
   GroupCopies copies = GroupCopies::kAuto;
+  // A folder: memory that Groups::allocate() gives the group sleeps in a file there; empty: none.
+  std::string file = {};
 
   friend bool operator==(const GroupSettings&, const GroupSettings&) = default;
 };
@@ -79,6 +83,8 @@ struct GroupFigures {
   std::size_t page_bytes = 0;    // size of the pages that the group moves
   std::size_t device_bytes = 0;  // part of these on devices, by the records of hints and moves
   std::size_t host_bytes = 0;
+  std::size_t spill_bytes = 0;  // of these, that can be in a file
+  std::size_t file_bytes = 0;   // of these, that are in a file
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;
   // Sum over all sleeps: pages evicted without a copy, because the host had their bytes.
@@ -98,14 +104,20 @@ class Groups {
   virtual GroupNumber open(std::string_view name) = 0;
   virtual std::vector<std::string> names() const = 0;
 
+  // Returns a block of the group, which is freed as any other, for use on `stream`. If the group
+  // has a file, the block's pages can be there, unless a private pool of the program serves the
+  // request. Throws OutOfMemoryError.
+  virtual void* allocate(GroupNumber group, Facade facade, std::size_t size_bytes,
+                         const DeviceStream& stream) = 0;
   // Puts the block that holds `address` into the group. A block is in one group at a time, and
   // leaves it when it is freed. Returns false if `address` is in no live block.
   virtual bool add(GroupNumber group, const void* address) = 0;
   // Takes the block out of its group. Returns false if `address` is in no live block.
   virtual bool remove(const void* address) = 0;
 
-  // Throws std::invalid_argument if the limit is below 2 MiB, or the idle time is not accepted.
-  // Until then the group has the settings of Configuration::groups.
+  // Throws std::invalid_argument if the limit is below 2 MiB, the idle time is not accepted, or
+  // groups cannot sleep in files of that folder. Until then the group has the settings of
+  // Configuration::groups.
   virtual void set(GroupNumber group, const GroupSettings& settings) = 0;
   virtual GroupFigures figures(GroupNumber group) const = 0;
 
@@ -113,6 +125,11 @@ class Groups {
   // `stream`. If work of other streams still uses the pages, the pages migrate back. If the host
   // already has the bytes of pages, these pages are evicted without a copy, and the calling thread
   // waits for the stream's work. Returns the bytes that are evicted.
+  //
+  // If the group has a file, the calling thread waits for the device, and the pages that can be in
+  // a file leave the host too; the returned value counts them. A page that is used is read again.
+  // No thread may write to these pages during the call; kernels that KernelUses reports wait.
+  // Throws std::runtime_error if the file cannot be written; then the pages stay where they were.
   //
   // With `discard`, the contents are discarded instead, and the calling thread waits for the
   // device. Then nothing may read the group until it has been written to again.
@@ -126,7 +143,8 @@ class Groups {
   // for their own pages. If there is no room, other groups sleep by their priorities. Pages that
   // still do not fit migrate when they are used. With `lazily`, all pages migrate when they are
   // used. Returns the bytes that are prefetched. Throws std::logic_error while a stream is being
-  // captured.
+  // captured, and std::runtime_error if pages cannot be read from their file, or have changed
+  // there; such pages stay there.
   virtual std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily = false) = 0;
 };
 

@@ -23,6 +23,12 @@ typedef uint32_t uvmalloc_group; /* a group of one allocator; never 0 */
 UVMALLOC_API uvmalloc_status uvmalloc_group_open(uvmalloc_allocator* allocator, const char* name,
                                                  uvmalloc_group* out) UVMALLOC_NOEXCEPT;
 
+/* Allocates device memory that belongs to the group. It is freed as any other. If the group has a
+ * file, the memory can sleep there. Errors as of uvmalloc_allocate(). */
+UVMALLOC_API uvmalloc_status uvmalloc_group_allocate(uvmalloc_allocator* allocator,
+                                                     uvmalloc_group group, int device, size_t bytes,
+                                                     uvmalloc_stream stream,
+                                                     void** out) UVMALLOC_NOEXCEPT;
 /* Puts the block that holds `address` into the group. A block is in one group at a time, and leaves
  * it when it is freed. UVMALLOC_ERROR_NOT_OURS: in no live block. */
 UVMALLOC_API uvmalloc_status uvmalloc_group_add(uvmalloc_allocator* allocator, uvmalloc_group group,
@@ -46,6 +52,7 @@ typedef struct uvmalloc_group_options {
   uint64_t limit_bytes; /* the most that wake() prefetches, at least 2 MiB; 0: no limit */
   uint64_t floor_bytes; /* stays on a device even if another group needs room */
   uint64_t idle_ms;     /* the group sleeps if nothing has used it for this long; 0: never */
+  const char* file;     /* folder of the file in which uvmalloc_group_allocate()'s memory sleeps */
 } uvmalloc_group_options;
 
 UVMALLOC_API uvmalloc_status
@@ -76,7 +83,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_group_wake(uvmalloc_allocator* allocator,
 typedef enum uvmalloc_group_state {
   UVMALLOC_GROUP_AWAKE = 0,
   UVMALLOC_GROUP_ASLEEP = 1,
-  UVMALLOC_GROUP_DISCARDED = 2
+  UVMALLOC_GROUP_DISCARDED = 2,
+  UVMALLOC_GROUP_IN_FILE = 3
 } uvmalloc_group_state;
 
 typedef struct uvmalloc_group_info {
@@ -92,6 +100,8 @@ typedef struct uvmalloc_group_info {
   uint64_t kept_bytes;  /* sum over all sleeps: evicted without a copy (the host had the bytes) */
   uint64_t left_bytes;  /* sum over all sleeps: other evicted bytes */
   uint64_t idle_sleeps; /* sleeps because nothing used the group */
+  uint64_t spill_bytes; /* part of page_bytes that can be in a file */
+  uint64_t file_bytes;  /* part of page_bytes that is in a file */
 } uvmalloc_group_info;
 
 UVMALLOC_API uvmalloc_status uvmalloc_group_describe(uvmalloc_allocator* allocator,

@@ -8,6 +8,7 @@
 
 #include "allocator/process/framework_bridge.hpp"
 #include "allocator/process/process_allocator.hpp"
+#include "allocator/spans/host_backing.hpp"
 #include "preload/cuda/graphs.hpp"
 #include "preload/cuda/green_contexts.hpp"
 #include "preload/cuda/kernel_words.hpp"
@@ -50,7 +51,7 @@ void correct(const void* address, PointerAnswer* answer) {
   }
   if (answer->type != kUnregistered) return;
   const CachingManagedAllocator* ours = process_allocator();
-  if (ours == nullptr || ours->inspection().host_backing() == HostBacking::kManaged) return;
+  if (ours == nullptr || !reach_ordinary_memory(ours->inspection().devices())) return;
   if (ours->inspection().in_forked_child()) return;
   const auto block = ours->find(address);
   if (block && block->live && block->location.is_device()) {

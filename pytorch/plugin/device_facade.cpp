@@ -106,12 +106,17 @@ bool DeviceFacade::is_watched() const {
          c10::memoryProfilingEnabled();
 }
 
+// `kInRegion`: a region may be open.
+template <bool kInRegion>
 inline void* DeviceFacade::allocate_or_throw(c10::DeviceIndex device, size_t size_bytes,
                                              cudaStream_t stream,
                                              const MemoryHistory::Context& context) {
   if (pools_.is_foreign(device, stream)) [[unlikely]]
     return previous_->raw_alloc_with_stream(size_bytes, stream);
   try {
+    if constexpr (kInRegion) {
+      return allocate_for_group(Facade::kDevice, DeviceStream::named(device, stream), size_bytes);
+    }
     return allocator().allocate(Facade::kDevice, device, size_bytes, stream);
   } catch (const OutOfMemoryError& error) {
     if (void* address = pools_.allocate_from_pools_for_oom(device, size_bytes, stream)) {
@@ -127,7 +132,7 @@ void* DeviceFacade::allocate_watched(c10::DeviceIndex device, size_t size_bytes,
   void* address = nullptr;
   {
     MemoryHistory::PagesScope pages(context);
-    address = allocate_or_throw(device, size_bytes, stream, context);
+    address = allocate_or_throw<true>(device, size_bytes, stream, context);
   }
   report_allocated(address, size_bytes, context);
   return address;
@@ -137,14 +142,14 @@ void* DeviceFacade::allocate_on(c10::DeviceIndex device, size_t size_bytes, cuda
   static const MemoryHistory::Context kNoContext;
   if (any_region() || is_watched() || allocator().tracing().wants_call_sites()) [[unlikely]]
     return allocate_in_regions(device, size_bytes, stream);
-  return allocate_or_throw(device, size_bytes, stream, kNoContext);
+  return allocate_or_throw<false>(device, size_bytes, stream, kNoContext);
 }
 
 void* DeviceFacade::allocate_in_regions(c10::DeviceIndex device, size_t size_bytes,
                                         cudaStream_t stream) {
   void* address = allocate_in_region(Facade::kDevice, size_bytes, [&] {
     return is_watched() ? allocate_watched(device, size_bytes, stream)
-                        : allocate_or_throw(device, size_bytes, stream, nullptr);
+                        : allocate_or_throw<true>(device, size_bytes, stream, nullptr);
   });
   trace_call_site(allocator(), address);
   return address;

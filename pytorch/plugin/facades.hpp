@@ -205,6 +205,7 @@ class DeviceFacade final : public native::CUDAAllocator {
   void* allocate_on(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   void* allocate_in_regions(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
   void* allocate_watched(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream);
+  template <bool kInRegion>
   inline void* allocate_or_throw(c10::DeviceIndex device, size_t size_bytes, cudaStream_t stream,
                                  const MemoryHistory::Context& context);
   // Both functions call the registered observers.

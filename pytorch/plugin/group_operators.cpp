@@ -48,7 +48,8 @@ bool put_address(std::int64_t address, std::int64_t group) {
 // Settings that are not given do not change.
 void configure(std::int64_t group, std::optional<std::int64_t> priority, std::optional<bool> pinned,
                std::optional<std::int64_t> limit_bytes, std::optional<std::int64_t> copies,
-               std::optional<std::int64_t> floor_bytes, std::optional<double> idle_seconds) {
+               std::optional<std::int64_t> floor_bytes, std::optional<double> idle_seconds,
+               const std::optional<std::string>& file) {
   GroupSettings settings = groups().figures(number_of(group)).settings;
   if (priority) settings.priority = static_cast<int>(*priority);
   if (pinned) settings.pinned = *pinned;
@@ -58,6 +59,7 @@ void configure(std::int64_t group, std::optional<std::int64_t> priority, std::op
   if (floor_bytes) settings.floor_bytes = static_cast<std::size_t>(*floor_bytes);
   if (idle_seconds)
     settings.idle = std::chrono::nanoseconds(static_cast<std::int64_t>(*idle_seconds * 1e9));
+  if (file) settings.file = *file;
   groups().set(number_of(group), settings);
 }
 
@@ -83,6 +85,8 @@ c10::Dict<std::string, std::int64_t> figures(std::int64_t group) {
   insert("page_bytes", figures.page_bytes);
   insert("device_bytes", figures.device_bytes);
   insert("host_bytes", figures.host_bytes);
+  insert("spill_bytes", figures.spill_bytes);
+  insert("file_bytes", figures.file_bytes);
   insert("sleeps", figures.sleeps);
   insert("wakes", figures.wakes);
   insert("kept_bytes", figures.kept_bytes);

@@ -94,7 +94,9 @@ c10::DataPtr HostFacade::allocate(size_t size_bytes) {
     try {
       watch_python_pointers();
       void* address = allocate_in_region(Facade::kHost, size_bytes, [&] {
-        return place->allocator->allocate(Facade::kHost, place->device, size_bytes);
+        return any_region()
+                   ? allocate_for_group(Facade::kHost, {place->device, nullptr}, size_bytes)
+                   : place->allocator->allocate(Facade::kHost, place->device, size_bytes);
       });
       trace_call_site(*place->allocator, address);
       return managed_host_data(address, size_bytes);

@@ -175,6 +175,13 @@ GroupNumber group_of_region(Facade facade) {
   return {};
 }
 
+void* allocate_for_group(Facade facade, const DeviceStream& stream, std::size_t size_bytes) {
+  const GroupNumber group = group_of_region(facade);
+  return group == GroupNumber{}
+             ? allocator().allocate(facade, stream.device, size_bytes, stream.handle)
+             : groups().allocate(group, facade, size_bytes, stream);
+}
+
 void join_group(Facade facade, const void* address) {
   const GroupNumber group = group_of_region(facade);
   if (address != nullptr && group != GroupNumber{}) groups().add(group, address);

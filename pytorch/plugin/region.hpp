@@ -112,6 +112,8 @@ inline void forget_block(void* address) {
 Groups& groups();
 // Returns the group of the innermost open region that sets a group for such memory; 0: none.
 GroupNumber group_of_region(Facade facade);
+// Allocates a block in the group that group_of_region() returns, or in none.
+void* allocate_for_group(Facade facade, const DeviceStream& stream, std::size_t size_bytes);
 // Puts the block into the group that group_of_region() returns.
 void join_group(Facade facade, const void* address);
 

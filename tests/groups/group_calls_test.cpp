@@ -31,7 +31,8 @@ TEST_F(GroupCallsTest, AGroupSleepsAndWakes) {
                                        .copies = UVMALLOC_COPIES_NONE,
                                        .limit_bytes = 0,
                                        .floor_bytes = 2 * kMiB,
-                                       .idle_ms = 0};
+                                       .idle_ms = 0,
+                                       .file = nullptr};
   EXPECT_EQ(uvmalloc_group_configure(handle(), group, &options), UVMALLOC_OK);
   uint64_t bytes = 0;
   EXPECT_EQ(uvmalloc_group_sleep(handle(), group, 0, stream(1), 0, &bytes), UVMALLOC_OK);

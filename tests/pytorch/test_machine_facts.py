@@ -107,6 +107,7 @@ def test_what_is_degraded_names_the_missing_capability() -> None:
         assert machine_facts.degraded({**reaching, "integrated": True, name: False}) == []
     [line] = machine_facts.degraded(DISCRETE)
     assert line.startswith("the device cannot use memory")
+    assert line.endswith("groups cannot sleep in a file")
     [line] = machine_facts.degraded({})
     assert "inactive" in line
 

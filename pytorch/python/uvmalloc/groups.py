@@ -7,11 +7,13 @@ imports neither torch nor a native library.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.growing import Growing
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     Member: TypeAlias = torch.Tensor | torch.nn.Module | torch.cuda.MemPool | Growing
 
 _NAME = re.compile(r"[A-Za-z0-9_./:-]{1,64}")
-_STATES = ("awake", "asleep", "discarded")
+_STATES = ("awake", "asleep", "discarded", "in a file")
 _COPIES = ("auto", "kept", "none")
 _LEAST_LIMIT = 2 << 20
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)(ms|s|m|h|)", re.ASCII)
@@ -40,9 +42,10 @@ class GroupFigures:
 
     `bytes`: of its tensors' blocks. `page_bytes`: of the 2 MiB pages that move with the group; the
     others are shared with other memory. `device_bytes` and `host_bytes`: of these, where the last
-    hint or move put them. `kept_bytes`, `left_bytes`: pages that left in all sleeps without a copy,
-    because the host had their bytes, and by a copy. `idle_sleeps`: of the sleeps, those because
-    nothing used the group.
+    hint or move put them. `spill_bytes`, `file_bytes`: of these, that can be in a file, and that
+    are in one. `kept_bytes`, `left_bytes`: pages that left in all sleeps without a copy, because
+    the host had their bytes, and by a copy. `idle_sleeps`: of the sleeps, those because nothing
+    used the group.
     """
 
     state: str = "awake"
@@ -51,6 +54,8 @@ class GroupFigures:
     page_bytes: int = 0
     device_bytes: int = 0
     host_bytes: int = 0
+    spill_bytes: int = 0
+    file_bytes: int = 0
     sleeps: int = 0
     wakes: int = 0
     kept_bytes: int = 0
@@ -68,6 +73,7 @@ class _Settings:
     copies: str | None = None
     floor_bytes: int | None = None
     idle_seconds: float | None = None
+    file: str | None = None
 
     def changed(self, other: _Settings) -> _Settings:
         given = {name: value for name, value in vars(other).items() if value is not None}
@@ -83,6 +89,7 @@ class _Settings:
             copies,
             self.floor_bytes,
             self.idle_seconds,
+            self.file,
         )
 
 
@@ -94,6 +101,7 @@ def _checked(
     copies: str | None,
     floor: int | str | None,
     idle: float | str | None,
+    file: str | os.PathLike[str] | None,
 ) -> _Settings:
     """Returns the settings. Raises ValueError or TypeError for values that are not accepted."""
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
@@ -112,6 +120,7 @@ def _checked(
         copies,
         None if floor is None else _size_bytes("floor", floor, 0),
         None if idle is None else _idle_seconds(idle),
+        None if file is None else _folder(file),
     )
 
 
@@ -218,6 +227,7 @@ class Group:
         copies: str | None = None,
         floor: int | str | None = None,
         idle: float | str | None = None,
+        file: str | os.PathLike[str] | None = None,
     ) -> Group:
         """Changes settings; None changes nothing. UVMALLOC_GROUPS has a group's first settings.
 
@@ -236,15 +246,25 @@ class Group:
             idle: seconds, or a time such as "500ms" or "2m", after which the group sleeps if
                 nothing has used it; 0: never. Calls for the group, torch's operators and replayed
                 graphs are uses.
+            file: a folder on a disk: tensors that are created inside `with group:` from now on
+                sleep in a file there, which takes no memory of the host; "": no file. All devices
+                have to reach ordinary memory.
 
-        Raises ValueError or TypeError for other values, and changes nothing then.
+        Raises ValueError or TypeError for other values, and for a folder in which groups cannot
+        sleep, and changes nothing then.
         """
         given = _checked(
-            priority=priority, pinned=pinned, limit=limit, copies=copies, floor=floor, idle=idle
+            priority=priority,
+            pinned=pinned,
+            limit=limit,
+            copies=copies,
+            floor=floor,
+            idle=idle,
+            file=file,
         )
-        self._settings = self._settings.changed(given)
         if given != _Settings() and self._find():
             given.apply(self._number)
+        self._settings = self._settings.changed(given)
         return self
 
     def figures(self) -> GroupFigures:
@@ -262,9 +282,10 @@ class Group:
     def _find(self) -> int:
         """Returns the group's number, 0 without uvmalloc, which may be switched on later."""
         if not self._number and enabled():
-            self._number = plugin_operators().group_open(self.name)
+            number = plugin_operators().group_open(self.name)
             if self._settings != _Settings():
-                self._settings.apply(self._number)
+                self._settings.apply(number)
+            self._number = number
         return self._number
 
     def __enter__(self) -> Group:
@@ -299,6 +320,7 @@ def group(
     copies: str | None = None,
     floor: int | str | None = None,
     idle: float | str | None = None,
+    file: str | os.PathLike[str] | None = None,
 ) -> Group:
     """Returns the group of that name, and makes it if it does not exist.
 
@@ -320,6 +342,7 @@ def group(
         "copies": copies,
         "floor": floor,
         "idle": idle,
+        "file": file,
     }
     _checked(**settings)  # before the group is made
     with _lock:
@@ -412,6 +435,15 @@ def _size_bytes(name: str, size: int | str, least: int) -> int:
     if size_bytes < 0 or 0 < size_bytes < least:
         raise ValueError(f"group: the {name} is {size!r}; accepted: {accepted}")
     return size_bytes
+
+
+def _folder(file: str | os.PathLike[str]) -> str:
+    accepted = 'accepted: a folder on a disk; "": no file'
+    if not isinstance(file, str | os.PathLike) or not isinstance(os.fspath(file), str):
+        raise TypeError(f"group: file is a {type(file).__name__}; {accepted}")
+    if "\0" in os.fspath(file):
+        raise ValueError(f"group: file is {file!r}; {accepted}")
+    return str(Path(file).absolute()) if os.fspath(file) else ""
 
 
 def _idle_seconds(idle: float | str) -> float:

@@ -66,12 +66,14 @@ class LivePlan(TypedDict):
 
 class GroupEntry(TypedDict):
     name: str
-    state: Literal["awake", "asleep", "discarded"]
+    state: Literal["awake", "asleep", "discarded", "in a file"]
     blocks: int
     bytes: int
     page_bytes: int
     device_bytes: int
     host_bytes: int
+    spill_bytes: int
+    file_bytes: int
     sleeps: int
     wakes: int
     kept_bytes: int

@@ -99,5 +99,25 @@ TEST(MachineMemory, ThisMachineHasSome) {
   EXPECT_GT(available_host_bytes(), 0u);
 }
 
+TEST_F(MachineMemoryTest, AGroupIsSlowedDownAboveItsHighMark) {
+  write("proc/self/cgroup", "0::/job\n");
+  write("sys/fs/cgroup/job/memory.max", "max\n");
+  write("sys/fs/cgroup/job/memory.high", "300000000\n");
+  write("sys/fs/cgroup/job/memory.current", "100000000\n");
+  EXPECT_EQ(available(), 200000000u);
+  write("sys/fs/cgroup/job/memory.max", "250000000\n");
+  EXPECT_EQ(available(), 150000000u);
+  EXPECT_EQ(host_memory_figures(root_.string() + "/").total_bytes, 250000000u);
+}
+
+TEST_F(MachineMemoryTest, TheStallIsTheTimeOfSomeProgram) {
+  const auto stall = [&] { return memory_stall(root_.string() + "/").count(); };
+  EXPECT_EQ(stall(), 0) << "the kernel does not say";
+  write("proc/pressure/memory",
+        "some avg10=0.00 avg60=0.12 avg300=0.00 total=31415\n"
+        "full avg10=0.00 avg60=0.10 avg300=0.00 total=2718\n");
+  EXPECT_EQ(stall(), 31415);
+}
+
 }  // namespace
 }  // namespace uvm

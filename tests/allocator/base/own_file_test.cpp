@@ -1,5 +1,6 @@
 #include "allocator/base/own_file.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,6 +57,24 @@ TEST_F(OwnFileTest, ANewFileIsOfItsUserAloneWhateverTheMaskSays) {
   ASSERT_GE(made, 0);
   close(made);
   EXPECT_EQ(mode_of(file), S_IFREG | 0600u);
+}
+
+TEST_F(OwnFileTest, AFileWithoutANameIsOfItsUserAloneAndLeavesNothing) {
+  const mode_t before = umask(0);
+  const int made = OwnFile(file).create_unnamed();
+  umask(before);
+  ASSERT_GE(made, 0);
+  struct stat found {};
+  ASSERT_EQ(fstat(made, &found), 0);
+  EXPECT_EQ(found.st_mode, S_IFREG | 0600u);
+  EXPECT_EQ(found.st_nlink, 0u);
+  EXPECT_TRUE(std::filesystem::is_empty(shared));
+  const std::string again = "/proc/self/fd/" + std::to_string(made);
+  EXPECT_NE(linkat(AT_FDCWD, again.c_str(), AT_FDCWD, file.c_str(), AT_SYMLINK_FOLLOW), 0)
+      << "it can get no name";
+  close(made);
+  EXPECT_EQ(OwnFile(folder + "missing/file").create_unnamed(), -1);
+  EXPECT_EQ(errno, ENOENT);
 }
 
 TEST_F(OwnFileTest, ANameThatIsTakenIsNotCreatedThroughALinkEither) {

@@ -110,7 +110,10 @@ def degraded(capabilities: Mapping[str, Any]) -> list[str]:
             "program took memory, and uvmalloc.residency(tensor, exact=True) raises an error"
         )
     if not capabilities.get("pageable_memory_access"):
-        found.append("the device cannot use memory from malloc, so a move of such a tensor copies")
+        found.append(
+            "the device cannot use memory from malloc, so a move of such a tensor copies, and "
+            "groups cannot sleep in a file"
+        )
     return found
 
 

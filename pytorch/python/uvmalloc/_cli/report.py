@@ -259,7 +259,8 @@ def _lines(report: Mapping[str, Any]) -> Iterable[Text]:
         yield _line(
             f"group {group['name']}",
             f"{group['state']}, {format_size(group['bytes'])}, of which "
-            f"{format_size(group['device_bytes'])} are on devices; "
+            f"{format_size(group['device_bytes'])} are on devices and "
+            f"{format_size(group.get('file_bytes', 0))} in a file; "
             f"slept {group['sleeps']:,} times: "
             f"{format_size(group['left_bytes'])} copied, {format_size(group['kept_bytes'])} not",
         )

@@ -188,12 +188,13 @@ def rate_table(now: Moment, before: Moment | None) -> Table:
 
 def group_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in ("group", "state", "pages", "on devices", "sleeps", "wakes"):
+    for column in ("group", "state", "pages", "on devices", "in a file", "sleeps", "wakes"):
         table.add_column(column, justify="left" if column in ("group", "state") else "right")
     for each in groups:
         table.add_row(
             one_line(str(each.get("name", "")), 64), str(each.get("state", "")),
             format_size(each.get("page_bytes", 0)), format_size(each.get("device_bytes", 0)),
+            format_size(each.get("file_bytes", 0)),
             f"{each.get('sleeps', 0):,}", f"{each.get('wakes', 0):,}",
         )  # fmt: skip
     return table

@@ -1,0 +1,60 @@
+// The pages of one group that are in files. Their addresses stay valid: the file is mapped over
+// them, so that whoever touches a page reads the file's bytes, and the host keeps no memory for it.
+// What is written to such a page is kept in memory, and goes to the file with the next put().
+//
+// Each put() writes a new file, and no file is written again: a forked child keeps a mapping of the
+// file, and has to read the bytes of the moment of the fork.
+//
+// Between the check of a page's bytes and its new mapping, and between the copy of what was written
+// to it and its new memory, nothing may write to the page. Errors are FileError. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "groups/sleep_file.hpp"
+#include "storage/pages.hpp"
+
+namespace uvm {
+
+class FilePages {
+ public:
+  bool empty() const { return pages_.empty() && kept_.empty(); }
+  // Those in files, in the order of addresses.
+  std::vector<PageSpan> pages() const { return pages_of(pages_); }
+
+  // Writes those of the pages to a new file in `folder` that are not in a file with all their
+  // bytes. Calls `make_ready` once there is room on the disk, before it reads the pages, and
+  // `settle` before the last look at their bytes: both may throw. Returns the bytes of the pages
+  // that were not in files. After an error no page has moved, unless the kernel has refused to map
+  // some of them.
+  std::size_t put(const std::vector<PageSpan>& pages, const std::string& folder,
+                  const std::function<void()>& make_ready, const std::function<void()>& settle);
+  // Makes those of the pages that are in files ordinary memory again, with all their bytes. The
+  // file is kept for the next put(), which does not write pages that have the same bytes then.
+  // After an error the pages that could not be read are in their file as before.
+  void take_back(const std::vector<PageSpan>& pages);
+  // As take_back(), without their bytes, and without keeping the file.
+  void drop(const std::vector<PageSpan>& pages) noexcept;
+  // Forgets the pages. Those in files stay mapped to them.
+  void forget(const std::vector<PageSpan>& pages) noexcept;
+
+ private:
+  struct Slot {
+    std::shared_ptr<SleepFile> file;
+    std::size_t number = 0;
+  };
+  using Slots = std::map<PageNumber, Slot>;
+  static std::vector<PageSpan> pages_of(const Slots& slots);
+  std::vector<PageSpan> changed(const std::vector<PageSpan>& pages) const;
+  std::vector<PageSpan> unlike_kept(const std::vector<PageSpan>& pages) const;
+
+  Slots pages_;
+  Slots kept_;  // of pages in memory, whose bytes had been in a file
+};
+
+}  // namespace uvm

@@ -1,0 +1,61 @@
+// A file that holds the bytes of pages while a group sleeps: written once, with a checksum for each
+// page. It has no name, so nobody else opens it, and it ends with its last descriptor and mapping,
+// also if the process is killed.
+//
+// Errors are FileError. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "allocator/base/descriptor.hpp"
+#include "storage/pages.hpp"
+
+namespace uvm {
+
+// Says what failed, in which folder, and why.
+class FileError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A sum that differs if bytes of the page differ, but for one in 2^64 changes.
+std::uint64_t checksum_of(const char* page);
+
+class SleepFile {
+ public:
+  // Makes an empty file. Throws if the folder does not exist or cannot be written to, and if its
+  // files are in memory (tmpfs).
+  explicit SleepFile(const std::string& folder);
+
+  // Takes the space for so many pages on the disk. Throws if there is too little.
+  void reserve(std::size_t pages);
+  // Writes the pages to the slots from `slot` on; each slot has room for one page.
+  void write(const PageSpan& pages, std::size_t slot);
+  // Whether the bytes in memory are those that were written.
+  bool holds(PageNumber page, std::size_t slot) const {
+    return checksums_[slot] == checksum_of(start_of_page(page));
+  }
+  // Waits until the bytes are on the disk, and drops the kernel's copies of them.
+  void finish();
+  // Reads slots to memory. Throws if they cannot be read or are not as they were written.
+  void read(std::size_t slot, std::size_t slots, char* out) const;
+  // Maps slots over pages. Both the host and devices then read the file's bytes there; what they
+  // write stays in memory. Throws, and maps nothing, if the kernel refuses.
+  void map(const PageSpan& pages, std::size_t slot) const;
+
+ private:
+  [[noreturn]] void fail(const char* what, int error) const;
+  void read_all(std::size_t offset, std::size_t size_bytes, char* out) const;
+
+  std::string folder_;
+  Descriptor file_;
+  mutable bool is_direct_ = false;        // reads and writes pass the kernel's cache by
+  std::vector<std::uint64_t> checksums_;  // by slot
+};
+
+}  // namespace uvm

@@ -1,0 +1,324 @@
+"""Groups that sleep in a file (docs/reference/groups.md, "Sleep in a file")."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pytorch.conftest import REFUSED_PRELUDE, ROOT, Checked
+
+PRELUDE = (
+    REFUSED_PRELUDE
+    + """
+import os, sys, threading, torch, uvmalloc
+from pathlib import Path
+MIB = 1 << 20
+folder = sys.argv[1]
+def tensors(count=4, mib=16):
+    return [torch.randn(mib * MIB // 4, device='cuda') for _ in range(count)]
+def anonymous():
+    lines = Path('/proc/self/smaps_rollup').read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith('Anonymous:')) << 10
+def opened():
+    links = []
+    for name in os.listdir('/proc/self/fd'):
+        try:
+            links.append(os.readlink('/proc/self/fd/' + name))
+        except OSError:
+            pass
+    return [link for link in links if link.startswith(folder + '/')]
+torch.manual_seed(0)
+"""
+)
+COHERENT = {"UVMSIM_PROFILE": "coherent"}
+HMM = {"UVMSIM_PROFILE": "hmm"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder on a disk; the temporary one may be in memory."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as made:
+        yield Path(made)
+        assert list(Path(made).iterdir()) == []
+
+
+@pytest.mark.parametrize("environment", [COHERENT, HMM], ids=["coherent", "hmm"])
+def test_models_sleep_and_wake_with_their_bytes(
+    same_output: Checked, folder: Path, environment: dict[str, str]
+) -> None:
+    run = same_output(
+        """
+with uvmalloc.group('llm', file=folder) as group:
+    made = tensors()
+    model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+x = torch.randn(8, 1024, device='cuda')
+for round in range(3):
+    print(model(x).sum().item(), [t.sum().item() for t in made])
+    before = group.figures()
+    group.sleep()
+    figures = group.figures()
+    if figures.blocks:
+        assert figures.state == 'in a file', figures
+        assert figures.file_bytes == figures.spill_bytes == figures.page_bytes, figures
+        assert figures.page_bytes >= 80 * MIB, figures
+        assert figures.device_bytes == figures.host_bytes == 0, figures
+    if round == 1:
+        print(model(x).sum().item(), made[0][5].item())
+        made[1].add_(1)
+    group.wake()
+    assert group.figures().file_bytes == 0
+    print(model(x).sum().item(), [t.sum().item() for t in made])
+""",
+        str(folder),
+        environment=environment,
+    )
+    (group,) = run.report["groups"]
+    assert group["state"] == "awake" and group["sleeps"] == 3
+
+
+def test_a_group_in_a_file_takes_no_memory(checked: Checked, folder: Path) -> None:
+    checked(
+        """
+with uvmalloc.group('llm', file=folder) as group:
+    made = tensors(8)
+torch.cuda.synchronize()
+before = anonymous()
+group.sleep()
+assert before - anonymous() > 0.99 * group.figures().page_bytes, (before, anonymous())
+assert len(opened()) == 1
+group.sleep()
+assert len(opened()) == 1
+group.wake()
+group.sleep()
+assert len(opened()) == 1, 'weights that were only read are not written again'
+del made
+assert opened() == []
+assert group.figures().page_bytes == 0
+""",
+        str(folder),
+        environment=COHERENT,
+    )
+
+
+def test_a_device_that_does_not_reach_ordinary_memory_is_named(
+    checked: Checked, folder: Path
+) -> None:
+    checked(
+        """
+refused(ValueError, 'does not reach ordinary memory (pageable memory access)',
+        lambda: uvmalloc.group('llm', file=folder))
+assert uvmalloc.group('llm').sleep() == 0
+""",
+        str(folder),
+    )
+
+
+def test_bad_folders_and_values_are_named(checked: Checked, folder: Path) -> None:
+    checked(
+        """
+group = uvmalloc.group('llm')
+refused(ValueError, '"/no/such/folder": No such file or directory',
+        lambda: group.configure(file='/no/such/folder'))
+refused(ValueError, 'are in memory, so they free none', lambda: group.configure(file='/dev/shm'))
+refused(ValueError, 'Not a directory', lambda: group.configure(file='/dev/null'))
+refused(TypeError, 'file is a int', lambda: group.configure(file=3))
+refused(TypeError, 'file is a bytes', lambda: group.configure(file=b'/tmp'))
+refused(ValueError, 'file is', lambda: group.configure(file='a\\0b'))
+group.configure(file=Path(folder))
+with group:
+    held = tensors(1)
+group.configure(file='')
+with group:
+    held += tensors(1)
+assert group.figures().spill_bytes == 16 * MIB, group.figures()
+group.configure(file=folder)
+os.rmdir(folder)
+refused(RuntimeError, 'No such file or directory', group.sleep)
+assert group.figures().state == 'awake'
+os.mkdir(folder)
+group.sleep()
+assert group.figures().file_bytes == 16 * MIB
+""",
+        str(folder),
+        environment=COHERENT,
+    )
+
+
+def test_a_file_that_is_too_large_leaves_the_group_where_it_was(
+    checked: Checked, folder: Path
+) -> None:
+    checked(
+        """
+import resource
+with uvmalloc.group('llm', file=folder) as group:
+    held = tensors()
+sums = [t.sum().item() for t in held]
+before = group.figures()
+limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (16 * MIB, limit[1]))
+refused(RuntimeError, f'a file in "{folder}" cannot be written: File too large', group.sleep)
+resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+assert group.figures() == before and before.state == 'awake'
+assert sums == [t.sum().item() for t in held]
+group.sleep()
+assert sums == [t.sum().item() for t in held]
+""",
+        str(folder),
+        environment=COHERENT,
+    )
+
+
+def test_threads_streams_and_graphs_use_a_group_in_a_file(checked: Checked, folder: Path) -> None:
+    checked(
+        """
+with uvmalloc.group('llm', file=folder) as group:
+    held = tensors(2)
+expected = [t.double().sum().item() for t in held]
+graph, out = torch.cuda.CUDAGraph(), torch.zeros(1, device='cuda')
+with torch.cuda.graph(graph):
+    out.copy_(held[0].sum())
+graph.replay()
+first = out.item()
+wrong = []
+def use(stream):
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            if [t.double().sum().item() for t in held] != expected:
+                wrong.append(stream)
+def cycle():
+    for _ in range(5):
+        group.sleep()
+        group.wake()
+threads = [threading.Thread(target=use, args=(torch.cuda.Stream(),)) for _ in range(2)]
+threads += [threading.Thread(target=cycle) for _ in range(2)]
+for each in threads: each.start()
+for each in threads: each.join()
+assert not wrong
+group.sleep()
+graph.replay()
+assert out.item() == first
+with torch.cuda.stream(torch.cuda.Stream()):
+    group.wake()
+assert [t.double().sum().item() for t in held] == expected
+""",
+        str(folder),
+        environment=COHERENT,
+    )
+
+
+def test_each_device_has_its_own_pages(checked: Checked, folder: Path) -> None:
+    checked(
+        """
+with uvmalloc.group('llm', file=folder) as group:
+    held = [torch.full((4 * MIB,), float(index), device=f'cuda:{index}') for index in range(2)]
+group.sleep(device=1)
+assert group.figures().file_bytes == 16 * MIB, group.figures()
+assert [t[7].item() for t in held] == [0, 1]
+group.sleep()
+assert group.figures().file_bytes == 32 * MIB
+assert group.wake(device=0) == 16 * MIB
+assert group.figures().file_bytes == 16 * MIB
+assert [t[7].item() for t in held] == [0, 1]
+""",
+        str(folder),
+        devices=2,
+        environment=COHERENT,
+    )
+
+
+def test_a_forked_child_reads_a_group_in_a_file(checked: Checked, folder: Path) -> None:
+    checked(
+        """
+torch.set_num_threads(1)  # a forked child has no other threads
+with uvmalloc.group('llm', file=folder) as group:
+    weights = torch.arange(4 * MIB, dtype=torch.float32)
+on_device = weights.cuda()
+group.sleep()
+assert group.figures().file_bytes == 16 * MIB, group.figures()
+child = os.fork()
+if child == 0:
+    right = torch.equal(weights, torch.arange(4 * MIB, dtype=torch.float32))
+    assert uvmalloc.groups() == {}
+    refused(RuntimeError, 'fork', group.sleep)
+    os._exit(0 if right else 1)
+on_device.zero_()
+assert os.waitpid(child, 0)[1] == 0
+group.wake()
+assert on_device.sum().item() == 0
+""",
+        str(folder),
+        environment=COHERENT,
+    )
+
+
+def test_settings_without_code_name_a_folder(checked: Checked, folder: Path) -> None:
+    checked(
+        """
+with uvmalloc.group('llm') as group:
+    held = tensors(1)
+group.sleep()
+assert group.figures().state == 'in a file'
+refused(ValueError, '/no/such/folder', lambda: uvmalloc.group('bad').sleep())
+""",
+        str(folder),
+        environment={**COHERENT, "UVMALLOC_GROUPS": f"llm:file={folder};bad:file=/no/such/folder"},
+    )
+
+
+def test_a_killed_program_leaves_no_file(
+    folder: Path, clean_environment: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        PRELUDE
+        + """
+with uvmalloc.group('llm', file=folder) as group:
+    held = tensors()
+group.sleep()
+print('asleep', flush=True)
+time.sleep(60)
+"""
+    )
+    command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--profile", "coherent"]
+    with subprocess.Popen(
+        [*command, "--", sys.executable, str(program), str(folder)],
+        env=clean_environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "asleep\n"
+        os.killpg(started.pid, signal.SIGKILL)
+    assert list(folder.iterdir()) == []
+
+
+def test_uses_by_the_group_are_written_while_others_free(checked: Checked, folder: Path) -> None:
+    """Tensors that die while their group is in a file give their memory back."""
+    checked(
+        """
+with uvmalloc.group('llm', file=folder) as group:
+    held = tensors(8)
+sums = [t.sum().item() for t in held]
+group.sleep()
+del held[::2]
+torch.cuda.empty_cache()
+assert group.figures().file_bytes == 64 * MIB
+new = tensors(4)
+with group:
+    own = tensors(4)
+group.wake()
+assert sums[1::2] == [t.sum().item() for t in held]
+group.sleep()
+assert sums[1::2] == [t.sum().item() for t in held]
+""",
+        str(folder),
+        environment=COHERENT,
+    )
