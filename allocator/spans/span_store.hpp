@@ -1,5 +1,5 @@
 // The spans, cut into runs of whole 2 MiB pages. A span is one managed allocation of the driver, or
-// ordinary memory for host blocks (host_backing.hpp). It is made and advised once, for one memory
+// ordinary memory of the kernel (host_backing.hpp). It is made and advised once, for one memory
 // kind and device. Its memory is virtual, so it costs nothing until its pages are touched. A page
 // counts as touched from the time when it is handed out until the page is discarded or the span is
 // freed. Runs that are given back are joined with their neighbours.

@@ -288,7 +288,8 @@ def _add_deserializer(serialization: ModuleType) -> None:
 
 
 def take_manage_argument() -> None:
-    """Gives Tensor.to the argument `manage`. Calls without it only cost a look-up in the keywords."""
+    """Gives Tensor.to the argument `manage`. Calls without it only cost a look-up in the keywords.
+    """
     take = getattr(ctypes.PyDLL(None), "uvmalloc_take_keyword", None)
     if take is not None:
         take.argtypes = [ctypes.py_object] * 3

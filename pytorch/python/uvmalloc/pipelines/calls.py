@@ -63,7 +63,8 @@ def calls() -> ctypes.CDLL:
 
 
 def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception]) -> Any:
-    """Returns the function's result. If it is -1 or NULL, raises `fault` with the library's text."""
+    """Returns the function's result. If it is -1 or NULL, raises `fault` with the library's text.
+    """
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     result = function(*arguments, error, _ERROR_BYTES)
     if result is None or result == FAILED:
