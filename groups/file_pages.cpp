@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kIsChanging = "the memory is being written to, so its bytes cannot be saved";
 
-// Says which of the host's pages in a private mapping of a file the process has written to. The
+// Finds the pages of a private mapping of a file that the process has written to. The
 // kernel describes each page by a word (Documentation/admin-guide/mm/pagemap.rst).
 class WrittenPages {
  public:

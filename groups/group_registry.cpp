@@ -233,8 +233,8 @@ void GroupRegistry::require_no_capture(const Group& group, const char* what,
         machine_.runtime.is_capturing(stream.device, stream.handle, &is_captured);
     if (!status.ok() && status.error != RuntimeError::kCapture) {
       throw std::invalid_argument(
-          fmt::format("group \"{}\": it cannot {} after work of a stream: {}", group.name, what,
-                      status.text()));
+          fmt::format("group \"{}\": it cannot {}, because the state of the stream is unknown: {}",
+                      group.name, what, status.text()));
     }
     is_captured |= !status.ok();
   }

@@ -29,7 +29,7 @@ class MemoryWatch {
  public:
   explicit MemoryWatch(ReadMemory read) : read_(std::move(read)) {}
 
-  // `now` does not decrease.
+  // `now` must not be less than in the call before.
   Shortage look(std::chrono::nanoseconds now) {
     const MemoryReading reading = read_();
     Shortage shortage = Shortage::kNone;

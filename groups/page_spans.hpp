@@ -144,8 +144,9 @@ inline std::vector<PageSpan> all_pages(std::vector<PageSpan> some,
   return some;
 }
 
-// Returns the pages that a kernel has written to: after their copies have ended, these pages are
-// only on the device. Empty if the driver does not report where pages are.
+// Call this after the host's copies of the pages were given up. Returns the pages that are still on
+// the device: a kernel has written to them, so the host had no copy. Empty if the driver does not
+// report where pages are.
 inline std::vector<PageSpan> written_pages(const BlockGroups& blocks,
                                            const std::vector<PageSpan>& pages, int device) {
   std::vector<PageSpan> written;

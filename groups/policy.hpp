@@ -16,7 +16,8 @@ inline constexpr std::size_t kWrittenParts = 16;
 // to advise a page, a tenth of the time of its copy (wake_over_link).
 inline constexpr std::size_t kAdvisedPages = 64;
 
-// The order of first uses counts as learned after this many uses of known pages for each known run.
+// The order of first uses counts as learned if pages that the order contains were used this many
+// times for each of its runs of pages.
 inline constexpr std::size_t kRepeatedUses = 4;
 // The order is learned again if more than 1/kUnknownParts of a group's pages are unknown.
 inline constexpr std::size_t kUnknownParts = 16;

@@ -12,7 +12,10 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -106,10 +109,17 @@ void SleepFile::reserve(std::size_t pages) {
   checksums_.assign(pages, 0);
 }
 
+// Writes from a copy, so that the checksums are those of the bytes in the file even if a thread
+// writes to the pages meanwhile.
 void SleepFile::write(const PageSpan& pages, std::size_t slot) {
+  const std::size_t most_bytes = std::min(policy::kFilePiecePages, pages.count) * kPageBytes;
+  const std::unique_ptr<char, decltype(&std::free)> copy(
+      static_cast<char*>(std::aligned_alloc(kPageBytes, most_bytes)), &std::free);
+  if (copy == nullptr) throw std::bad_alloc();
   for (std::size_t done = 0; done < pages.count;) {
     const std::size_t count = std::min(policy::kFilePiecePages, pages.count - done);
-    const char* const from = start_of_page(pages.first + done);
+    const char* const from = copy.get();
+    std::memcpy(copy.get(), start_of_page(pages.first + done), count * kPageBytes);
     for (std::size_t i = 0; i < count; ++i)
       checksums_[slot + done + i] = checksum_of(from + i * kPageBytes);
     const std::size_t begin = (slot + done) * kPageBytes;

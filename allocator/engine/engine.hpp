@@ -94,7 +94,7 @@ struct Engine final : private ReturnsBlocks, private MakesRoom, private SmallAre
   // memory and calls pressure callbacks. Throws OutOfMemoryError if no step is left.
   using Attempt = std::function<Refusal(const LockedHeap& heap)>;
   void with_room(const Request& request, const Attempt& attempt);
-  // Makes the block that was found for the request live, and sends its hints.
+  // Marks the block that was found as live, and sends the hints of the request.
   void* finish_allocation(const Request& request, Found found);
 
   Machine machine;

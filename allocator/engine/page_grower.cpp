@@ -57,8 +57,8 @@ bool PageGrower::is_on_a_device(const LockedHeap& heap, const void* address,
   return false;
 }
 
-// Turns pages of a span into a block of the pool that is in no index, and sets `*plan` to the hints
-// for these pages. After std::bad_alloc the pages are free in their span.
+// Turns pages of a span into a block of the pool, and sets `*plan` to the hints for these pages.
+// The block is not in the pool's index yet. After std::bad_alloc the pages are free in their span.
 PageBlock* PageGrower::add_run(const LockedHeap& heap, const SpanStore::Run& run,
                                std::size_t size_bytes, Pool& pool, HintPlan* plan) {
   heap->spans.take(run, size_bytes);

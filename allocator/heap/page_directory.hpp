@@ -106,9 +106,9 @@ class PageDirectory {
     pages_.find(block.address())->starts.remove(BlockStartMap::step_of(block.address()));
   }
 
-  // begin_small_run() gives a taken packed block, which must be within one page, to an arena.
-  // end_small_run() takes the block back. Between the calls, find() does not return the block. On
-  // std::bad_alloc nothing has changed.
+  // begin_small_run() gives a packed block that was taken from its pool, and is within one page, to
+  // an arena. end_small_run() takes the block back. Between the calls, find() does not return the
+  // block. On std::bad_alloc nothing has changed.
   void begin_small_run(PageBlock* run);
   PageBlock* end_small_run(char* base);
   // Makes the record of a small object that the arena has just handed out.

@@ -41,7 +41,7 @@ BulkMoves::~BulkMoves() {
 
 void BulkMoves::forget_device(int device) noexcept {
   const std::lock_guard lock(mutex_);
-  at(device) = {};  // the event pool forgets the events
+  at(device) = {};  // the event pool forgets the device's events too
 }
 
 bool BulkMoves::open(std::array<StreamHandle, kLanes>* lanes, int device) {

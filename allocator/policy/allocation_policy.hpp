@@ -57,7 +57,7 @@ inline constexpr std::uint32_t kBinBlocks = 64;
 inline constexpr std::size_t kSmallBinBytes = 512 * kKiB;
 // The number of small objects that a full bin gives back at once.
 inline constexpr std::uint32_t kFlushedBlocks = 32;
-// A thread finds this number of streams without a search.
+// The number of recently used streams that a thread finds without a search.
 inline constexpr std::size_t kRecentStreams = 16;
 // A thread remembers the records of its last 2^kKnownBlockBits blocks, so that a free needs no
 // look-up in the page directory. With 1,000 live blocks, four of five frees find their record.

@@ -25,7 +25,7 @@ PoolIndex Charges::pool_of(const LockedHeap& heap, const Block& block) {
   const PlaceSet places = places_of(heap, block);
   Place charged = block.use.location();
   if (!charged.is_device()) {
-    // A later move to the host leaves the charge with the device that the block last moved to.
+    // A block that moved to a device and then to the host stays charged to that device.
     const BlockSideState* side_state = heap->pools.side_states().find(&block);
     if (side_state != nullptr && side_state->mover.exists())
       charged = Place::device(side_state->mover.device);

@@ -40,8 +40,8 @@ class StreamWork {
   bool wait_for_device(int device);
   RuntimeStatus wait_for(const DeviceStream& stream);
 
-  // Call this after the device's context was destroyed. The work of all streams forgotten so far is
-  // over.
+  // Call this after the device's context was destroyed. Records that all work of the
+  // device is complete, also the work of streams that forget() has removed.
   void note_idle(int device);
 
   // Call this before a stream is destroyed, because another stream may get its handle. Returns a

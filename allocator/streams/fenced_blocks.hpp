@@ -35,8 +35,8 @@ class FencedBlocks {
   // block's storage records no longer exist, but Block::use still holds the place of the last
   // record.
   PoolIndex pool_for(const LockedHeap& heap, const Block& block);
-  // Returns whether the block is displaced to the pool, or a stream other than the pool's may still
-  // use it.
+  // Returns whether the pool may serve the block only after a fence: the block's pages belong to
+  // another pool, or a stream other than the pool's may still use the block.
   bool needs_fence(const LockedHeap& heap, const Block& block, const Pool& pool) const;
 
   // Takes a freed block, which has no storage records any more, and sets the pool that it joins.

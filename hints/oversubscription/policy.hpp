@@ -38,8 +38,8 @@ inline constexpr std::uint64_t kMostCompared = 4096;
 // the previous step looks.
 inline constexpr std::uint32_t kMostComparedBlocks = 4;
 inline constexpr std::size_t kMostUsesBack = 64;
-// A kernel with a counterpart outweighs all kernels without one in a step of fewer kernels than
-// this.
+// If a step has fewer kernels than this, one kernel with a counterpart resets the count of kernels
+// without one.
 inline constexpr std::uint64_t kLeastPart = 32;
 // After a step was found, this many of its kernels are linked to their counterparts for each newer
 // kernel: at least kComparedKernels, and few, because a program waits.
@@ -154,7 +154,8 @@ inline constexpr std::size_t kComparedPages = 512;
 inline constexpr int kCompareCalls = 16;
 // One in this many expected pages may be missing, because it may be in flight.
 inline constexpr std::size_t kMissingParts = 16;
-// After pages were lost, their memory is tried again after at most this many rounds.
+// After pages were lost, the plan uses a part of the lost memory again if all expected pages were
+// found this many times in a row, or earlier.
 inline constexpr std::size_t kMostRoundsToTry = 64;
 // 1/kPeerParts of another device's free memory may hold this device's pages (PeerRoom).
 inline constexpr std::size_t kPeerParts = 2;

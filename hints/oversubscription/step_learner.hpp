@@ -103,7 +103,8 @@ class StepLearner {
   // sets this to 0 in a step of fewer than kLeastPart kernels.
   std::uint64_t strays_ = 0;
   std::uint64_t times_lost_ = 0;
-  // Kernels up to unmatched_until_ that are not linked to their counterparts at this distance.
+  // The number of kernels, up to unmatched_until_, that are not linked yet to their counterparts at
+  // distance_.
   std::uint64_t unmatched_ = 0;
   KernelNumber unmatched_until_ = 0;
   KernelNumber boundary_ = kBeforeLog;

@@ -250,7 +250,8 @@ UVMALLOC_API uvmalloc_status uvmalloc_record_use(uvmalloc_allocator* allocator, 
 /* Call this before a kernel that uses the range is launched on `stream`. The range must be inside
  * one block. The stream belongs to the device that uses the block. `access` is 1 if the kernel
  * reads the range, 2 if the kernel writes it, 3 for both. Add 4 if the kernel touches each byte at
- * most once, without atomic operations: such memory may then be used on the host.
+ * most once, without atomic operations: uvmalloc may then leave the memory on the host, and the
+ * kernel accesses it over the link.
  *
  * While the program uses more memory than a device has, uvmalloc moves memory ahead of its use
  * (docs/reference/planning.md). At other times the call only checks its pointers and `access`. It

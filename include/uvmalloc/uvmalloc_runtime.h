@@ -122,7 +122,8 @@ typedef struct uvmalloc_runtime_operations {
   int (*copy)(void* context, int device, void* destination, const void* source, size_t size_bytes,
               void* stream);
 
-  /* Streams with no implicit order with the default stream. A destroyed one completes its work. */
+  /* Non-blocking streams: the default stream does not synchronize with them. A stream that is
+   * destroyed still completes its work. */
   int (*create_stream)(void* context, int device, void** out);
   int (*destroy_stream)(void* context, int device, void* stream);
   int (*synchronize_stream)(void* context, int device, void* stream);

@@ -162,8 +162,9 @@ void StoragePlan::order_derived() {
     if (variable.is_derived()) {
       derivations_.back() = SizeExpression::parse(variable.expression, names_);
     } else if (variable.lower > variable.upper) {
-      throw PlanError(fmt::format("the variable '{}' has the range {} to {}: no number",
-                                  variable.name, variable.lower, variable.upper));
+      throw PlanError(
+          fmt::format("the variable '{}' has the range {} to {}, which contains no number",
+                      variable.name, variable.lower, variable.upper));
     }
   }
   static const std::vector<std::size_t> kNone;

@@ -164,7 +164,7 @@ const void* ResidentTensor::host_data() {
   if (!is_on_host_) {
     if (access_ == HostAccess::kError) {
       throw NotResidentError(fmt::format(
-          "the data of tensor '{}' is on {} {}, not on the host; transfer_from_device() brings it",
+          "the data of tensor '{}' is on {} {}, not on the host; call transfer_from_device() first",
           name_, device_.runtime->name(), device_.device));
     }
     transfer_from_device(false);

@@ -42,8 +42,9 @@ ResidentTensor& StreamedTensor::at(std::size_t window) {
   const auto found = windows_.find(window);
   if (found != windows_.end()) return *found->second;
   bytes_of(window);
-  throw NotResidentError(fmt::format("window {} of tensor '{}' is on {}; load() brings it", window,
-                                     name_, source_.name()));
+  throw NotResidentError(
+      fmt::format("window {} of tensor '{}' is not loaded from {}; call load() first", window,
+                  name_, source_.name()));
 }
 
 ResidentTensor& StreamedTensor::load(std::size_t window) {

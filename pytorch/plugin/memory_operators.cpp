@@ -37,8 +37,7 @@ Place place_for(const char* function, at::Device device) {
   if (device.is_cpu()) return Place::host();
   const int index = device.has_index() ? device.index() : c10::cuda::current_device();
   const int count = allocator().inspection().runtime().device_count();
-  TORCH_CHECK(index < count, function, ": there is no cuda:", index, "; there are ", count,
-              " devices");
+  TORCH_CHECK(index < count, function, ": cuda:", index, " does not exist; devices: ", count);
   return Place::device(index);
 }
 

@@ -133,7 +133,7 @@ def add(library: Path, version: str) -> None:
 
 
 def is_known(library: Path) -> bool:
-    """Whether the list has the library's layout, and each of its functions where it is."""
+    """Returns whether the list has the library's layout and the place of each of its functions."""
     layouts, units = known()
     layout = layout_of(library)
     if layout not in layouts:

@@ -10,7 +10,7 @@
  * stripped file the auditor finds those of known versions (runtime_layouts.h).
  *
  * A file with the runtime of CUDA 12 or older keeps it, because its functions differ from those of
- * libcudart.so.13.
+ * libcudart.so.13. cuSPARSE keeps its runtime too, because it hides launches that fail.
  */
 #ifndef UVMSIM_AUDIT_STATIC_RUNTIME_H
 #define UVMSIM_AUDIT_STATIC_RUNTIME_H

@@ -49,8 +49,8 @@ class CpuAliases {
   // Returns whether to_device() created `tensor`; valid until copy_results().
   bool is_new(const at::Tensor& tensor) const;
 
-  // Fills the memory that write_back_resized() and to_device() allocated, unless the call is
-  // captured, and reports the writes.
+  // Reports writes to the memory that write_back_resized() and to_device() allocated. Also fills
+  // this memory, unless the operator is being captured.
   void copy_results();
 
  private:

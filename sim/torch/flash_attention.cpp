@@ -56,8 +56,8 @@ class Arguments {
 // The sequences of queries or of keys, and the positions of their tokens in a padded tensor.
 class Sequences {
  public:
-  // `offsets` has one element more than there are sequences. `used` gives the lengths if only the
-  // first tokens of each sequence count.
+  // `offsets` has one element more than there are sequences. `used`: the number of
+  // valid tokens at the beginning of each sequence; if absent, all tokens are valid.
   Sequences(const at::Tensor& offsets, std::int64_t longest, std::int64_t total,
             const Optional& used = std::nullopt)
       : count_(offsets.numel() - 1), longest_(longest) {

@@ -626,7 +626,7 @@ TEST_F(GroupsTest, AStreamThatDoesNotExistIsNamedAsTheReason) {
   machine->failures["stream_exists"] = 1;
   EXPECT_EQ(
       message_of([&] { groups()->sleep(group, kStream); }),
-      "group \"llm\": it cannot sleep after work of a stream: is_capturing: FAKE_INVALID (400)");
+      "group \"llm\": it cannot sleep, because the state of the stream is unknown: is_capturing: FAKE_INVALID (400)");
   EXPECT_EQ(groups()->figures(group).sleeps, 0u);
 }
 

@@ -82,7 +82,7 @@ def test_batches_save_calls_and_change_no_result(simulate: Simulate) -> None:
         TRAINING, STEPS, capacity="48MiB", environment={"UVMSIM_REFUSED_CALLS": BATCHES}
     )
     assert losses(batched) == losses(single) == losses_with_enough(simulate)
-    assert hint_calls(batched) < 0.9 * hint_calls(single)
+    assert hint_calls(batched) < 0.95 * hint_calls(single)
     assert batched.report["driver_calls"]["prefetch_batch"] > 10
     assert single.report["live_plan"]["brought_pages"] > 0
     assert single.report["driver_calls"].get("prefetch_batch", 0) <= 1, "no second call"

@@ -122,7 +122,7 @@ def test_every_block_is_fenced_and_each_comment_is_understood(name: str) -> None
 
 def test_the_reasons_in_the_table_are_those_of_the_library() -> None:
     page = (ROOT / "docs" / "out-of-memory.md").read_text(encoding="utf-8")
-    table = page.partition("| the text says |")[2].partition("\n\n")[0]
+    table = page.partition("| the message says |")[2].partition("\n\n")[0]
     texts = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
     assert len(texts) == 6
     sources = "".join(

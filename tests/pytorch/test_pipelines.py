@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import uvmalloc
+from uvmalloc.pipelines.calls import CreditsGate
 from uvmalloc.pipelines.pipeline import size_of
 
 from tests.pytorch.conftest import Simulate
@@ -42,6 +43,13 @@ def test_results_come_in_order_and_complete(credits: int, memory: int | None) ->
 
 def test_without_stages_the_source_is_read_ahead() -> None:
     assert list(uvmalloc.pipeline(range(5))) == [0, 1, 2, 3, 4]
+
+
+def test_the_garbage_collector_may_end_the_gate_before_its_pipeline() -> None:
+    gate = CreditsGate()
+    gate.__del__()
+    gate.stop("the pipeline is closed")
+    assert gate._handle is None, "the gate is ended once"
 
 
 def test_stages_run_at_the_same_time() -> None:

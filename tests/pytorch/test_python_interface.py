@@ -73,7 +73,7 @@ torch.empty(1, device='cuda')
 small = torch.zeros(10)
 assert not uvmalloc.prefetch(small, 'cuda') and uvmalloc.residency(small) == {}
 large = torch.zeros(1 << 22)
-for device, words in (('cuda:1', 'there is no cuda:1'), ('meta', 'accepted: cpu, cuda')):
+for device, words in (('cuda:1', 'cuda:1 does not exist'), ('meta', 'accepted: cpu, cuda')):
     try:
         uvmalloc.prefetch(large, device)
     except RuntimeError as error:
@@ -207,7 +207,7 @@ assert not uvmalloc.advise(torch.zeros(10), preferred='cpu'), 'not ours'
 assert not uvmalloc.advise(torch.zeros(10, device='cuda'), preferred='cpu'), 'shares its page'
 refused(lambda: uvmalloc.advise(y), ValueError, 'neither')
 refused(lambda: uvmalloc.advise(y, read_mostly=1), TypeError, 'read_mostly', 'bool', 'int')
-refused(lambda: uvmalloc.advise(y, preferred='cuda:7'), RuntimeError, 'no cuda:7', 'there are 2')
+refused(lambda: uvmalloc.advise(y, preferred='cuda:7'), RuntimeError, 'cuda:7 does not exist', 'devices: 2')
 refused(lambda: uvmalloc.advise(y, accessed_by='meta'), RuntimeError, 'accepted: cpu, cuda')
 torch.ops.uvmalloc.check_invariants()
 """,

@@ -77,7 +77,7 @@ def test_a_running_program_shows_its_memory_and_the_machines_counters(running, c
     device = next(row for row in rows if row[0] == "device")
     assert "64" in " ".join(device)  # MiB that the tensor takes
     assert any(row[0] == "kernels" for row in rows)
-    assert ["kept", "awake", "64", "MiB", "64", "MiB", "1", "1"] in rows
+    assert ["kept", "awake", "64", "MiB", "64", "MiB", "0", "B", "1", "1"] in rows
 
 
 @pytest.fixture

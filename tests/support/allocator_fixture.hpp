@@ -30,8 +30,9 @@ class AllocatorTest : public ::testing::Test {
     return configuration;
   }
 
+  // `capabilities` is a copy, because it may come from the machine that this call replaces.
   void start(const Configuration& configuration = small_configuration(), int devices = 1,
-             const DeviceCapabilities& capabilities = FakeMachine{}.capabilities) {
+             DeviceCapabilities capabilities = FakeMachine{}.capabilities) {
     allocator.reset();
     machine = std::make_shared<FakeMachine>(devices);
     machine->capabilities = capabilities;

@@ -158,11 +158,10 @@ def growing(
     Raises ValueError or TypeError for other values, and torch.OutOfMemoryError if there are not so
     many addresses, or no memory for `shape`.
     """
-    if not isinstance(shape, Sequence):
-        raise TypeError(f"growing: the shape is {shape!r}; accepted: at least one int")
-    sizes = tuple(shape)
+    sizes = tuple(shape) if isinstance(shape, Sequence) else ()
     if not sizes or any(isinstance(each, bool) or not isinstance(each, int) for each in sizes):
-        raise TypeError(f"growing: the shape is {shape!r}; accepted: at least one int")
+        accepted = "a sequence of at least one int"
+        raise TypeError(f"growing: the shape is {shape!r}; accepted: {accepted}")
     if any(each < 0 for each in sizes):
         raise ValueError(f"growing: the shape is {sizes}; accepted: sizes of at least 0")
     if isinstance(dim, bool) or not isinstance(dim, int) or not -len(sizes) <= dim < len(sizes):

@@ -342,7 +342,10 @@ class _Reader:
             count = self._read(buffer[done:], offset + done)
             if count == 0:
                 end = offset + done
-                raise ValueError(f"{self._file.path} ends at byte {end}: it is being changed")
+                raise ValueError(
+                    f"{self._file.path} ended early, at byte {end}: it was truncated while it was "
+                    "read"
+                )
             done += count
         self._read_bytes = offset + done
         if self._read_bytes - self._given_up_bytes >= _STEP_BYTES:

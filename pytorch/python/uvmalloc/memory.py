@@ -26,7 +26,7 @@ _BUDGETS = f"accepted: a size from 2 MiB on, {EXAMPLES}; a float above 0 and up 
 
 
 def enabled() -> bool:
-    """Whether torch's tensors use uvmalloc's memory: it is switched on and there is a device."""
+    """Returns whether torch's tensors use uvmalloc's memory: it is on, and a device exists."""
     return get_enabled_uvm()
 
 
@@ -239,7 +239,7 @@ def cuda_index(device: torch.device | int | str | None, what: str) -> int:
         raise ValueError(f"{what}: the device is {chosen}; {accepted}")
     index = torch.cuda.current_device() if chosen.index is None else chosen.index
     if not 0 <= index < torch.cuda.device_count():
-        raise ValueError(f"{what}: there is no {chosen}; there are {torch.cuda.device_count()}")
+        raise ValueError(f"{what}: {chosen} does not exist; devices: {torch.cuda.device_count()}")
     return index
 
 

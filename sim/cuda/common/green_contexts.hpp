@@ -11,7 +11,8 @@
 
 namespace uvmsim::cuda {
 
-// Gets all multiprocessors of a device. Returns kInvalidValue for other types of resources.
+// Gets all multiprocessors of a device. `type` must be CU_DEV_RESOURCE_TYPE_SM, otherwise returns
+// kInvalidValue.
 Status whole_device(int device, int type, CUdevResource* out);
 // Splits `input` into groups of at least `least` multiprocessors, as documented for
 // cuDevSmResourceSplitByCount.

@@ -61,7 +61,7 @@ TEST(ResidentTensor, TouchingDataThatIsOnADeviceIsAnErrorThatNamesItAndItsPlace)
   tensor.device_output(devices, 2);
   EXPECT_EQ(message_of([&] { tensor.host_data(); }),
             "the data of tensor 'activation 7' is on test device 2, not on the host; "
-            "transfer_from_device() brings it");
+            "call transfer_from_device() first");
   EXPECT_THROW(tensor.mutable_host_data(), NotResidentError);
   EXPECT_TRUE(tensor.transfer_from_device());
   EXPECT_NO_THROW(tensor.host_data());

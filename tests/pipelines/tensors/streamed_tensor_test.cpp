@@ -103,7 +103,7 @@ TEST(StreamedTensor, WrongWindowsAndRangesAreNamed) {
   const Remote remote(90);
   StreamedTensor tensor("w", remote, 0, 90, 40);
   EXPECT_EQ(message_of([&] { tensor.at(1); }),
-            "window 1 of tensor 'w' is on remote; load() brings it");
+            "window 1 of tensor 'w' is not loaded from remote; call load() first");
   EXPECT_EQ(message_of([&] { tensor.load(3); }), "tensor 'w' has no window 3; it has 3");
   EXPECT_EQ(message_of([&] { StreamedTensor("w", remote, 50, 41, 8); }),
             "tensor 'w' ends at byte 91; remote has 90 bytes");

@@ -63,8 +63,7 @@ def calls() -> ctypes.CDLL:
 
 
 def checked(function: Callable[..., Any], *arguments: Any, fault: type[Exception]) -> Any:
-    """Returns the function's result. If it is -1 or NULL, raises `fault` with the library's text.
-    """
+    """Returns the function's result. If it is -1 or NULL, raises `fault` with its text."""
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     result = function(*arguments, error, _ERROR_BYTES)
     if result is None or result == FAILED:
@@ -142,7 +141,8 @@ class CreditsGate:
         self._call("abandon", actor)
 
     def stop(self, reason: str) -> None:
-        self._library.uvmalloc_credits_stop(self._handle, reason.encode())
+        if self._handle is not None:  # the garbage collector may end the gate before its pipeline
+            self._library.uvmalloc_credits_stop(self._handle, reason.encode())
 
     @property
     def peak_bytes(self) -> int:
@@ -156,6 +156,7 @@ class CreditsGate:
         # Not in a forked child: its gate still counts waiting threads that do not exist there.
         if getattr(self, "_handle", None) and os.getpid() == self._process:
             self._library.uvmalloc_credits_destroy(self._handle)
+            self._handle = None
 
 
 class CreditError(ValueError):
