@@ -624,9 +624,9 @@ TEST_F(GroupsTest, BlocksMayBeFreedWhileTheirGroupSleepsOrComes) {
 TEST_F(GroupsTest, AStreamThatDoesNotExistIsNamedAsTheReason) {
   const GroupNumber group = make_group("llm");
   machine->failures["stream_exists"] = 1;
-  EXPECT_EQ(
-      message_of([&] { groups()->sleep(group, kStream); }),
-      "group \"llm\": it cannot sleep, because the state of the stream is unknown: is_capturing: FAKE_INVALID (400)");
+  EXPECT_EQ(message_of([&] { groups()->sleep(group, kStream); }),
+            "group \"llm\": it cannot sleep, because the state of the stream is unknown: "
+            "is_capturing: FAKE_INVALID (400)");
   EXPECT_EQ(groups()->figures(group).sleeps, 0u);
 }
 

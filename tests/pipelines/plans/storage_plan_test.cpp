@@ -95,7 +95,8 @@ TEST(StoragePlan, WrongDescriptionsAreNamed) {
   }
   EXPECT_EQ(with({{"_min2", 0, 1, ""}, {"maX", 0, 1, "_min2 + 1"}}, {{"x", "maX", 0, 1, ""}}),
             "nothing was thrown");
-  EXPECT_EQ(with({{"n", 5, 4, ""}}, {}), "the variable 'n' has the range 5 to 4, which contains no number");
+  EXPECT_EQ(with({{"n", 5, 4, ""}}, {}),
+            "the variable 'n' has the range 5 to 4, which contains no number");
   EXPECT_EQ(with({n}, {{"x", "n", 0, 1, ""}, {"x", "n", 0, 1, ""}}),
             "the storage 'x' is there twice");
   EXPECT_EQ(with({n}, {{"x", "4 * k", 0, 1, ""}}),
