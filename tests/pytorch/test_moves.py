@@ -12,6 +12,20 @@ PARTS = TORCH_MINOR >= 13  # earlier versions can share whole storages only
 PRELUDE = MOVES_PRELUDE
 
 
+def test_a_move_there_and_back_copies_nothing(checked: Checked) -> None:
+    run = checked("""
+x = torch.arange(1 << 20, dtype=torch.float32)
+y = x.to('cuda')
+z = y.cpu()
+assert torch.equal(x, z) and y.is_cuda and z.device.type == 'cpu'
+""")
+    moves = run.report["moves"]
+    assert (moves["host_to_device"], moves["device_to_host"]) == (1, 1)
+    assert run.report["copies_by_moves"]["count"] == 0
+    assert run.sim["copy_bytes"] == 0
+    assert run.report["prefetches"]["sent"] >= 2
+
+
 def test_writes_on_either_side_are_seen_on_that_side_only(checked: Checked) -> None:
     checked("""
 for side in ('host', 'device'):

@@ -207,7 +207,10 @@ assert not uvmalloc.advise(torch.zeros(10), preferred='cpu'), 'not ours'
 assert not uvmalloc.advise(torch.zeros(10, device='cuda'), preferred='cpu'), 'shares its page'
 refused(lambda: uvmalloc.advise(y), ValueError, 'neither')
 refused(lambda: uvmalloc.advise(y, read_mostly=1), TypeError, 'read_mostly', 'bool', 'int')
-refused(lambda: uvmalloc.advise(y, preferred='cuda:7'), RuntimeError, 'cuda:7 does not exist')
+refused(
+    lambda: uvmalloc.advise(y, preferred='cuda:7'), RuntimeError,
+    'cuda:7 does not exist', 'devices: 2',
+)
 refused(lambda: uvmalloc.advise(y, accessed_by='meta'), RuntimeError, 'accepted: cpu, cuda')
 torch.ops.uvmalloc.check_invariants()
 """,
