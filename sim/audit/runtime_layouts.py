@@ -6,7 +6,7 @@
 LIBRARY is a `libcudart_static.a`, as the package nvidia-cuda-runtime has. It is one object file
 whose functions are all in one section, so a linker keeps their distances. A stripped file still
 lists where its functions begin, for exceptions (.eh_frame_hdr); the distances between these
-beginnings are what the auditor recognizes (stripped_runtime.c).
+beginnings are what the auditor recognizes (runtime_layouts.c).
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ static size_t find_functions(const char* file, size_t file_bytes, UvmsimFoundFun
 /* cuSPARSE reports success if its kernels could not be launched, so with the simulator's runtime
  * its results would be wrong without an error. With its own runtime it fails at its first call. */
 static int hides_failed_launches(const char* path) {
-  static const char kLibrary[] = "libcusparse";
+  static const char kLibrary[] = "libcusparse.so";
   const char* slash = strrchr(path, '/');
   return strncmp(slash == NULL ? path : slash + 1, kLibrary, sizeof kLibrary - 1) == 0;
 }
