@@ -165,9 +165,12 @@ void GroupRegistry::set(GroupNumber group, const GroupSettings& settings) {
 GroupFigures GroupRegistry::figures(GroupNumber number) const {
   machine_.require_device();
   const std::lock_guard lock(mutex_);
-  const Group& group = at(number);
+  return figures_of(at(number));
+}
+
+GroupFigures GroupRegistry::figures_of(const Group& group) const {
   GroupFigures figures = group.figures;
-  const GroupMemory memory = blocks_.memory_of(number);
+  const GroupMemory memory = blocks_.memory_of(group.number);
   figures.blocks = memory.blocks;
   figures.bytes = memory.bytes;
   const std::vector<PageSpan> in_file = group.in_file.pages();
@@ -204,22 +207,13 @@ void GroupRegistry::store_figures(const Group& group) {
   const std::size_t index = static_cast<std::size_t>(group.number) - 1;
   if (index >= kGroupLines) return;
   GroupLine& line = machine_.figure_store.groups()[index];
-  std::size_t page_bytes = 0;
-  std::size_t device_bytes = 0;
-  std::size_t file_bytes = 0;
-  const std::vector<PageSpan> in_file = group.in_file.pages();
-  for (const auto& [device, pages] : blocks_.memory_of(group.number).pages) {
-    page_bytes += bytes_of(pages);
-    file_bytes += bytes_of(common_pages(pages, in_file));
-    device_bytes += bytes_on(device, pages_without(pages, in_file),
-                             [this](const PageSpan& each) { return blocks_.places_of(each); });
-  }
-  line.page_bytes = page_bytes;
-  line.device_bytes = device_bytes;
-  line.file_bytes = file_bytes;
-  line.state = static_cast<std::uint8_t>(group.figures.state);
-  line.sleeps = group.figures.sleeps;
-  line.wakes = group.figures.wakes;
+  const GroupFigures figures = figures_of(group);
+  line.page_bytes = figures.page_bytes;
+  line.device_bytes = figures.device_bytes;
+  line.file_bytes = figures.file_bytes;
+  line.state = static_cast<std::uint8_t>(figures.state);
+  line.sleeps = figures.sleeps;
+  line.wakes = figures.wakes;
   if (line.is_used) return;
   std::ranges::copy(group.name, line.name.begin());
   line.is_used.store(true, std::memory_order_release);
@@ -262,7 +256,7 @@ std::size_t GroupRegistry::sleep(GroupNumber number, const DeviceStream& stream,
   return put_to_sleep(group, stream, discard ? Sleep::kDiscarded : Sleep::kDeepest);
 }
 
-// While it exists, kernels that uvmalloc sees do not begin to use the group.
+// While this object exists, kernels that are reported do not begin to use the group.
 class GroupRegistry::Unused {
  public:
   Unused(GroupRegistry& owner, const Group& group) : owner_(owner) {
@@ -321,8 +315,8 @@ std::size_t GroupRegistry::put_to_sleep(Group& group, const DeviceStream& stream
   return std::max(left, written);
 }
 
-// Pages that are on the device go to the host first. After an error they come back. Returns the
-// bytes that were written.
+// Pages on the device move to the host first, and move back after an error. Returns the bytes that
+// were written.
 std::size_t GroupRegistry::put_in_file(Group& group, const std::vector<PageSpan>& pages,
                                        const DeviceStream& stream) {
   std::vector<PageSpan> leaving;
@@ -349,7 +343,7 @@ std::size_t GroupRegistry::put_in_file(Group& group, const std::vector<PageSpan>
   }
 }
 
-// The pages are on the host then. Returns the bytes that were in the file.
+// Afterwards the pages are on the host. Returns the bytes that were in the file.
 std::size_t GroupRegistry::take_from_file(Group& group, const std::vector<PageSpan>& pages,
                                           const DeviceStream& stream) {
   const std::vector<PageSpan> in_file = common_pages(group.in_file.pages(), pages);
@@ -562,7 +556,7 @@ void GroupRegistry::group_used(GroupNumber number, const PageSpan& pages,
     if (busy == kNoGroup || busy == number) {
       lock.lock();
     } else if (!lock.try_lock()) {
-      // Pages of it that still come are faults then.
+      // Its pages that are still in flight cause faults.
       const std::lock_guard missed(missed_mutex_);
       if (std::ranges::find(missed_uses_, number) == missed_uses_.end())
         missed_uses_.push_back(number);
@@ -601,13 +595,7 @@ void GroupRegistry::learn(Group& group, const PageSpan& pages) {
     group.learns = ++group.repeats <= policy::kRepeatedUses * (group.order.size() + 1);
     return;
   }
-  for (const PageSpan& each : unknown) {
-    if (!group.order.empty() && group.order.back().end() == each.first) {
-      group.order.back().count += each.count;
-    } else {
-      group.order.push_back(each);
-    }
-  }
+  for (const PageSpan& each : unknown) append(&group.order, each);
 }
 
 // Returns the pages in the order in which kernels used them after an earlier wake; pages without a
@@ -651,7 +639,9 @@ std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
         if (!may_be_idle(*group)) {
           group->used_at = now;
         } else if (now - group->used_at >= idle) {
-          put_idle_to_sleep(*group);
+          (void)put_idle_to_sleep(
+              *group, blocks_.memory_of(group->number),
+              [this](int device, const auto& pages) { return most_bytes_on(pages, device) != 0; });
           group->used_at = now;
         } else {
           wants_uses = true;
@@ -685,16 +675,21 @@ bool GroupRegistry::may_be_idle(const Group& group) const {
   });
 }
 
-// The eviction is ordered after uvmalloc's own work, because a stream of the program may no longer
-// exist.
-void GroupRegistry::put_idle_to_sleep(Group& group) {
-  for (const auto& [device, pages] : blocks_.memory_of(group.number).pages) {
-    if (most_bytes_on(pages, device) == 0) continue;
+// Puts the group to sleep on the devices for which `wanted(device, pages)` is true. Returns whether
+// there were any. The eviction is ordered after uvmalloc's own work, because a stream of the
+// program may no longer exist.
+template <class Wanted>
+bool GroupRegistry::put_idle_to_sleep(Group& group, const GroupMemory& memory, Wanted wanted) {
+  bool any = false;
+  for (const auto& [device, pages] : memory.pages) {
+    if (!wanted(device, pages)) continue;
     const DeviceStream lane{device, machine_.sender.lane(device)};
     if (lane.handle == nullptr) continue;
     put_to_sleep(group, lane, Sleep::kDeepest);
     ++group.figures.idle_sleeps;
+    any = true;
   }
+  return any;
 }
 
 // ---- short memory of the host
@@ -711,8 +706,8 @@ std::chrono::nanoseconds GroupRegistry::look_at_memory(std::chrono::nanoseconds 
   return policy::kNearMemoryLook;
 }
 
-// The least important one first, and of equal ones the one that was used first, until the memory is
-// not short any more.
+// Puts groups in their files until the memory is no longer short: the least important group first,
+// and of groups with equal priority the one that was unused for longest.
 void GroupRegistry::spill_idle_groups(std::chrono::nanoseconds now) {
   std::vector<Group*> spilling;
   for (const auto& each : groups_) {
@@ -738,20 +733,13 @@ void GroupRegistry::spill_idle_groups(std::chrono::nanoseconds now) {
 // Puts the group's pages in its file, if they take memory of the host. Returns whether there were
 // any.
 bool GroupRegistry::spill(Group& group) {
-  bool any = false;
   const GroupMemory memory = blocks_.memory_of(group.number);
-  for (const auto& [device, pages] : memory.pages) {
+  return put_idle_to_sleep(group, memory, [&](int device, const std::vector<PageSpan>& pages) {
     const bool is_on_host = machine_.device(device).capabilities.integrated ||
                             group.figures.state != GroupState::kAwake;
-    const std::vector<PageSpan> spilling =
-        pages_without(common_pages(pages, memory.ordinary), group.in_file.pages());
-    const DeviceStream lane{device, machine_.sender.lane(device)};
-    if (!is_on_host || spilling.empty() || lane.handle == nullptr) continue;
-    put_to_sleep(group, lane, Sleep::kDeepest);
-    ++group.figures.idle_sleeps;
-    any = true;
-  }
-  return any;
+    return is_on_host &&
+           !pages_without(common_pages(pages, memory.ordinary), group.in_file.pages()).empty();
+  });
 }
 
 }  // namespace uvm

@@ -72,6 +72,7 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   enum class Sleep : std::uint8_t { kOnHost, kDeepest, kDiscarded };
   class Unused;
 
+  GroupFigures figures_of(const Group& group) const;
   void note_use(Group& group) { group.used_at = machine_.runtime.now(); }
   void store_figures(const Group& group);
   void learn(Group& group, const PageSpan& pages);
@@ -83,7 +84,8 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   std::chrono::nanoseconds look_at_memory(std::chrono::nanoseconds now);
   void spill_idle_groups(std::chrono::nanoseconds now);
   bool spill(Group& group);
-  void put_idle_to_sleep(Group& group);
+  template <class Wanted>
+  bool put_idle_to_sleep(Group& group, const GroupMemory& memory, Wanted wanted);
   Group& at(GroupNumber number);
   const Group& at(GroupNumber number) const;
   void require_no_capture(const Group& group, const char* what, const DeviceStream& stream) const;

@@ -16,6 +16,15 @@ inline std::size_t bytes_of(const std::vector<PageSpan>& pages) {
   return count * kPageBytes;
 }
 
+// Adds pages after all others. Joins them with the last span if they are its neighbours.
+inline void append(std::vector<PageSpan>* spans, const PageSpan& pages) {
+  if (!spans->empty() && spans->back().end() == pages.first) {
+    spans->back().count += pages.count;
+  } else {
+    spans->push_back(pages);
+  }
+}
+
 inline PageSpan pages_touched(const char* address, std::size_t size_bytes) {
   const PageNumber first = page_of(address_of(address));
   return {first, page_of(address_of(address) + size_bytes + kPageBytes - 1) - first};
