@@ -27,7 +27,7 @@ constexpr const char* kIsChanging = "the memory is being written to, so its byte
 // kernel describes each page by a word (Documentation/admin-guide/mm/pagemap.rst).
 class WrittenPages {
  public:
-  // For each of the host's pages of `page`; nothing if the kernel does not say.
+  // Returns whether each host page of `page` was written to; nullopt if the kernel does not say.
   std::optional<std::vector<bool>> in(PageNumber page) const {
     constexpr std::uint64_t kPresent = std::uint64_t{1} << 63;
     constexpr std::uint64_t kSwapped = std::uint64_t{1} << 62;  // or on a device
@@ -49,8 +49,8 @@ class WrittenPages {
   Descriptor table_{open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)};
 };
 
-// Copies what was written to the pages since they were mapped to their file. `bytes` are the
-// file's.
+// Copies the bytes that were written to the pages since the file was mapped over them to `bytes`,
+// which hold the file's bytes.
 void copy_written(const PageSpan& pages, char* bytes) {
   const WrittenPages table;
   const std::size_t step = host_page_bytes();
@@ -94,13 +94,7 @@ struct Unmapped {
 
 std::vector<PageSpan> FilePages::pages_of(const Slots& slots) {
   std::vector<PageSpan> spans;
-  for (const auto& [page, slot] : slots) {
-    if (!spans.empty() && spans.back().end() == page) {
-      ++spans.back().count;
-    } else {
-      spans.push_back({page, 1});
-    }
-  }
+  for (const auto& [page, slot] : slots) append(&spans, {page, 1});
   return spans;
 }
 
@@ -112,7 +106,7 @@ std::vector<PageSpan> FilePages::changed(const std::vector<PageSpan>& pages) con
          ++at) {
       const auto written = table.in(at->first);
       if (written && std::ranges::find(*written, true) == written->end())
-        unchanged.push_back({at->first, 1});
+        append(&unchanged, {at->first, 1});
     }
   }
   return pages_without(pages, unchanged);
@@ -123,7 +117,7 @@ std::vector<PageSpan> FilePages::unlike_kept(const std::vector<PageSpan>& pages)
   std::vector<PageSpan> like;
   each_run_in(kept_, pages, [&](const PageSpan& run, const Slot& slot) {
     for (std::size_t i = 0; i < run.count; ++i) {
-      if (slot.file->holds(run.first + i, slot.number + i)) like.push_back({run.first + i, 1});
+      if (slot.file->holds(run.first + i, slot.number + i)) append(&like, {run.first + i, 1});
     }
   });
   return pages_without(pages, like);

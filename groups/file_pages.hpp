@@ -1,9 +1,9 @@
-// The pages of one group that are in files. Their addresses stay valid: the file is mapped over
-// them, so that whoever touches a page reads the file's bytes, and the host keeps no memory for it.
-// What is written to such a page is kept in memory, and goes to the file with the next put().
+// The pages of one group that are in files. Their addresses stay valid: the file is mapped over the
+// pages. A read of such a page reads the file's bytes, and the page takes no host memory. Bytes
+// that are written to such a page stay in memory, and the next put() writes them to a file.
 //
-// Each put() writes a new file, and no file is written again: a forked child keeps a mapping of the
-// file, and has to read the bytes of the moment of the fork.
+// Each put() writes a new file, and no file is written again, because a forked child keeps a
+// mapping of the file and must read the bytes as they were at the fork.
 //
 // Between the check of a page's bytes and its new mapping, and between the copy of what was written
 // to it and its new memory, nothing may write to the page. Errors are FileError. Not thread-safe.
@@ -24,7 +24,7 @@ namespace uvm {
 class FilePages {
  public:
   bool empty() const { return pages_.empty() && kept_.empty(); }
-  // Those in files, in the order of addresses.
+  // Returns the pages in files, in the order of addresses.
   std::vector<PageSpan> pages() const { return pages_of(pages_); }
 
   // Writes those of the pages to a new file in `folder` that are not in a file with all their
@@ -38,7 +38,7 @@ class FilePages {
   // file is kept for the next put(), which does not write pages that have the same bytes then.
   // After an error the pages that could not be read are in their file as before.
   void take_back(const std::vector<PageSpan>& pages);
-  // As take_back(), without their bytes, and without keeping the file.
+  // Same as take_back(), but without the pages' bytes, and the file is not kept.
   void drop(const std::vector<PageSpan>& pages) noexcept;
   // Forgets the pages. Those in files stay mapped to them.
   void forget(const std::vector<PageSpan>& pages) noexcept;
@@ -54,7 +54,7 @@ class FilePages {
   std::vector<PageSpan> unlike_kept(const std::vector<PageSpan>& pages) const;
 
   Slots pages_;
-  Slots kept_;  // of pages in memory, whose bytes had been in a file
+  Slots kept_;  // slots of pages in memory whose bytes were in a file
 };
 
 }  // namespace uvm

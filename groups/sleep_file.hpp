@@ -23,7 +23,7 @@ class FileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A sum that differs if bytes of the page differ, but for one in 2^64 changes.
+// Returns a checksum of the page. It is equal for different bytes in one of 2^64 cases.
 std::uint64_t checksum_of(const char* page);
 
 class SleepFile {
@@ -32,11 +32,11 @@ class SleepFile {
   // files are in memory (tmpfs).
   explicit SleepFile(const std::string& folder);
 
-  // Takes the space for so many pages on the disk. Throws if there is too little.
+  // Reserves space for this many pages on the disk. Throws if there is not enough.
   void reserve(std::size_t pages);
   // Writes the pages to the slots from `slot` on; each slot has room for one page.
   void write(const PageSpan& pages, std::size_t slot);
-  // Whether the bytes in memory are those that were written.
+  // Returns whether the bytes in memory are those that were written.
   bool holds(PageNumber page, std::size_t slot) const {
     return checksums_[slot] == checksum_of(start_of_page(page));
   }

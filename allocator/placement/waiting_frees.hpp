@@ -1,6 +1,7 @@
-// Frees that the plans do not know of yet, in their order. A free only adds its address here, under
-// a lock that is held for a few instructions, so it never waits while a plan decides. The next
-// decision takes the addresses first; so a block at the same address is known as a new one.
+// Freed addresses that the plans have not processed yet, in order. A free only adds its address,
+// under a lock that is held for a few instructions, so it never waits while a plan decides. The
+// next decision processes these addresses first, so that the plans know a new block at the same
+// address as a new block.
 //
 // Thread-safe.
 #pragma once

@@ -36,7 +36,7 @@ std::string program_name() {
 }
 
 // Returns the start time of the process in ticks of the kernel, or 0 if it is unknown. Together
-// with the process number it identifies the process.
+// with the process ID this time identifies the process.
 std::uint64_t process_start_ticks() {
   constexpr int kField = 22;          // starttime in proc(5)
   constexpr int kFieldAfterName = 3;  // the name before it may contain spaces

@@ -33,7 +33,7 @@ void StepLearner::follow() {
   lose();
 }
 
-// Whether the newest kernel corresponds to the expected one, or to one soon after it.
+// Returns whether the newest kernel corresponds to the expected kernel, or to one soon after it.
 bool StepLearner::match_near(KernelNumber expected) {
   const KernelNumber newest = log_.newest();
   for (KernelNumber twin = expected; twin < newest && twin <= expected + policy::kAgeSlack;
@@ -57,8 +57,9 @@ void StepLearner::search() {
   (void)follow_longest(policy::kComparedKernels);
 }
 
-// Follows at the distance for which the most kernels up to now are as those that far back; of equal
-// ones at the shortest distance. False: at no distance are there so many.
+// Follows at the distance at which the most consecutive kernels up to the newest one correspond; if
+// distances are equal in this, at the shortest. Returns false if `least_kernels` correspond at
+// none.
 bool StepLearner::follow_longest(std::uint64_t least_kernels) {
   const KernelNumber newest = log_.newest();
   const LoggedKernel& kernel = log_.kernel(newest);
@@ -81,12 +82,12 @@ bool StepLearner::follow_longest(std::uint64_t least_kernels) {
   return true;
 }
 
-// Kernels up to `later` that correspond to those up to `earlier`. Of a long run of equal shapes
-// some kernels are compared, further and further apart.
+// Returns how many consecutive kernels up to `later` correspond to those up to `earlier`. In a long
+// run of equal shapes it compares only some kernels, further and further apart.
 std::uint64_t StepLearner::same_kernels(KernelNumber later, KernelNumber earlier,
                                         std::uint64_t at_least) const {
   bool any_same_block = false;
-  // Costs little, and most kernels that only look alike differ here.
+  // A cheap comparison first: most kernels that only look alike differ in the kernel before.
   if (!log_.has_kernel(earlier - 1) ||
       !correspond(later - 1, earlier - 1, Parts::kAny, &any_same_block))
     return 0;
@@ -133,8 +134,8 @@ void StepLearner::begin_at(std::uint64_t distance, std::uint64_t run) {
   match_earlier_ones();
 }
 
-// The kernels before the step was found have their counterparts at another distance, or none. A few
-// of them get the right ones each time, the newest first.
+// Kernels that were logged before the step was found are linked to kernels at another distance, or
+// to none. Each call links a few of them to their counterparts at distance_, the newest first.
 void StepLearner::match_earlier_ones() {
   const std::uint64_t kernels = std::min(unmatched_, policy::kMatchedAtOnce);
   unmatched_ -= kernels;

@@ -63,7 +63,7 @@ void UseLog::end(RecordId id) {
 
 namespace {
 
-// The hash of kernels is a polynomial of their shapes, so that the hash of some kernels in a row
+// The hash of kernels is a polynomial of their shapes, so that the hash of consecutive kernels
 // follows from the hashes at both ends.
 constexpr std::uint64_t kShapeBase = 0x9e3779b97f4a7c15;
 // A run of kernels is found by halves, from this power of two on.
