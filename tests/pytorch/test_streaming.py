@@ -128,7 +128,8 @@ error(lambda: uvmalloc.load_safetensors(file, device))
         "accepted in a window of 4 MiB: half of it"
     )
     assert lines[4] == "FOLDER/model.safetensors has no tensor of the model"
-    assert lines[5].startswith("FOLDER/model.safetensors ends at byte ")
+    assert lines[5].startswith("FOLDER/model.safetensors ended early, at byte ")
+    assert lines[5].endswith(": it was truncated while it was read")
     assert lines[6].startswith("[Errno 5] Input/output error, at byte ")
     assert "in 3 attempts: 'FOLDER/model.safetensors'" in lines[6]
 
