@@ -181,6 +181,8 @@ MachineProfile profile_of(Reader& reader) {
   profile.memory = memory_of(reader);
   profile.capacity_bytes = reader.size("capacity");
   profile.concurrent_managed_access = reader.flag("concurrent_managed_access");
+  if (profile.shares_host_memory())
+    profile.integrated_has_host_page_tables = reader.flag("host_page_tables");
   profile.rules.memory.host_bytes = reader.size("host_memory");
   profile.rules.faults = fault_rules(reader);
   profile.rules.thrashing.detects = reader.flag("driver.detects_thrashing");

@@ -14,7 +14,7 @@ namespace uvmsim {
 
 enum class Profile {
   kDiscrete,    // devices have their own memory
-  kIntegrated,  // devices share the host's memory
+  kIntegrated,  // devices share the host's memory, and may access ordinary memory
   kHmm,         // discrete, and devices access the program's ordinary memory by page faults
   kCoherent,    // discrete, and devices access ordinary memory through the host's page tables, over
                 // a coherent link
@@ -25,14 +25,19 @@ struct MachineProfile {
   Profile memory = Profile::kDiscrete;
   std::size_t capacity_bytes = std::size_t{8} << 30;  // of each device
   bool concurrent_managed_access = true;
+  // Of an integrated machine: devices access the program's ordinary memory through the host's page
+  // tables.
+  bool integrated_has_host_page_tables = false;
   MachineRules rules;
   Costs costs;
 
   bool shares_host_memory() const { return memory == Profile::kIntegrated; }
-  // Return whether devices can access the program's ordinary memory, and whether over a coherent
-  // link.
-  bool reaches_ordinary_memory() const { return memory == Profile::kHmm || is_coherent(); }
   bool is_coherent() const { return memory == Profile::kCoherent; }
+  bool has_host_page_tables() const {
+    return is_coherent() || (shares_host_memory() && integrated_has_host_page_tables);
+  }
+  // Returns whether devices can access the program's ordinary memory.
+  bool reaches_ordinary_memory() const { return memory == Profile::kHmm || has_host_page_tables(); }
   // Returns whether copies from another device are faster than copies from the host, as over
   // NVLink.
   bool has_fast_peer_links() const {

@@ -442,6 +442,8 @@ TEST(ProcessTest, OrdinaryMemoryIsPlacedWhereDevicesReachIt) {
             "reaches 1 by page tables 0 atomics 0 direct 0\n" + placed + unregistered + refused);
   EXPECT_EQ(printed(run_probe("UVMSIM_PROFILE=coherent", "ordinary_memory")),
             "reaches 1 by page tables 1 atomics 1 direct 1\n" + placed + unregistered + refused);
+  EXPECT_EQ(printed(run_probe("UVMSIM_MACHINE=gb10 UVMSIM_CAPACITY=2GiB", "ordinary_memory")),
+            "reaches 1 by page tables 1 atomics 1 direct 1\n" + placed + unregistered + refused);
 }
 
 TEST(ProcessTest, AMachineIsNamedByItsProfile) {

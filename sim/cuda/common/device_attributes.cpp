@@ -109,7 +109,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
       return Machine::instance().profile().reaches_ordinary_memory() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
-      return Machine::instance().profile().is_coherent() ? 1 : 0;
+      return Machine::instance().profile().has_host_page_tables() ? 1 : 0;
     case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
       return 4;
     // Programs must not add the devices' memory to MemAvailable, which already includes it on this
@@ -117,7 +117,6 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
-      return 0;
     // Features that the modelled card and host lack, or that the stand-ins do not implement:
     // textures, NUMA-bound memory.
     default:
