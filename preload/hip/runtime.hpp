@@ -21,7 +21,7 @@ namespace uvm::preload::hip {
 struct Runtime {
   using Pool = hipMemPool_t;
   static constexpr auto kVendor = ServedMemory::Vendor::kHip;
-  // hipFree and hipHostFree are the same function.
+  // hipFree and hipHostFree each free memory of every kind.
   static constexpr auto kFreesOfDevice = ServedMemory::Frees::kAll;
   static constexpr auto kFreesOfHost = ServedMemory::Frees::kAll;
   static constexpr unsigned kAttachGlobal = hipMemAttachGlobal;

@@ -157,6 +157,11 @@ class DeviceFacade final : public native::CUDAAllocator {
   void recordHistory(bool enabled, native::CreateContextFn gather, size_t most_entries,
                      native::RecordContext when, bool clear,
                      const std::vector<std::string>& skip_actions) override;
+  // Adds an entry to the history of the device, if it is recorded.
+  void annotate(c10::DeviceIndex device,
+                const std::vector<std::pair<std::string, std::string>>& by) {
+    history_.annotate(device, by);
+  }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& by) override;
   void pushCompileContext(std::string& context) override;
   void popCompileContext() override;
