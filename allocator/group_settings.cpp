@@ -83,6 +83,11 @@ std::optional<std::vector<NamedGroupSettings>> parse_groups(std::string_view tex
   return groups;
 }
 
+bool names_group(std::string_view text, std::string_view name) {
+  const auto groups = parse_groups(text);
+  return groups && std::ranges::count(*groups, name, &NamedGroupSettings::name) != 0;
+}
+
 std::optional<std::chrono::nanoseconds> parse_time(std::string_view text) {
   static constexpr std::array<std::pair<std::string_view, double>, 4> kUnits{
       {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}};

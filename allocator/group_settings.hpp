@@ -26,6 +26,8 @@ bool is_group_name(std::string_view name);
 // Parses a string such as "llm:priority=2,floor=4GiB,idle=30s;image:idle=5s". The last colon before
 // the first "=" ends the name. Returns nullopt for any other string, and if a name appears twice.
 std::optional<std::vector<NamedGroupSettings>> parse_groups(std::string_view text);
+// Returns whether such a string has settings of the group `name`.
+bool names_group(std::string_view text, std::string_view name);
 // Parses a time such as "30s", "500ms", "2m", "1h" or "2.5". A number without a unit is in seconds.
 std::optional<std::chrono::nanoseconds> parse_time(std::string_view text);
 

@@ -116,6 +116,7 @@ std::vector<PageSpan> FilePages::changed(const std::vector<PageSpan>& pages) con
 std::vector<PageSpan> FilePages::unlike_kept(const std::vector<PageSpan>& pages) const {
   std::vector<PageSpan> like;
   each_run_in(kept_, pages, [&](const PageSpan& run, const Slot& slot) {
+    if (!slot.file->is_unchanged()) return;
     for (std::size_t i = 0; i < run.count; ++i) {
       if (slot.file->holds(run.first + i, slot.number + i)) append(&like, {run.first + i, 1});
     }
@@ -210,6 +211,11 @@ void FilePages::drop(const std::vector<PageSpan>& pages) noexcept {
     }
   }
   forget(pages);
+}
+
+void FilePages::note_file(const PageSpan& pages, std::shared_ptr<SleepFile> file) {
+  forget({pages});
+  for (std::size_t i = 0; i < pages.count; ++i) kept_.try_emplace(pages.first + i, Slot{file, i});
 }
 
 void FilePages::forget(const std::vector<PageSpan>& pages) noexcept {

@@ -40,6 +40,9 @@ class FilePages {
   void take_back(const std::vector<PageSpan>& pages);
   // Same as take_back(), but without the pages' bytes, and the file is not kept.
   void drop(const std::vector<PageSpan>& pages) noexcept;
+  // Notes that `file` has the bytes of these pages, which are in memory, in its first slots. While
+  // the bytes stay the same, put() maps the file and does not write them.
+  void note_file(const PageSpan& pages, std::shared_ptr<SleepFile> file);
   // Forgets the pages. Those in files stay mapped to them.
   void forget(const std::vector<PageSpan>& pages) noexcept;
 

@@ -20,6 +20,17 @@ std::shared_ptr<Groups> Groups::of(CachingManagedAllocator& allocator) {
       engine.groups.owner([&engine] { return std::make_shared<GroupRegistry>(engine); }));
 }
 
+GroupNumber Groups::default_of(CachingManagedAllocator& allocator) {
+  if (!names_group(allocator.engine().machine.configuration.groups, kDefaultGroup)) return kNoGroup;
+  try {
+    return of(allocator)->open(kDefaultGroup);
+  } catch (const std::exception& error) {
+    log_once(LogLevel::kError, "the default group",
+             fmt::format("{}; there is no such group", error.what()));
+    return kNoGroup;
+  }
+}
+
 GroupRegistry::GroupRegistry(Engine& engine, bool watches, ReadMemory read)
     : engine_(engine),
       machine_(engine.machine),
@@ -358,6 +369,25 @@ std::size_t GroupRegistry::take_from_file(Group& group, const std::vector<PageSp
   }
   blocks_.note_on_host(in_file);
   return bytes_of(in_file);
+}
+
+std::size_t GroupRegistry::note_file(const void* address, std::size_t size_bytes, int descriptor,
+                                     const std::string& path, std::int64_t changed_ns) {
+  machine_.require_device();
+  const std::lock_guard lock(mutex_);
+  const GroupNumber number = blocks_.group_of(address);
+  const auto* const begin = static_cast<const char*>(address);
+  if (number == kNoGroup || address_of(begin) % host_page_bytes() != 0) return 0;
+  Group& group = at(number);
+  const GroupMemory memory = blocks_.memory_of(number);
+  std::size_t noted = 0;
+  for (const PageSpan& each : common_pages({pages_inside(begin, size_bytes)}, memory.ordinary)) {
+    const auto offset = static_cast<std::size_t>(start_of_page(each.first) - begin);
+    group.in_file.note_file(
+        each, std::make_shared<SleepFile>(descriptor, path, changed_ns, offset, each));
+    noted += each.count * kPageBytes;
+  }
+  return noted;
 }
 
 // Pages of other memory leave the group's files.

@@ -38,6 +38,8 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   GroupFigures figures(GroupNumber group) const override;
   std::size_t sleep(GroupNumber group, const DeviceStream& stream, bool discard) override;
   std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily) override;
+  std::size_t note_file(const void* address, std::size_t size_bytes, int descriptor,
+                        const std::string& path, std::int64_t changed_ns) override;
 
   // Puts groups to sleep that nothing has used for their idle times, and, while the host's memory
   // is short, idle groups that have a file. Returns the time until the next look. Called by the

@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -25,7 +26,8 @@
 namespace uvm {
 namespace {
 
-constexpr long kHugetlbfsMagic = 0x958458f6;  // <linux/magic.h> of older kernels lacks it
+constexpr std::int64_t kNanoseconds = 1'000'000'000;  // in a second
+constexpr long kHugetlbfsMagic = 0x958458f6;          // <linux/magic.h> of older kernels lacks it
 
 bool is_in_memory(int file) {
   struct statfs system {};
@@ -70,25 +72,45 @@ std::uint64_t checksum_of(const char* page) {
 }
 
 SleepFile::SleepFile(const std::string& folder)
-    : folder_(folder),
+    : name_(fmt::format("a file in \"{}\"", folder)),
       file_(OwnFile(folder + "/" + name_for_systems_without_unnamed_files()).create_unnamed()) {
   if (!file_.is_open()) {
     const int error = errno;
     throw FileError(
         fmt::format("no file can be made in \"{}\": {}; accepted: a folder on a disk "
                     "that this user may write to",
-                    folder_, own_file_error(error)));
+                    folder, own_file_error(error)));
   }
   if (is_in_memory(file_.get())) {
     throw FileError(fmt::format(
-        "files in \"{}\" are in memory, so they free none; accepted: a folder on a disk", folder_));
+        "files in \"{}\" are in memory, so they free none; accepted: a folder on a disk", folder));
   }
   is_direct_ = fcntl(file_.get(), F_SETFL, O_DIRECT) == 0;
 }
 
+SleepFile::SleepFile(int descriptor, const std::string& path, std::int64_t changed_ns,
+                     std::size_t begin, const PageSpan& pages)
+    : name_(fmt::format("\"{}\"", path)),
+      file_(open(fmt::format("/proc/self/fd/{}", descriptor).c_str(), O_RDONLY | O_CLOEXEC)),
+      begin_(begin),
+      changed_ns_(changed_ns) {
+  if (!file_.is_open()) fail("opened", errno);
+  if (!is_unchanged()) throw FileError(fmt::format("{} has changed since it was read", name_));
+  is_direct_ = fcntl(file_.get(), F_SETFL, O_DIRECT) == 0;
+  checksums_.reserve(pages.count);
+  for (std::size_t i = 0; i < pages.count; ++i)
+    checksums_.push_back(checksum_of(start_of_page(pages.first + i)));
+}
+
+bool SleepFile::is_unchanged() const {
+  struct stat status {};
+  return !changed_ns_ ||
+         (fstat(file_.get(), &status) == 0 &&
+          status.st_ctim.tv_sec * kNanoseconds + status.st_ctim.tv_nsec == *changed_ns_);
+}
+
 void SleepFile::fail(const char* what, int error) const {
-  throw FileError(
-      fmt::format("a file in \"{}\" cannot be {}: {}", folder_, what, std::strerror(error)));
+  throw FileError(fmt::format("{} cannot be {}: {}", name_, what, std::strerror(error)));
 }
 
 void SleepFile::reserve(std::size_t pages) {
@@ -153,7 +175,7 @@ void SleepFile::read_all(std::size_t offset, std::size_t size_bytes, char* out) 
     return ssize_t{-1};
   });
   if (error == 0) return;
-  throw FileError(fmt::format("a file in \"{}\" cannot be read at offset {}: {}", folder_, offset,
+  throw FileError(fmt::format("{} cannot be read at offset {}: {}", name_, offset,
                               error == kShort ? "it is too short" : std::strerror(error)));
 }
 
@@ -161,12 +183,11 @@ void SleepFile::read(std::size_t slot, std::size_t slots, char* out) const {
   for (std::size_t done = 0; done < slots;) {
     const std::size_t count = std::min(policy::kFilePiecePages, slots - done);
     char* const to = out + done * kPageBytes;
-    read_all((slot + done) * kPageBytes, count * kPageBytes, to);
+    read_all(begin_ + (slot + done) * kPageBytes, count * kPageBytes, to);
     for (std::size_t i = 0; i < count; ++i) {
       if (checksum_of(to + i * kPageBytes) == checksums_[slot + done + i]) continue;
-      throw FileError(
-          fmt::format("a file in \"{}\" has changed at offset {}: its checksum is wrong", folder_,
-                      (slot + done + i) * kPageBytes));
+      throw FileError(fmt::format("{} has changed at offset {}: its checksum is wrong", name_,
+                                  begin_ + (slot + done + i) * kPageBytes));
     }
     done += count;
   }
@@ -175,7 +196,7 @@ void SleepFile::read(std::size_t slot, std::size_t slots, char* out) const {
 void SleepFile::map(const PageSpan& pages, std::size_t slot) const {
   if (mmap(start_of_page(pages.first), pages.count * kPageBytes, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file_.get(),
-           static_cast<off_t>(slot * kPageBytes)) == MAP_FAILED)
+           static_cast<off_t>(begin_ + slot * kPageBytes)) == MAP_FAILED)
     fail("mapped", errno);
 }
 

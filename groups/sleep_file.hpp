@@ -1,12 +1,14 @@
-// A file that holds the bytes of pages while a group sleeps: written once, with a checksum for each
-// page. It has no name, so nobody else opens it, and it ends with its last descriptor and mapping,
-// also if the process is killed.
+// A file that holds the bytes of pages while a group sleeps, with a checksum for each page. Either
+// it is made for this, written once, and has no name: nobody else opens it, and it ends with its
+// last descriptor and mapping, also if the process is killed. Or it is a file of the program, from
+// which the bytes were read; it is not written to.
 //
 // Errors are FileError. Not thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -31,7 +33,14 @@ class SleepFile {
   // Makes an empty file. Throws if the folder does not exist or cannot be written to, and if its
   // files are in memory (tmpfs).
   explicit SleepFile(const std::string& folder);
+  // Opens the program's file again that it has open as `descriptor`. From `begin` on, the file has
+  // the bytes of the pages, as they are in memory now, unless it was written to after
+  // `changed_ns`, the time of its last change as stat(2) reports it; then throws.
+  SleepFile(int descriptor, const std::string& path, std::int64_t changed_ns, std::size_t begin,
+            const PageSpan& pages);
 
+  // Returns false if the file is the program's, and has been written to.
+  bool is_unchanged() const;
   // Reserves space for this many pages on the disk. Throws if there is not enough.
   void reserve(std::size_t pages);
   // Writes the pages to the slots from `slot` on; each slot has room for one page.
@@ -52,10 +61,12 @@ class SleepFile {
   [[noreturn]] void fail(const char* what, int error) const;
   void read_all(std::size_t offset, std::size_t size_bytes, char* out) const;
 
-  std::string folder_;
+  std::string name_;  // in messages
   Descriptor file_;
-  mutable bool is_direct_ = false;        // reads and writes pass the kernel's cache by
-  std::vector<std::uint64_t> checksums_;  // by slot
+  std::size_t begin_ = 0;                   // of slot 0, in the file
+  std::optional<std::int64_t> changed_ns_;  // of the program's file
+  mutable bool is_direct_ = false;          // reads and writes pass the kernel's cache by
+  std::vector<std::uint64_t> checksums_;    // by slot
 };
 
 }  // namespace uvm

@@ -103,6 +103,7 @@ ServedMemory* ServedMemory::make() {
 ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
     : allocator_(allocator),
       vendor_(vendor_of(allocator)),
+      group_(Groups::default_of(allocator)),
       exclusions_(process_configuration().configuration.exclude, &exclusion_errors_),
       deferred_(allocator),
       virtual_memory_(allocator) {
@@ -120,15 +121,22 @@ void* ServedMemory::take_block(const Request& request) {
   if (request.kind == Kind::kPinned) {
     return allocator_.allocate(Facade::kPinned, request.device, request.size_bytes);
   }
+  const bool has_group = group_ != GroupNumber{};
   if (request.kind == Kind::kDevice) {
-    return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes, request.stream);
+    return has_group ? Groups::of(allocator_)
+                           ->allocate(group_, Facade::kDevice, request.size_bytes,
+                                      DeviceStream::named(request.device, request.stream))
+                     : allocator_.allocate(Facade::kDevice, request.device, request.size_bytes,
+                                           request.stream);
   }
   // The program places managed memory by first touch and by advice, so uvmalloc sends no hints.
   struct WithoutHints {
     std::optional<Policy> before = set_thread_policy(Policy::kDriver);
     ~WithoutHints() { set_thread_policy(before); }
   } without_hints;
-  return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes);
+  void* const address = allocator_.allocate(Facade::kDevice, request.device, request.size_bytes);
+  if (has_group) Groups::of(allocator_)->add(group_, address);
+  return address;
 }
 
 bool ServedMemory::is_capturing(const Request& request) const noexcept {

@@ -14,6 +14,7 @@
 
 #include <uvmalloc/device_runtime.hpp>
 #include <uvmalloc/facade.hpp>
+#include <uvmalloc/groups.hpp>
 #include "preload/call_coverage.hpp"
 #include "preload/deferred_frees.hpp"
 #include "preload/exclusions.hpp"
@@ -136,6 +137,7 @@ class ServedMemory {
 
   CachingManagedAllocator& allocator_;
   const Vendor vendor_;
+  const GroupNumber group_;  // of device and managed memory; 0: none
   std::vector<std::string> exclusion_errors_;
   Exclusions exclusions_;
   DeferredFrees deferred_;

@@ -48,7 +48,9 @@ bool overlap(const VirtualMemory::Range& left, const VirtualMemory::Range& right
 }  // namespace
 
 VirtualMemory::VirtualMemory(CachingManagedAllocator& allocator)
-    : allocator_(allocator), addresses_(allocator.engine()) {}
+    : allocator_(allocator),
+      addresses_(allocator.engine()),
+      group_(Groups::default_of(allocator)) {}
 
 template <class Action>
 Result VirtualMemory::change(const char* call, Action action) noexcept {
@@ -319,6 +321,7 @@ Result VirtualMemory::map(std::uintptr_t address, std::size_t size_bytes, Handle
       if (!is_there) {
         if (!addresses_.is_free(pointer_to(address), size_bytes)) clear(range);
         place(*piece, range);
+        if (group_ != GroupNumber{}) Groups::of(allocator_)->add(group_, pointer_to(address));
       }
     } catch (const std::exception&) {
       mappings_.erase(mapping);

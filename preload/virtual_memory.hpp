@@ -21,6 +21,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include <uvmalloc/groups.hpp>
 #include "allocator/engine/reserved_addresses.hpp"
 
 namespace uvm {
@@ -136,6 +137,7 @@ class VirtualMemory {
 
   CachingManagedAllocator& allocator_;
   ReservedAddresses addresses_;
+  const GroupNumber group_;             // of mapped pieces; 0: none
   mutable std::recursive_mutex mutex_;  // recursive, because a pressure callback may query
   bool is_changing_ = false;
   std::atomic<bool> has_any_ = false;  // a range was reserved; most programs never reserve one

@@ -51,6 +51,10 @@ enum class GroupCopies : std::uint8_t {
 
 inline constexpr double kMostIdleSeconds = 1e9;
 
+// If Configuration::groups names this group, it has the program's memory that was allocated for no
+// other group and that devices may use.
+inline constexpr std::string_view kDefaultGroup = "default";
+
 struct GroupSettings {
   // When another group needs room, groups with a lower priority sleep first; of groups with equal
   // priority, the group that woke first. Groups with a higher priority than the group that needs
@@ -97,6 +101,9 @@ class Groups {
  public:
   // Returns the groups of an allocator, which must outlive the returned value.
   static std::shared_ptr<Groups> of(CachingManagedAllocator& allocator);
+  // Returns the number of kDefaultGroup, or 0 if Configuration::groups does not name it, or if it
+  // cannot exist. Whoever serves a program's requests puts their memory into this group.
+  static GroupNumber default_of(CachingManagedAllocator& allocator);
   virtual ~Groups() = default;
 
   // Makes the group if it does not exist. A name has 1 to 64 characters: letters, digits and
@@ -146,6 +153,16 @@ class Groups {
   // captured, and std::runtime_error if pages cannot be read from their file, or have changed
   // there; such pages stay there.
   virtual std::size_t wake(GroupNumber group, const DeviceStream& stream, bool lazily = false) = 0;
+
+  // Notes that the bytes from `address` on were read from the beginning of a file of the program,
+  // which the program has open as `descriptor`. `changed_ns` is the time of the file's last change,
+  // st_ctim of stat(2), before it was read. While these bytes stay the same, the group sleeps in
+  // that file, and no copy is written. The file must not change then: whoever touches the sleeping
+  // group reads what the file has; wake() compares checksums. Returns the bytes that can sleep so:
+  // whole pages of 2 MiB that belong to a group with a file, 0 if `address` is not at the start of
+  // a page of 4 KiB. Throws std::runtime_error if the file cannot be opened or was written to.
+  virtual std::size_t note_file(const void* address, std::size_t size_bytes, int descriptor,
+                                const std::string& path, std::int64_t changed_ns) = 0;
 };
 
 }  // namespace uvm

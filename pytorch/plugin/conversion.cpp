@@ -11,6 +11,7 @@
 #include "pytorch/plugin/early_blocks.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/host_device.hpp"
+#include "pytorch/plugin/region.hpp"
 #include "pytorch/plugin/shared_block.hpp"
 #include "pytorch/plugin/sole_python_thread.hpp"
 #include "pytorch/plugin/tensor_storage.hpp"
@@ -78,6 +79,7 @@ std::optional<CopyReason> convert(const at::Tensor& tensor, int device) {
   } catch (const OutOfMemoryError&) {
     return CopyReason::kForeign;
   }
+  join_group(Facade::kHost, block);
   move_bytes(static_cast<char*>(block), static_cast<char*>(address), size_bytes);
   storage.set_data_ptr(managed_host_data(block, size_bytes));
   return std::nullopt;

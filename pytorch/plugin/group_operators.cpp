@@ -63,14 +63,24 @@ void configure(std::int64_t group, std::optional<std::int64_t> priority, std::op
   groups().set(number_of(group), settings);
 }
 
+// Adds an entry to torch's history of memory, if it is recorded.
+void annotate(std::int64_t group, std::int64_t device, const char* stage) {
+  if (!installed_facades.device->isHistoryEnabled()) return;
+  installed_facades.device->annotate(
+      static_cast<c10::DeviceIndex>(device),
+      {{"name", "uvmalloc.group " + groups().figures(number_of(group)).name}, {"stage", stage}});
+}
+
 std::int64_t sleep(std::int64_t group, std::int64_t device, bool discard) {
-  return static_cast<std::int64_t>(
-      groups().sleep(number_of(group), current_stream_of(device), discard));
+  const std::size_t bytes = groups().sleep(number_of(group), current_stream_of(device), discard);
+  annotate(group, device, "sleep");
+  return static_cast<std::int64_t>(bytes);
 }
 
 std::int64_t wake(std::int64_t group, std::int64_t device, bool lazily) {
-  return static_cast<std::int64_t>(
-      groups().wake(number_of(group), current_stream_of(device), lazily));
+  const std::size_t bytes = groups().wake(number_of(group), current_stream_of(device), lazily);
+  annotate(group, device, "wake");
+  return static_cast<std::int64_t>(bytes);
 }
 
 c10::Dict<std::string, std::int64_t> figures(std::int64_t group) {
@@ -101,6 +111,17 @@ std::vector<std::int64_t> devices(std::int64_t group) {
   return {devices.begin(), devices.end()};
 }
 
+// Returns the folder of the group's file; empty: none.
+std::string file(std::int64_t group) {
+  return groups().figures(number_of(group)).settings.file;
+}
+
+std::int64_t note_file(const at::Tensor& self, std::int64_t descriptor, const std::string& path,
+                       std::int64_t changed_ns) {
+  return static_cast<std::int64_t>(groups().note_file(
+      self.const_data_ptr(), self.nbytes(), static_cast<int>(descriptor), path, changed_ns));
+}
+
 std::vector<std::string> names() {
   return groups().names();
 }
@@ -114,6 +135,8 @@ TORCH_LIBRARY_FRAGMENT(uvmalloc, library) {
   library.def("group_put(Tensor self, int group) -> bool");
   library.def("group_put_address", &put_address);
   library.def("group_configure", &configure);
+  library.def("group_file", &file);
+  library.def("group_note_file(Tensor self, int descriptor, str path, int changed_ns) -> int");
   library.def("group_sleep", &uvm::torch_plugin::sleep);
   library.def("group_wake", &wake);
   library.def("group_figures", &figures);
@@ -125,5 +148,6 @@ TORCH_LIBRARY_IMPL(uvmalloc, CPU, library) {
   library.impl("group_put", &uvm::torch_plugin::put);
 }
 TORCH_LIBRARY_IMPL(uvmalloc, CUDA, library) {
+  library.impl("group_note_file", &uvm::torch_plugin::note_file);
   library.impl("group_put", &uvm::torch_plugin::put);
 }

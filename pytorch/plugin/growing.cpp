@@ -50,7 +50,7 @@ class GrowingMemory final : public torch::CustomClassHolder {
         most_bytes_(round_up(static_cast<std::size_t>(most_bytes), kPageBytes)),
         addresses_(allocator().engine()),
         base_(reserve()),
-        group_(group_of_region(Facade::kDevice)) {
+        group_(group_for(Facade::kDevice)) {
     Ranges& all = ranges();
     const std::lock_guard lock(all.mutex);
     all.by_address.emplace(base_, this);

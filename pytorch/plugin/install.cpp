@@ -11,6 +11,8 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <uvmalloc/groups.hpp>
+#include "allocator/group_settings.hpp"
 #include "allocator/process/framework_bridge.hpp"
 #include "pytorch/interpose/torch_hooks.hpp"
 #include "pytorch/plugin/early_blocks.hpp"
@@ -18,6 +20,7 @@
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/forced_copy.hpp"
 #include "pytorch/plugin/host_device.hpp"
+#include "pytorch/plugin/region.hpp"
 #include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
@@ -112,6 +115,7 @@ void install() {
                    release_locks_in_child();
                  });
   watch_forced_copies();
+  if (names_group(process_configuration().configuration.groups, kDefaultGroup)) ++open_regions;
   set_plugin_installed(true);
   installed_facades.device->init_late();
 }

@@ -165,25 +165,27 @@ Groups& groups() {
   return **groups;
 }
 
-GroupNumber group_of_region(Facade facade) {
+GroupNumber group_for(Facade facade) {
   for (auto region = innermost(); region != nullptr; region = region->outer) {
     if (region->group == 0) continue;
     const bool takes = region->group != kNoGroupHere &&
                        (facade == Facade::kDevice || !region->groups_device_memory_only);
     return takes ? GroupNumber{region->group} : GroupNumber{};
   }
-  return {};
+  if (facade == Facade::kPinned) return {};
+  static const GroupNumber kDefault = Groups::default_of(allocator());
+  return kDefault;
 }
 
 void* allocate_for_group(Facade facade, const DeviceStream& stream, std::size_t size_bytes) {
-  const GroupNumber group = group_of_region(facade);
+  const GroupNumber group = group_for(facade);
   return group == GroupNumber{}
              ? allocator().allocate(facade, stream.device, size_bytes, stream.handle)
              : groups().allocate(group, facade, size_bytes, stream);
 }
 
 void join_group(Facade facade, const void* address) {
-  const GroupNumber group = group_of_region(facade);
+  const GroupNumber group = group_for(facade);
   if (address != nullptr && group != GroupNumber{}) groups().add(group, address);
 }
 

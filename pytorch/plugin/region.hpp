@@ -96,7 +96,7 @@ void note_advised(void* address);
 inline std::atomic<int> open_regions = 0;
 inline std::atomic<std::size_t> noted_blocks_count = 0;  // blocks in a region or with advice
 
-// Whether any region is open in this process.
+// Returns whether any region is open in this process, or memory outside of regions has a group.
 inline bool any_region() {
   return open_regions.load(std::memory_order_relaxed) != 0;
 }
@@ -110,11 +110,12 @@ inline void forget_block(void* address) {
 
 // Returns the groups of the process's allocator.
 Groups& groups();
-// Returns the group of the innermost open region that sets a group for such memory; 0: none.
-GroupNumber group_of_region(Facade facade);
-// Allocates a block in the group that group_of_region() returns, or in none.
+// Returns the group of the innermost open region that sets a group for such memory, else
+// kDefaultGroup, if the settings name it, for memory that is not pinned; 0: none.
+GroupNumber group_for(Facade facade);
+// Allocates a block in the group that group_for() returns, or in none.
 void* allocate_for_group(Facade facade, const DeviceStream& stream, std::size_t size_bytes);
-// Puts the block into the group that group_of_region() returns.
+// Puts the block into the group that group_for() returns.
 void join_group(Facade facade, const void* address);
 
 // Calls `allocate` with the policy of the open regions, and charges the block to them.

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -321,6 +322,125 @@ TEST_F(FileGroupsTest, ChangedAndShortFilesAreErrorsThatNameTheOffset) {
   EXPECT_TRUE(is_right(first, 1)) << "the bytes that can be had";
   EXPECT_TRUE(is_right(second, 2, 2 * kMiB));
   groups()->sleep(group, kUser, true);
+}
+
+// A file of the program, and a block of the group that has its bytes.
+class ProgramFileTest : public FileGroupsTest {
+ protected:
+  static constexpr std::size_t kBytes = 6 * kMiB + 5000;
+
+  void SetUp() override {
+    FileGroupsTest::SetUp();
+    group_ = open("llm");
+    block_ = block(group_, 5, kBytes);
+    std::ofstream(path_, std::ios::binary).write(block_, kBytes);
+    file_ = ::open(path_.c_str(), O_RDWR);
+  }
+  void TearDown() override {
+    allocator->free(block_);
+    close(file_);
+    std::filesystem::remove(path_);
+    FileGroupsTest::TearDown();
+  }
+
+  std::int64_t changed_ns() const {
+    struct stat status {};
+    fstat(file_, &status);
+    return status.st_ctim.tv_sec * std::int64_t{1'000'000'000} + status.st_ctim.tv_nsec;
+  }
+  std::size_t note() { return groups()->note_file(block_, kBytes, file_, path_, changed_ns()); }
+  // Sets the time of the last change to a later one.
+  void touch_file() {
+    const std::int64_t before = changed_ns();
+    while (changed_ns() == before) ASSERT_EQ(fchmod(file_, 0600), 0);
+  }
+  // The bytes that were written to the group's own files.
+  std::size_t written_bytes() const {
+    std::size_t sum = 0;
+    for (const int each : files()) {
+      struct stat status {};
+      fstat(each, &status);
+      sum += static_cast<std::size_t>(status.st_size);
+    }
+    return sum;
+  }
+
+  const std::string path_ = folder_ + "-model";
+  GroupNumber group_{};
+  char* block_ = nullptr;
+  int file_ = -1;
+};
+
+TEST_F(ProgramFileTest, AGroupSleepsInTheFileThatItWasReadFrom) {
+  EXPECT_EQ(note(), 6 * kMiB);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(groups()->sleep(group_, kUser), 8 * kMiB);
+    EXPECT_EQ(written_bytes(), 2 * kMiB) << "the last page is not full";
+    EXPECT_EQ(bytes_in_memory(block_), 0u);
+    EXPECT_TRUE(is_right(block_, 5, kBytes));
+    EXPECT_EQ(groups()->wake(group_, kUser), 8 * kMiB);
+    EXPECT_TRUE(is_right(block_, 5, kBytes));
+  }
+}
+
+TEST_F(ProgramFileTest, WhatTheProgramChangesIsNotWrittenToItsFile) {
+  note();
+  block_[3 * kMiB] = 99;
+  groups()->sleep(group_, kUser);
+  EXPECT_EQ(written_bytes(), 4 * kMiB);
+  block_[kMiB] = 98;
+  groups()->wake(group_, kUser);
+  EXPECT_EQ(block_[3 * kMiB], 99);
+  EXPECT_EQ(block_[kMiB], 98);
+  char in_file = 0;
+  ASSERT_EQ(pread(file_, &in_file, 1, 3 * kMiB), 1);
+  EXPECT_EQ(in_file, byte(5, 3 * kMiB));
+}
+
+TEST_F(ProgramFileTest, AFileThatWasWrittenToIsNotUsed) {
+  const std::int64_t before = changed_ns();
+  touch_file();
+  const std::string said =
+      message_of([&] { groups()->note_file(block_, kBytes, file_, path_, before); });
+  EXPECT_EQ(said, "\"" + path_ + "\" has changed since it was read");
+  EXPECT_EQ(note(), 6 * kMiB);
+  touch_file();
+  groups()->sleep(group_, kUser);
+  EXPECT_EQ(written_bytes(), 8 * kMiB);
+  groups()->wake(group_, kUser);
+  EXPECT_TRUE(is_right(block_, 5, kBytes));
+}
+
+TEST_F(ProgramFileTest, AFileMayBeRemovedWhileTheGroupSleeps) {
+  note();
+  groups()->sleep(group_, kUser);
+  ASSERT_TRUE(std::filesystem::remove(path_));
+  EXPECT_TRUE(is_right(block_, 5, kBytes));
+  groups()->wake(group_, kUser);
+  EXPECT_TRUE(is_right(block_, 5, kBytes));
+}
+
+TEST_F(ProgramFileTest, AFileThatChangesWhileTheGroupSleepsIsNamed) {
+  note();
+  groups()->sleep(group_, kUser);
+  const char wrong = static_cast<char>(byte(5, 5 * kMiB) + 1);
+  ASSERT_EQ(pwrite(file_, &wrong, 1, 5 * kMiB), 1);
+  EXPECT_EQ(
+      message_of([&] { groups()->wake(group_, kUser); }),
+      "group \"llm\": \"" + path_ + "\" has changed at offset 4194304: its checksum is wrong");
+  EXPECT_EQ(figures(group_).state, GroupState::kInFile);
+}
+
+TEST_F(ProgramFileTest, OnlyWholePagesOfAGroupWithAFileCount) {
+  EXPECT_EQ(groups()->note_file(block_ + 1, kBytes - 1, file_, path_, changed_ns()), 0u);
+  EXPECT_EQ(groups()->note_file(block_, kMiB, file_, path_, changed_ns()), 0u);
+  EXPECT_TRUE(has(message_of([&] { groups()->note_file(block_, kBytes, -1, path_, 0); }),
+                  "\"" + path_ + "\" cannot be opened: "));
+  char* other = static_cast<char*>(allocator->allocate(Facade::kDevice, 0, 4 * kMiB));
+  EXPECT_EQ(groups()->note_file(other, 4 * kMiB, file_, path_, changed_ns()), 0u);
+  groups()->add(group_, other);
+  EXPECT_EQ(groups()->note_file(other, 4 * kMiB, file_, path_, changed_ns()), 0u);
+  allocator->free(other);
 }
 
 TEST_F(FileGroupsTest, AGroupThatCannotBeWrittenStaysWhereItWas) {

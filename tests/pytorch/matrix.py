@@ -70,6 +70,7 @@ ONLY_ASKS = frozenset(
         "ops.check_invariants",
         "ops.group_devices",
         "ops.group_figures",
+        "ops.group_file",
         "ops.group_names",
         "ops.is_managed",
         "ops.report",
@@ -628,13 +629,33 @@ class LoadFile(OfAFile):
 
     def model(self, model: Tied) -> torch.Tensor:
         tensors = once(model)
-        loaded = uvmalloc.load_safetensors(save_file(tensors, "tied.safetensors"), "cuda")
+        loaded = self.call((save_file(tensors, "tied.safetensors"), "cuda"))
         with torch.device("meta"):
             empty = Tied().requires_grad_(False)
         loaded.setdefault("head.weight", loaded["embedding.weight"])
         empty.load_state_dict(loaded, assign=True)
         logits: torch.Tensor = empty(tokens("cuda"))
         return logits
+
+
+@use("Group.load", "ops.group_note_file")
+class LoadIntoGroup(LoadFile):
+    refuses: ClassVar = {
+        **LoadFile.refuses,
+        "after fork": (RuntimeError, "a device cannot be used in a forked child"),
+    }
+
+    def call(self, given: Any) -> Any:
+        found = uvmalloc.group("loaded").load(*given)
+        with given[0].open("rb") as file:
+            changed_ns = os.fstat(file.fileno()).st_ctime_ns
+            for tensor in filter(lambda each: each.is_cuda, found.values()):
+                # Tensors of a group without a file sleep in none.
+                noted = torch.ops.uvmalloc.group_note_file(
+                    tensor, file.fileno(), file.name, changed_ns
+                )
+                assert noted == 0
+        return found
 
 
 def once(model: nn.Module) -> dict[str, torch.Tensor]:

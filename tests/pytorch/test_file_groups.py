@@ -39,6 +39,7 @@ torch.manual_seed(0)
 )
 COHERENT = {"UVMSIM_PROFILE": "coherent"}
 HMM = {"UVMSIM_PROFILE": "hmm"}
+ONE_MEMORY = {"UVMSIM_MACHINE": "gb10"}
 
 
 @pytest.fixture
@@ -49,7 +50,9 @@ def folder() -> Iterator[Path]:
         assert list(Path(made).iterdir()) == []
 
 
-@pytest.mark.parametrize("environment", [COHERENT, HMM], ids=["coherent", "hmm"])
+@pytest.mark.parametrize(
+    "environment", [COHERENT, HMM, ONE_MEMORY], ids=["coherent", "hmm", "one memory"]
+)
 def test_models_sleep_and_wake_with_their_bytes(
     same_output: Checked, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -83,7 +86,10 @@ for round in range(3):
     assert group["state"] == "awake" and group["sleeps"] == 3
 
 
-def test_a_group_in_a_file_takes_no_memory(checked: Checked, folder: Path) -> None:
+@pytest.mark.parametrize("environment", [COHERENT, ONE_MEMORY], ids=["coherent", "one memory"])
+def test_a_group_in_a_file_takes_no_memory(
+    checked: Checked, folder: Path, environment: dict[str, str]
+) -> None:
     checked(
         """
 with uvmalloc.group('llm', file=folder) as group:
@@ -103,7 +109,7 @@ assert opened() == []
 assert group.figures().page_bytes == 0
 """,
         str(folder),
-        environment=COHERENT,
+        environment=environment,
     )
 
 
@@ -322,3 +328,93 @@ assert sums[1::2] == [t.sum().item() for t in held]
         str(folder),
         environment=COHERENT,
     )
+
+
+SAVED = """
+from safetensors.torch import save_file
+file = Path(folder).parent / f'{Path(folder).name}.safetensors'
+def written_bytes():
+    # By uvmalloc, to files of the group.
+    links = [Path('/proc/self/fd') / name for name in os.listdir('/proc/self/fd')]
+    return sum(link.stat().st_blocks * 512 for link in links
+               if link.is_symlink() and os.readlink(link).startswith(folder + '/'))
+def saved(remainder, **tensors):
+    # Of the offset of the first tensor, divided by 16: the header has a multiple of 8 bytes.
+    for fill in ('', 'x' * 8):
+        save_file(tensors, file, {'fill': fill})
+        if (8 + int.from_bytes(file.read_bytes()[:8], 'little')) % 16 == remainder:
+            return
+    raise AssertionError(remainder)
+"""
+
+
+@pytest.mark.parametrize(
+    "environment", [COHERENT, HMM, ONE_MEMORY], ids=["coherent", "hmm", "one memory"]
+)
+def test_weights_sleep_in_the_file_that_they_were_read_from(
+    same_output: Checked, folder: Path, environment: dict[str, str]
+) -> None:
+    try:
+        same_output(
+            SAVED
+            + """
+saved(0, a=torch.randn(2 << 20), b=torch.randn(1 << 19).half(), c=torch.randn(1 << 10, 1 << 10),
+      d=torch.ones(()), e=torch.empty(0, 3))
+stock = uvmalloc.load_safetensors(file, 'cuda')
+llm = uvmalloc.group('llm', file=folder)
+found = llm.load(file)
+assert found.keys() == stock.keys()
+for name, tensor in found.items():
+    assert tensor.dtype == stock[name].dtype and tensor.shape == stock[name].shape, name
+    assert tensor.equal(stock[name]) and tensor.is_cuda, name
+    assert tensor.data_ptr() % 16 == 0
+if uvmalloc.enabled():
+    assert found['a'].untyped_storage().nbytes() > found['a'].nbytes, 'they share one storage'
+    assert found['b'].untyped_storage().nbytes() == found['b'].nbytes, 'it begins after 4 bytes'
+for round in range(3):
+    llm.sleep()
+    figures = llm.figures()
+    if uvmalloc.enabled():
+        assert figures.file_bytes == figures.page_bytes >= 14 * MIB, figures
+        # The last page of the file, the page of `b`, and the pages that were changed.
+        assert written_bytes() <= 4 * MIB + round * 2 * MIB, written_bytes()
+    print([tensor.float().sum().item() for tensor in found.values()])
+    llm.wake()
+    print([tensor.float().sum().item() for tensor in found.values()])
+    found['c'].view(-1)[0] += 1
+file.unlink()
+llm.sleep()
+print([tensor.float().sum().item() for tensor in found.values()])
+""",
+            str(folder),
+            environment=environment,
+        )
+    finally:
+        folder.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def test_a_file_with_tensors_at_odd_offsets_is_read_as_usual(
+    same_output: Checked, folder: Path
+) -> None:
+    try:
+        same_output(
+            SAVED
+            + """
+saved(8, a=torch.arange(5, dtype=torch.uint8), b=torch.randn(2 << 20).double())
+with uvmalloc.group('llm', file=folder) as llm:
+    found = llm.load(file)
+    on_host = llm.load(file, 'cpu')
+llm.sleep()
+for made in (found, on_host):
+    print({name: (each.double().sum().item(), each.device.type) for name, each in made.items()})
+assert found['b'].untyped_storage().nbytes() == 16 * MIB
+llm.wake()
+file.write_bytes(b'no')
+refused(ValueError, 'it has 2 bytes', lambda: llm.load(file))
+refused(FileNotFoundError, 'none.safetensors', lambda: llm.load(folder + '/none.safetensors'))
+""",
+            str(folder),
+            environment=COHERENT,
+        )
+    finally:
+        folder.with_suffix(".safetensors").unlink(missing_ok=True)

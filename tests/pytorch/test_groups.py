@@ -193,6 +193,55 @@ while llm.figures().state != 'asleep':
     )
 
 
+def test_tensors_of_a_program_that_does_not_know_groups_sleep(same_output: Checked) -> None:
+    run = same_output(
+        """
+import time
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    beside = torch.randn(4 << 20, device='cuda')
+x = torch.randn(8, 1024, device='cuda')
+torch.cuda.synchronize()
+for round in range(3):
+    with torch.no_grad():
+        print(model(x).sum().item(), beside.sum().item())
+    model(x).sum().backward()
+    print(sum(p.grad.sum().item() for p in model.parameters()))
+    deadline = time.monotonic() + 60
+    while uvmalloc.enabled():
+        figures = uvmalloc.groups()['default']
+        if figures.idle_sleeps > round and figures.device_bytes == 0:
+            assert figures.page_bytes >= 40 << 20, figures
+            break
+        assert time.monotonic() < deadline, figures
+        time.sleep(0.001)
+with uvmalloc.group('other') as other:
+    made = torch.ones(4 << 20, device='cuda')
+assert not uvmalloc.enabled() or other.figures().bytes == 16 << 20
+""",
+        environment={"UVMALLOC_GROUPS": "default:idle=20ms"},
+    )
+    assert {group["name"] for group in run.report["groups"]} == {"default", "other"}
+
+
+def test_sleep_and_wake_are_in_the_history_of_memory(checked: Checked) -> None:
+    checked(
+        """
+with uvmalloc.group('llm') as group:
+    held = torch.ones(4 << 20, device='cuda:1')
+group.sleep()
+torch.cuda.memory._record_memory_history()
+group.wake()
+group.sleep()
+notes = torch.cuda.memory._snapshot()['external_annotations']
+assert [(each['device'], each['name'], each['stage']) for each in notes] == [
+    (1, 'uvmalloc.group llm', 'wake'), (1, 'uvmalloc.group llm', 'sleep')], notes
+""",
+        devices=2,
+    )
+
+
 def test_kernels_that_use_a_waking_group_wait_for_their_own_pages(same_output: Checked) -> None:
     same_output("""
 with uvmalloc.group('llm') as group:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.growing import Growing
+from uvmalloc.loading import as_device, load_as_in_files, load_safetensors
 from uvmalloc.memory import cuda_index, enabled, plugin_operators
 from uvmalloc.sizes import EXAMPLES, parse_size
 
@@ -169,6 +170,26 @@ class Group:
             native.group_put(tensor, number)
         for address in addresses:
             native.group_put_address(address, number)
+
+    def load(
+        self, path: str | os.PathLike[str], device: torch.device | str | int = "cuda"
+    ) -> dict[str, torch.Tensor]:
+        """Reads the tensors of a safetensors file into the group, and returns them by name.
+
+        Arguments and errors are those of load_safetensors(). If the group has a `file`, the tensors
+        of a file share one storage, which has the bytes of that file. Then the group sleeps in the
+        safetensors file: only what the program has changed is written to the group's own file.
+        While the group sleeps, the safetensors file must not change. It may be removed. Tensors
+        that do not begin at a multiple of 16 bytes in their file have memory of their own; if that
+        is more than half of a file, none share.
+        """
+        with self:
+            number = self._find()
+            has_file = number != 0 and plugin_operators().group_file(number) != ""
+            is_on_device = as_device(device).type == "cuda"
+            return (load_as_in_files if has_file and is_on_device else load_safetensors)(
+                path, device
+            )
 
     def sleep(
         self, *, discard: bool = False, device: torch.device | int | str | None = None

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.forks import ForkedLock
-from uvmalloc.memory import enabled, prefetch
+from uvmalloc.memory import enabled, plugin_operators, prefetch
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,7 @@ _MOST_HEADER_BYTES = 100_000_000  # the limit in the library safetensors
 # the device after each read.
 _STEP_BYTES = 16 << 20
 _ATTEMPTS = 3  # attempts per read
+_ALIGNMENT = 16  # of tensors, in bytes: kernels load vectors of this size
 
 # The names of the dtypes in torch. Not every version of torch has all of them.
 _DTYPES = {
@@ -110,6 +111,19 @@ def load_safetensors(
         return checkpoint.load(checkpoint.sizes)
 
 
+def load_as_in_files(
+    path: str | os.PathLike[str], device: torch.device | str | int
+) -> dict[str, torch.Tensor]:
+    """Same as load_safetensors(), but all tensors of a file share one storage, which has the bytes
+    of the whole file. Call it inside a group with a file, which can then sleep in the files.
+
+    Tensors at an offset that kernels may not accept have memory of their own. If most do, the file
+    is read as by load_safetensors().
+    """
+    with contextlib.closing(Checkpoint(Path(path), as_device(device), False)) as checkpoint:
+        return checkpoint.load_as_in_files()
+
+
 def as_device(device: torch.device | str | int) -> torch.device:
     import torch
 
@@ -178,6 +192,45 @@ class Checkpoint:
             for reader in readers.values():
                 reader.give_up_cache()
         return tensors
+
+    def load_as_in_files(self) -> dict[str, torch.Tensor]:
+        by_file: dict[Path, tuple[_File, list[_Entry]]] = {}
+        for file, entry in self._entries.values():
+            by_file.setdefault(file.path, (file, []))[1].append(entry)
+        tensors: dict[str, torch.Tensor] = {}
+        with self._open_files():
+            for file, entries in by_file.values():
+                apart = {entry.name for entry in entries if entry.offset % _ALIGNMENT}
+                apart_bytes = sum(self.sizes[name] for name in apart)
+                if 2 * apart_bytes > file.size_bytes:
+                    tensors.update(self.load(entry.name for entry in entries))
+                    continue
+                whole = self._whole(file)
+                for entry in entries:
+                    part = whole[entry.offset : entry.offset + entry.size_bytes]
+                    if entry.name in apart:
+                        part = part.clone()
+                    tensors[entry.name] = part.view(entry.dtype).view(entry.shape)
+        return tensors
+
+    def _whole(self, file: _File) -> torch.Tensor:
+        """Returns the bytes of the file on the device, which has to reach ordinary memory."""
+        import torch
+
+        page_bytes = os.sysconf("SC_PAGESIZE")
+        memory = torch.empty(file.size_bytes + page_bytes, dtype=torch.uint8, device=self._device)
+        begin = -memory.data_ptr() % page_bytes
+        whole = memory[begin : begin + file.size_bytes]
+        # The block's last user may still be running.
+        torch.cuda.current_stream(self._device).synchronize()
+        reader = _Reader(file, self._keep_cached, lambda: False)
+        with _memory(whole) as view:
+            for first, last in _steps(file.size_bytes):
+                reader.read_into(view[first:last], first)
+        reader.give_up_cache()
+        plugin_operators().group_note_file(whole, file.descriptor, str(file.path), file.changed_ns)
+        prefetch(whole, self._device)
+        return whole
 
     def close(self) -> None:
         with self._lock:
@@ -253,6 +306,7 @@ class _File:
         self.path = path
         self.descriptor = descriptor
         self.size_bytes = status.st_size
+        self.changed_ns = status.st_ctime_ns
         self.entries = self._entries()
 
     def _entries(self) -> list[_Entry]:
@@ -457,9 +511,7 @@ def _entry(path: Path, name: str, value: Any, data_begin: int, twice: bool) -> _
     if not _are_sizes(shape):
         raise wrong(f"has the shape {shape!r}; accepted: a list of whole numbers from 0")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise wrong(
-            f"has the data_offsets {offsets!r}; accepted: [begin, end] in bytes"
-        )
+        raise wrong(f"has the data_offsets {offsets!r}; accepted: [begin, end] in bytes")
     if kind == "F4":  # two elements per byte, which torch counts as one element
         if not shape or shape[-1] % 2 != 0:
             raise wrong(f"has the shape {shape!r}; accepted for F4: an even last dimension")
@@ -549,7 +601,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _memory(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """Yields the bytes of a CPU tensor at the start of its storage.
+    """Yields the bytes of a tensor in memory that the host reaches.
 
     The plugin treats this module as one that keeps no addresses (pytorch/plugin/export_hooks.cpp).
     """
