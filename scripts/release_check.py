@@ -72,6 +72,28 @@ class Release:
         said = run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=self.dist)
         return said.stdout + said.stderr, said.returncode == 0
 
+    def refusals(self) -> tuple[Any, bool]:
+        """pip's last line on machines that the wheel is not for; nothing is installed."""
+        wheel = next(wheel for wheel in self.wheels if "x86_64" in wheel.name)
+        machines = {
+            "musl": (("--platform", "musllinux_1_2_x86_64"), "not a supported wheel"),
+            "older glibc": (("--platform", "manylinux_2_27_x86_64"), "not a supported wheel"),
+            "64-bit ARM": (("--platform", "manylinux_2_28_aarch64"), "not a supported wheel"),
+            "Python 3.9": (
+                ("--platform", "manylinux_2_28_x86_64", "--python-version", "3.9"),
+                "requires a different Python",
+            ),
+        }
+        said = {}
+        for name, (words, _) in machines.items():
+            with tempfile.TemporaryDirectory() as folder:
+                command = [TOOLS / "pip", "install", "--disable-pip-version-check", "--no-index"]
+                command += ["--no-deps", "--only-binary=:all:", "--target", folder, *words, wheel]
+                done = run(*command)
+                is_refused = done.returncode != 0 and not any(Path(folder).iterdir())
+                said[name] = done.stderr.strip().rpartition("\n")[2] if is_refused else "installed"
+        return said, all(part in said[name] for name, (_, part) in machines.items())
+
     def install_seconds(self) -> tuple[Any, bool]:
         """A wheel into an environment that has torch, until a tensor is on the device."""
         wheel = next(wheel for wheel in self.wheels if "x86_64" in wheel.name)
@@ -160,6 +182,7 @@ def main() -> None:
         "torch_minors",
         "metadata",
         "checksums",
+        "refusals",
         "install_seconds",
         "abi_changes",
         "user_words",
