@@ -186,3 +186,54 @@ def test_no_failure_of_ours_reaches_import_torch(installed: Installed, tmp_path:
     )
     assert run.returncode == 0, run.stderr
     assert run.stderr == "uvmalloc: two lines: torch keeps its own allocators\n"
+
+
+# Runs a command where no file can be written, outside of /dev, /proc and /sys.
+READ_ONLY = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh")
+
+
+@pytest.fixture
+def read_only(installed: Installed) -> Installed:
+    if installed.run(*READ_ONLY, "true").returncode != 0:
+        pytest.skip("this user may not mount")
+    refused = installed.run(*READ_ONLY, "touch", installed.package / "new")
+    assert "Read-only file system" in refused.stderr
+    return installed
+
+
+def test_it_runs_where_nothing_can_be_written(read_only: Installed) -> None:
+    for way in (
+        ("sim", "--no-report", "--", "python"),
+        ("sim", "--native", "--no-report", "--", "uvmalloc", "run", "--no-report", "--", "python"),
+    ):
+        run = read_only.run(*READ_ONLY, "uvmalloc", *way, "-c", PROGRAM)
+        assert run.returncode == 0 and run.stdout.startswith("uvmalloc 1048576.0 "), run.stderr
+        assert run.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("sim", "--report", "/tmp/report.json", "--", "true"),
+            "--report is '/tmp/report.json'; accepted: a file in a folder that exists and can be "
+            "written",
+        ),
+        (
+            ("doctor", "--bundle", "/tmp/bundle.tar.gz"),
+            "FILE is '/tmp/bundle.tar.gz'; accepted: a file in a folder that exists and can be "
+            "written",
+        ),
+        (
+            ("plan", "--machine", "h100-pcie5", "--", "true"),
+            "set TMPDIR to a folder with room",
+        ),
+    ],
+    ids=["report", "bundle", "plan"],
+)
+def test_a_folder_that_cannot_be_written_is_named(
+    read_only: Installed, words: tuple[str, ...], said: str
+) -> None:
+    run = read_only.run(*READ_ONLY, "uvmalloc", *words)
+    assert run.returncode in (1, 2) and len(run.stderr.splitlines()) == 1
+    assert run.stderr.startswith("uvmalloc: error: ") and run.stderr.endswith(said + "\n")

@@ -425,7 +425,10 @@ def plan(
 @contextmanager
 def _folder_of_trace() -> Iterator[Path]:
     """Makes a folder for a trace. The folder is kept if it holds a trace and the plan fails."""
-    folder = Path(mkdtemp(prefix="uvmalloc-plan-"))
+    try:
+        folder = Path(mkdtemp(prefix="uvmalloc-plan-"))
+    except OSError as error:
+        raise CommandError(f"{error.strerror}; set TMPDIR to a folder with room") from None
     is_kept = False
     try:
         yield folder
