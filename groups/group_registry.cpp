@@ -62,8 +62,15 @@ GroupNumber GroupRegistry::open(std::string_view name) {
   group->number = GroupNumber{static_cast<std::uint32_t>(groups_.size() + 1)};
   const auto configured = std::ranges::find(configured_, name, &NamedGroupSettings::name);
   if (configured != configured_.end()) {
-    require_file(*group, configured->settings.file);
     group->figures.settings = configured->settings;
+    try {
+      require_file(*group, configured->settings.file);
+    } catch (const std::invalid_argument& error) {
+      if (name != kDefaultGroup) throw;  // the program does not know that group
+      log_once(LogLevel::kError, "the default group",
+               fmt::format("{}; it sleeps on the host instead", error.what()));
+      group->figures.settings.file.clear();
+    }
   }
   note_use(*group);
   groups_.push_back(std::move(group));
@@ -191,8 +198,9 @@ GroupFigures GroupRegistry::figures_of(const Group& group) const {
     figures.devices.push_back(device);
     for (const PageSpan& each : pages_without(pages, in_file)) {
       for (const Place place : blocks_.places_of(each)) {
+        const bool is_hosts = place.is_host() || !has_own_memory(device);
         if (place.is_device()) figures.device_bytes += kPageBytes;
-        if (place.is_host()) figures.host_bytes += kPageBytes;
+        if (is_hosts) figures.host_bytes += kPageBytes;
       }
     }
   }
@@ -666,12 +674,14 @@ std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
     if (idle.count() == 0) continue;
     if (now - group->used_at >= idle / 2) {
       try {
-        if (!may_be_idle(*group)) {
+        const GroupMemory memory = blocks_.memory_of(group->number);
+        const auto is_awake = [&](const auto& of_device) {
+          return is_awake_on(*group, memory, of_device.first, of_device.second);
+        };
+        if (std::ranges::none_of(memory.pages, is_awake)) {
           group->used_at = now;
         } else if (now - group->used_at >= idle) {
-          (void)put_idle_to_sleep(
-              *group, blocks_.memory_of(group->number),
-              [this](int device, const auto& pages) { return most_bytes_on(pages, device) != 0; });
+          (void)put_idle_to_sleep(*group, memory, is_awake);
           group->used_at = now;
         } else {
           wants_uses = true;
@@ -699,20 +709,28 @@ std::chrono::nanoseconds GroupRegistry::look_for_idle_groups() {
   return std::max(next, policy::kShortestIdleLook);
 }
 
-bool GroupRegistry::may_be_idle(const Group& group) const {
-  return std::ranges::any_of(blocks_.memory_of(group.number).pages, [this](const auto& each) {
-    return most_bytes_on(each.second, each.first) != 0;
-  });
+bool GroupRegistry::is_awake_on(const Group& group, const GroupMemory& memory, int device,
+                                const std::vector<PageSpan>& pages) const {
+  return (has_own_memory(device) && most_bytes_on(pages, device) != 0) ||
+         !missing_in_file(group, memory, pages).empty();
 }
 
-// Puts the group to sleep on the devices for which `wanted(device, pages)` is true. Returns whether
-// there were any. The eviction is ordered after uvmalloc's own work, because a stream of the
-// program may no longer exist.
+// Returns those of the pages that can be in the group's file, and are not.
+std::vector<PageSpan> GroupRegistry::missing_in_file(const Group& group, const GroupMemory& memory,
+                                                     const std::vector<PageSpan>& pages) {
+  if (group.figures.settings.file.empty()) return {};
+  return pages_without(common_pages(pages, memory.ordinary), group.in_file.pages());
+}
+
+// Puts the group to sleep on the devices for which `wanted({device, pages})` is true. Returns
+// whether there were any. The eviction is ordered after uvmalloc's own work, because a stream of
+// the program may no longer exist.
 template <class Wanted>
 bool GroupRegistry::put_idle_to_sleep(Group& group, const GroupMemory& memory, Wanted wanted) {
   bool any = false;
-  for (const auto& [device, pages] : memory.pages) {
-    if (!wanted(device, pages)) continue;
+  for (const auto& of_device : memory.pages) {
+    if (!wanted(of_device)) continue;
+    const int device = of_device.first;
     const DeviceStream lane{device, machine_.sender.lane(device)};
     if (lane.handle == nullptr) continue;
     put_to_sleep(group, lane, Sleep::kDeepest);
@@ -764,11 +782,10 @@ void GroupRegistry::spill_idle_groups(std::chrono::nanoseconds now) {
 // any.
 bool GroupRegistry::spill(Group& group) {
   const GroupMemory memory = blocks_.memory_of(group.number);
-  return put_idle_to_sleep(group, memory, [&](int device, const std::vector<PageSpan>& pages) {
-    const bool is_on_host = machine_.device(device).capabilities.integrated ||
+  return put_idle_to_sleep(group, memory, [&](const auto& of_device) {
+    const bool is_on_host = machine_.device(of_device.first).capabilities.integrated ||
                             group.figures.state != GroupState::kAwake;
-    return is_on_host &&
-           !pages_without(common_pages(pages, memory.ordinary), group.in_file.pages()).empty();
+    return is_on_host && !missing_in_file(group, memory, of_device.second).empty();
   });
 }
 

@@ -82,7 +82,13 @@ class GroupRegistry final : public Groups, public BlockGroups::Owner {
   void want_uses();
   void note_missed_uses();
   void watch_idle_groups();
-  bool may_be_idle(const Group& group) const;
+  bool has_own_memory(int device) const {
+    return machine_.budget.devices[static_cast<std::size_t>(device)].has_own_memory;
+  }
+  bool is_awake_on(const Group& group, const GroupMemory& memory, int device,
+                   const std::vector<PageSpan>& pages) const;
+  static std::vector<PageSpan> missing_in_file(const Group& group, const GroupMemory& memory,
+                                               const std::vector<PageSpan>& pages);
   std::chrono::nanoseconds look_at_memory(std::chrono::nanoseconds now);
   void spill_idle_groups(std::chrono::nanoseconds now);
   bool spill(Group& group);

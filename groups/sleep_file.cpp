@@ -166,7 +166,9 @@ void SleepFile::finish() {
 
 void SleepFile::read_all(std::size_t offset, std::size_t size_bytes, char* out) const {
   constexpr int kShort = -1;  // the file is shorter than it was
+  std::size_t done = 0;
   const int error = transfer_all(size_bytes, kShort, [&](std::size_t at) {
+    done = at;
     const ssize_t bytes =
         pread(file_.get(), out + at, size_bytes - at, static_cast<off_t>(offset + at));
     if (bytes >= 0 || errno != EINVAL || !is_direct_) return bytes;
@@ -175,7 +177,7 @@ void SleepFile::read_all(std::size_t offset, std::size_t size_bytes, char* out) 
     return ssize_t{-1};
   });
   if (error == 0) return;
-  throw FileError(fmt::format("{} cannot be read at offset {}: {}", name_, offset,
+  throw FileError(fmt::format("{} cannot be read at offset {}: {}", name_, offset + done,
                               error == kShort ? "it is too short" : std::strerror(error)));
 }
 

@@ -106,14 +106,16 @@ std::size_t PlacementPlanner::credit_bytes(int device) const {
 }
 
 // Returns whether the policy or the kind of device excludes the hint. If so, counts it as skipped.
-bool PlacementPlanner::is_suppressed(HintKind kind, Place place) {
+// `is_wanted`: the program wants this move of pages.
+bool PlacementPlanner::is_suppressed(HintKind kind, Place place, bool is_wanted) {
   if (!sends_hints(thread_policy.value_or(policy_))) {
     counters_.skip(kind, SkipReason::kPolicy);
     return true;
   }
   // A hint to the host concerns all devices. Device 0 represents all devices, because either all
   // devices of a machine are coherent, or none is.
-  if (at(place.is_device() ? place.index : 0).placement.coherent) {
+  const DevicePlacement& device = at(place.is_device() ? place.index : 0).placement;
+  if (device.coherent && !(is_wanted && device.has_own_memory)) {
     counters_.skip(kind, SkipReason::kCoherent);
     return true;
   }
@@ -127,8 +129,8 @@ void PlacementPlanner::advise(HintPlan* plan, void* address, std::size_t size_by
 }
 
 void PlacementPlanner::prefetch(HintPlan* plan, void* address, std::size_t size_bytes,
-                                Place destination, bool is_copied) {
-  if (is_suppressed(HintKind::kPrefetch, destination)) return;
+                                Place destination, bool is_copied, bool is_wanted) {
+  if (is_suppressed(HintKind::kPrefetch, destination, is_wanted)) return;
   // Only whole pages, because other blocks share the pages at the ends.
   std::uintptr_t begin = round_up(address_of(address), kPageBytes);
   std::uintptr_t end = (address_of(address) + size_bytes) & ~(kPageBytes - 1);
@@ -205,6 +207,14 @@ HintPlan PlacementPlanner::plan_move(void* address, std::size_t size_bytes,
     placement->preferred = destination;
     advise(&plan, address, size_bytes, Advice::kSetPreferredLocation, destination);
   }
+  return plan;
+}
+
+HintPlan PlacementPlanner::plan_wanted_move(void* address, std::size_t size_bytes,
+                                            Place destination) {
+  HintPlan plan;
+  prefetch(&plan, address, size_bytes, destination, true, true);
+  counters_.skip(HintKind::kAdvise, SkipReason::kSharedPages);
   return plan;
 }
 

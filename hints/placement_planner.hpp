@@ -52,7 +52,8 @@ struct WantedPlacement {
 struct DevicePlacement {
   // The bytes of the device's memory that managed pages may use before prefetches stop.
   std::size_t soft_budget_bytes = 0;
-  bool coherent = false;  // hints would change nothing
+  bool coherent = false;  // hints would change nothing that a program needs
+  bool has_own_memory = true;
 };
 
 // Returns where memory of this kind, requested for `device`, is used first.
@@ -80,6 +81,10 @@ class PlacementPlanner {
   HintPlan plan_move(void* address, std::size_t size_bytes, SegmentPlacement* placement,
                      Place destination);
 
+  // Plans the prefetch of a range that the program wants: also to and from a coherent device, if it
+  // has memory of its own.
+  HintPlan plan_wanted_move(void* address, std::size_t size_bytes, Place destination);
+
   // Plans the advice that a program wants for a range. `placement` is the segment's placement if
   // the range is one whole segment, else nullptr: then all advice is sent, and none recorded.
   HintPlan plan_advice(void* address, std::size_t size_bytes, SegmentPlacement* placement,
@@ -102,10 +107,10 @@ class PlacementPlanner {
   std::size_t credit_bytes(int device) const;
 
  private:
-  bool is_suppressed(HintKind kind, Place place);
+  bool is_suppressed(HintKind kind, Place place, bool is_wanted = false);
   void advise(HintPlan* plan, void* address, std::size_t size_bytes, Advice advice, Place place);
   void prefetch(HintPlan* plan, void* address, std::size_t size_bytes, Place destination,
-                bool is_copied);
+                bool is_copied, bool is_wanted = false);
 
   struct Device {
     DevicePlacement placement;  // with the first value of the soft budget

@@ -48,10 +48,14 @@ class PageCollector {
 
 constexpr int kNoDevice = -1;
 
-// Returns the device that uses a block with pages of its own.
-int device_of(const Block& block) {
+// Returns the device that uses a block with pages of its own. A tensor of a device may still use
+// device memory that a move has shared with the host.
+int device_of(const LockedHeap& heap, const Block& block) {
+  if (block.kind == BlockKind::kSmall) return kNoDevice;
   const Place place = block.use.location();
-  return place.is_device() && block.kind != BlockKind::kSmall ? place.index : kNoDevice;
+  if (place.is_device()) return place.index;
+  const StreamKey& key = heap->pools.at(block.pool).key;
+  return key.facade == Facade::kDevice ? key.device : kNoDevice;
 }
 
 }  // namespace
@@ -141,7 +145,7 @@ GroupMemory BlockGroups::memory_of(GroupNumber group) const {
           }
           // The group is recorded for the run that contains a small block.
           if (block.kind != BlockKind::kSmall)
-            note(block, is_member ? device_of(block) : kNoDevice);
+            note(block, is_member ? device_of(heap, block) : kNoDevice);
         },
         [&](const PageBlock& run) { note(run, kNoDevice); });
     for (auto& [device, collector] : pages) {
@@ -187,13 +191,16 @@ void BlockGroups::leave(std::span<const PageSpan> pages, const DeviceStream& str
   if (machine_.in_forked_child()) return;
   live_.move_pages(pages, Place::host(), stream);
   // A plan knows which pages kernels have brought back to the device. Pages that were never touched
-  // need no move.
+  // need no move. Of pages that hints do not move, only the driver knows which were touched.
   const bool is_known = live_.plans_for(stream.device);
-  const auto may_leave = [is_known](Place place) {
-    return is_known ? place.is_device() : place != Place::nowhere();
+  const bool is_unknown =
+      machine_.budget.devices[static_cast<std::size_t>(stream.device)].coherent &&
+      !machine_.device(stream.device).capabilities.finds_pages;
+  const auto may_leave = [&](Place place) {
+    return is_known ? place.is_device() : is_unknown || place != Place::nowhere();
   };
   for (const PageSpan& each : pages) {
-    each_run(each, places_of(each), may_leave,
+    each_run(each, real_places_of(each, stream.device), may_leave,
              [&](const PageSpan& run) { move_run(run, Place::host(), stream); });
   }
 }
@@ -244,8 +251,8 @@ std::size_t BlockGroups::move_run(const PageSpan& run, Place destination,
       heap->ledger.set(start_of_page(run.first), run.count * kPageBytes,
                        Place::device(stream.device));
     }
-    plan = heap->planner.plan_move(start_of_page(run.first), run.count * kPageBytes, nullptr,
-                                   destination);
+    plan = heap->planner.plan_wanted_move(start_of_page(run.first), run.count * kPageBytes,
+                                          destination);
   }
   if (plan.empty()) return 0;
   bool sent = true;

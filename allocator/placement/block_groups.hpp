@@ -33,8 +33,8 @@ inline constexpr GroupNumber kNoGroup{0};
 struct GroupMemory {
   std::size_t blocks = 0;
   std::size_t bytes = 0;  // as requested
-  // The pages by the device that uses the blocks; pages of blocks that the host uses are not
-  // listed. No PageSpan reaches from one span of the allocator into another.
+  // The pages by the device that uses the blocks; pages of blocks of host memory that the host uses
+  // are not listed. No PageSpan reaches from one span of the allocator into another.
   std::map<int, std::vector<PageSpan>> pages;
   std::vector<PageSpan> ordinary;  // of all these pages, those of ordinary memory
 };

@@ -223,8 +223,7 @@ bool Mover::prefetch(const void* address, std::size_t size_bytes, Place destinat
     }
     const std::uintptr_t begin = address_of(address) & ~(kPageBytes - 1);
     const std::uintptr_t end = round_up(address_of(address) + size_bytes, kPageBytes);
-    plan =
-        heap->planner.plan_move(reinterpret_cast<void*>(begin), end - begin, nullptr, destination);
+    plan = heap->planner.plan_wanted_move(reinterpret_cast<void*>(begin), end - begin, destination);
   }
   const DeviceStream given = DeviceStream::named(stream_device, stream);
   const bool to_device = destination.is_device();

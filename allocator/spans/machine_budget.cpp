@@ -34,7 +34,7 @@ MachineBudget machine_budget(const std::vector<DeviceDescription>& devices,
   for (const DeviceDescription& device : devices) {
     std::size_t soft_bytes = device_less_reserve(device.total_bytes, configuration);
     const DeviceCapabilities& can = device.capabilities;
-    budget.devices.push_back({soft_bytes, can.integrated || can.host_page_tables});
+    budget.devices.push_back({soft_bytes, can.integrated || can.host_page_tables, !can.integrated});
     integrated |= can.integrated;
     if (!can.integrated && !can.memory_is_host_node) budget.hard_bytes += soft_bytes;
   }

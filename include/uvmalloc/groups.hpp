@@ -87,7 +87,7 @@ struct GroupFigures {
   std::size_t page_bytes = 0;    // size of the pages that the group moves
   std::size_t device_bytes = 0;  // part of these on devices, by the records of hints and moves
   std::size_t host_bytes = 0;
-  std::size_t spill_bytes = 0;  // part of page_bytes that can be in a file
+  std::size_t spill_bytes = 0;  // part of page_bytes that a file can hold, if the group has one
   std::size_t file_bytes = 0;   // part of page_bytes that is in a file
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;

@@ -100,7 +100,7 @@ typedef struct uvmalloc_group_info {
   uint64_t kept_bytes;  /* sum over all sleeps: evicted without a copy (the host had the bytes) */
   uint64_t left_bytes;  /* sum over all sleeps: other evicted bytes */
   uint64_t idle_sleeps; /* sleeps because nothing used the group */
-  uint64_t spill_bytes; /* part of page_bytes that can be in a file */
+  uint64_t spill_bytes; /* part of page_bytes that a file can hold, if the group has one */
   uint64_t file_bytes;  /* part of page_bytes that is in a file */
 } uvmalloc_group_info;
 

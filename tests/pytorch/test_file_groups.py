@@ -113,6 +113,32 @@ assert group.figures().page_bytes == 0
     )
 
 
+@pytest.mark.parametrize(
+    "environment", [COHERENT, HMM, ONE_MEMORY], ids=["coherent", "hmm", "one memory"]
+)
+def test_a_model_that_no_kernel_has_used_goes_to_the_file_once_when_it_is_idle(
+    checked: Checked, folder: Path, environment: dict[str, str]
+) -> None:
+    checked(
+        """
+import time
+group = uvmalloc.group('llm', file=folder, idle='20ms')
+with group:
+    model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+deadline = time.monotonic() + 60
+while group.figures().file_bytes < 16 * MIB:
+    assert time.monotonic() < deadline, group.figures()
+begin = time.monotonic()
+while time.monotonic() < begin + 0.2:
+    pass
+assert group.figures().sleeps == 1, group.figures()
+model(torch.ones(1, 1024, device='cuda')).sum().item()
+""",
+        str(folder),
+        environment=environment,
+    )
+
+
 def test_a_device_that_does_not_reach_ordinary_memory_is_named(
     checked: Checked, folder: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.pytorch.conftest import REFUSED_PRELUDE, Checked, Simulate
 
 PRELUDE = (
@@ -223,6 +225,56 @@ assert not uvmalloc.enabled() or other.figures().bytes == 16 << 20
         environment={"UVMALLOC_GROUPS": "default:idle=20ms"},
     )
     assert {group["name"] for group in run.report["groups"]} == {"default", "other"}
+
+
+def test_memory_that_a_move_shared_with_the_host_sleeps(same_output: Checked) -> None:
+    same_output("""
+with uvmalloc.group('llm') as group:
+    held = torch.randn(4 << 20, device='cuda')
+shared = held.cpu()
+del shared
+held.add_(1)
+copied = held.to('cpu', copy=True)
+held.add_(1)
+torch.cuda.synchronize()
+if uvmalloc.enabled():
+    assert group.figures().page_bytes == 16 << 20
+    group.sleep()
+    assert group.figures().device_bytes == 0
+print(held.sum().item(), copied.sum().item())
+group.wake()
+print(held.sum().item(), copied.sum().item())
+""")
+
+
+@pytest.mark.parametrize("machine", ["gh200", "h100-pcie5"])
+def test_a_device_with_memory_of_its_own_gives_it_up(checked: Checked, machine: str) -> None:
+    run = checked(
+        """
+import time
+group = uvmalloc.group('llm', idle='20ms')
+with group:
+    held = torch.randn(16 << 20, device='cuda')
+    never_touched = torch.empty(16 << 20, device='cuda')
+print(held.sum().item())
+torch.cuda.synchronize()
+deadline = time.monotonic() + 60
+while uvmalloc.residency(held, exact=True) != {'host': 64 << 20}:
+    assert time.monotonic() < deadline, group.figures()
+begin, sleeps = time.monotonic(), group.figures().sleeps
+while time.monotonic() < begin + 0.2:
+    pass
+figures = group.figures()
+assert figures.sleeps == sleeps > 0 and figures.device_bytes == 0, figures
+assert group.wake() >= 64 << 20
+group.configure(idle=0)
+torch.cuda.synchronize()
+assert uvmalloc.residency(held, exact=True) == {'device:0': 64 << 20}
+assert group.sleep() >= 64 << 20
+""",
+        environment={"UVMSIM_MACHINE": machine},
+    )
+    assert run.report["groups"][0]["name"] == "llm"
 
 
 def test_sleep_and_wake_are_in_the_history_of_memory(checked: Checked) -> None:

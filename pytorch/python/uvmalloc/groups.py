@@ -43,10 +43,10 @@ class GroupFigures:
 
     `bytes`: of its tensors' blocks. `page_bytes`: of the 2 MiB pages that move with the group; the
     others are shared with other memory. `device_bytes` and `host_bytes`: of these, where the last
-    hint or move put them. `spill_bytes`, `file_bytes`: of these, that can be in a file, and that
-    are in one. `kept_bytes`, `left_bytes`: pages that left in all sleeps without a copy, because
-    the host had their bytes, and by a copy. `idle_sleeps`: of the sleeps, those because nothing
-    used the group.
+    hint or move put them. `spill_bytes`, `file_bytes`: of these, that a file can hold if the
+    group has one, and that are in one. `kept_bytes`, `left_bytes`: pages that left in all sleeps
+    without a copy, because the host had their bytes, and by a copy. `idle_sleeps`: of the sleeps,
+    those because nothing used the group.
     """
 
     state: str = "awake"
