@@ -48,8 +48,8 @@ class PageCollector {
 
 constexpr int kNoDevice = -1;
 
-// Returns the device that uses a block with pages of its own. A tensor of a device may still use
-// device memory that a move has shared with the host.
+// Returns the device that uses a block with pages of its own. A device may still use device memory
+// that a move has shared with the host.
 int device_of(const LockedHeap& heap, const Block& block) {
   if (block.kind == BlockKind::kSmall) return kNoDevice;
   const Place place = block.use.location();
