@@ -76,23 +76,27 @@ class Release:
         """pip's last line on machines that the wheel is not for; nothing is installed."""
         wheel = next(wheel for wheel in self.wheels if "x86_64" in wheel.name)
         machines = {
-            "musl": (("--platform", "musllinux_1_2_x86_64"), "not a supported wheel"),
-            "older glibc": (("--platform", "manylinux_2_27_x86_64"), "not a supported wheel"),
-            "64-bit ARM": (("--platform", "manylinux_2_28_aarch64"), "not a supported wheel"),
-            "Python 3.9": (
-                ("--platform", "manylinux_2_28_x86_64", "--python-version", "3.9"),
-                "requires a different Python",
-            ),
+            "musl": "musllinux_1_2_x86_64",
+            "older glibc": "manylinux_2_27_x86_64",
+            "64-bit ARM": "manylinux_2_28_aarch64",
         }
         said = {}
-        for name, (words, _) in machines.items():
+        for name, platform in machines.items():
             with tempfile.TemporaryDirectory() as folder:
                 command = [TOOLS / "pip", "install", "--disable-pip-version-check", "--no-index"]
-                command += ["--no-deps", "--only-binary=:all:", "--target", folder, *words, wheel]
-                done = run(*command)
+                command += ["--no-deps", "--only-binary=:all:", "--target", folder]
+                done = run(*command, "--platform", platform, wheel)
                 is_refused = done.returncode != 0 and not any(Path(folder).iterdir())
                 said[name] = done.stderr.strip().rpartition("\n")[2] if is_refused else "installed"
-        return said, all(part in said[name] for name, (_, part) in machines.items())
+        are_refused = all(
+            "is not a supported wheel on this platform" in each for each in said.values()
+        )
+        # Only a Python 3.9 refuses by this entry; --python-version does not.
+        archive = zipfile.ZipFile(wheel)
+        metadata = next(name for name in archive.namelist() if name.endswith("/METADATA"))
+        found = re.search(r"^Requires-Python: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+        said["other Pythons"] = found[1] if found else ""
+        return said, are_refused and said["other Pythons"] == ">=3.10"
 
     def install_seconds(self) -> tuple[Any, bool]:
         """A wheel into an environment that has torch, until a tensor is on the device."""
