@@ -52,8 +52,13 @@ empty_debian() {
   cp /etc/resolv.conf /etc/hosts "$folder/etc/"
 }
 
-# in_debian FOLDER COMMAND...: runs a command there, without the variables of this system.
-in_debian() { chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "${@:2}"; }
+# in_debian FOLDER COMMAND...: runs a command there, with /proc, and without the variables of this system. Without /proc
+# a program does not find libraries beside itself.
+in_debian() {
+  # shellcheck disable=SC2016
+  unshare --mount sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$1" \
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "${@:2}"
+}
 
 requirements="$root/scripts/requirements.txt"
 
