@@ -13,7 +13,9 @@ endif()
 set(CMAKE_C_COMPILER "${prefix}gcc")
 set(CMAKE_CXX_COMPILER "${prefix}g++")
 set(CMAKE_SYSROOT "${UVMALLOC_SYSROOT}")
-set(CMAKE_CXX_FLAGS_INIT "-nostdinc++ -isystem ${UVMALLOC_SYSROOT}/usr/include/c++")
+# Debug information names no folder of this machine, so that two builds give the same bytes.
+set(CMAKE_C_FLAGS_INIT "-ffile-prefix-map=${UVMALLOC_SYSROOT}=sysroot")
+set(CMAKE_CXX_FLAGS_INIT "${CMAKE_C_FLAGS_INIT} -nostdinc++ -isystem ${UVMALLOC_SYSROOT}/usr/include/c++")
 # Before glibc 2.34 these were libraries of their own.
 set(CMAKE_C_STANDARD_LIBRARIES "-lpthread -ldl")
 set(CMAKE_CXX_STANDARD_LIBRARIES "-lpthread -ldl")

@@ -35,9 +35,13 @@ def run(*command: str | Path, **options: str) -> str:
     return done.stdout + done.stderr
 
 
-def compiler(machine: str) -> str:
+def tool(machine: str, name: str) -> str:
     native = run("uname", "-m").strip() == machine
-    return "g++" if native else f"{machine}-linux-gnu-g++"
+    return name if native else f"{machine}-linux-gnu-{name}"
+
+
+def compiler(machine: str) -> str:
+    return tool(machine, "g++")
 
 
 def make_glibc(machine: str, root: Path, work: Path) -> None:
@@ -75,6 +79,9 @@ def make_glibc(machine: str, root: Path, work: Path) -> None:
     shutil.copy(stub, lib / loader)
     (archive,) = set(re.findall(r"\S+/libc_nonshared\.a", said))
     shutil.copy(work / archive, lib)
+    # Their debug sections name folders of this machine.
+    for file in ("crt1.o", "Scrt1.o", "libc_nonshared.a"):
+        run(tool(machine, "strip"), "--strip-debug", lib / file)
     (lib / "libc.so").write_text(f"GROUP(libc.so.6 libc_nonshared.a AS_NEEDED({loader}))\n")
     for file in ("crti.o", "crtn.o"):
         shutil.copy(run(compiler(machine), f"-print-file-name={file}").strip(), lib)
