@@ -78,13 +78,25 @@ def make_glibc(machine: str, root: Path, work: Path) -> None:
     (stub,) = [path for file, path in stubs.items() if file.startswith("libld.so")]
     shutil.copy(stub, lib / loader)
     (archive,) = set(re.findall(r"\S+/libc_nonshared\.a", said))
-    shutil.copy(work / archive, lib)
-    # Their debug sections name folders of this machine.
+    repack(machine, work / archive, lib, work)
     for file in ("crt1.o", "Scrt1.o", "libc_nonshared.a"):
-        run(tool(machine, "strip"), "--strip-debug", lib / file)
+        forget_folders(machine, lib / file)
     (lib / "libc.so").write_text(f"GROUP(libc.so.6 libc_nonshared.a AS_NEEDED({loader}))\n")
     for file in ("crti.o", "crtn.o"):
         shutil.copy(run(compiler(machine), f"-print-file-name={file}").strip(), lib)
+
+
+def repack(machine: str, archive: Path, folder: Path, work: Path) -> None:
+    """Copies an archive whose members are named by paths, which binutils do not write."""
+    parts = work / "members"
+    parts.mkdir()
+    run(tool(machine, "ar"), "x", archive, cwd=str(parts))
+    run(tool(machine, "ar"), "rcsD", folder / archive.name, *sorted(parts.iterdir()))
+
+
+def forget_folders(machine: str, file: Path) -> None:
+    """Removes the debug sections, which name folders of this machine."""
+    run(tool(machine, "strip"), "--strip-debug", "--enable-deterministic-archives", file)
 
 
 def make_cpp_library(machine: str, root: Path, work: Path) -> None:
