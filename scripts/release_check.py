@@ -91,7 +91,7 @@ class Release:
         are_refused = all(
             "is not a supported wheel on this platform" in each for each in said.values()
         )
-        # Only a Python 3.9 refuses by this entry; --python-version does not.
+        # pip compares this entry only with the Python that runs it, not with --python-version.
         archive = zipfile.ZipFile(wheel)
         metadata = next(name for name in archive.namelist() if name.endswith("/METADATA"))
         found = re.search(r"^Requires-Python: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
