@@ -198,9 +198,8 @@ GroupFigures GroupRegistry::figures_of(const Group& group) const {
     figures.devices.push_back(device);
     for (const PageSpan& each : pages_without(pages, in_file)) {
       for (const Place place : blocks_.places_of(each)) {
-        const bool is_hosts = place.is_host() || !has_own_memory(device);
         if (place.is_device()) figures.device_bytes += kPageBytes;
-        if (is_hosts) figures.host_bytes += kPageBytes;
+        if (place.is_host() || !has_own_memory(device)) figures.host_bytes += kPageBytes;
       }
     }
   }
@@ -387,6 +386,7 @@ std::size_t GroupRegistry::note_file(const void* address, std::size_t size_bytes
   const auto* const begin = static_cast<const char*>(address);
   if (number == kNoGroup || address_of(begin) % host_page_bytes() != 0) return 0;
   Group& group = at(number);
+  if (group.figures.settings.file.empty()) return 0;
   const GroupMemory memory = blocks_.memory_of(number);
   std::size_t noted = 0;
   for (const PageSpan& each : common_pages({pages_inside(begin, size_bytes)}, memory.ordinary)) {
@@ -783,8 +783,8 @@ void GroupRegistry::spill_idle_groups(std::chrono::nanoseconds now) {
 bool GroupRegistry::spill(Group& group) {
   const GroupMemory memory = blocks_.memory_of(group.number);
   return put_idle_to_sleep(group, memory, [&](const auto& of_device) {
-    const bool is_on_host = machine_.device(of_device.first).capabilities.integrated ||
-                            group.figures.state != GroupState::kAwake;
+    const bool is_on_host =
+        !has_own_memory(of_device.first) || group.figures.state != GroupState::kAwake;
     return is_on_host && !missing_in_file(group, memory, of_device.second).empty();
   });
 }

@@ -106,7 +106,7 @@ ServedMemory::ServedMemory(CachingManagedAllocator& allocator)
       group_(Groups::default_of(allocator)),
       exclusions_(process_configuration().configuration.exclude, &exclusion_errors_),
       deferred_(allocator),
-      virtual_memory_(allocator) {
+      virtual_memory_(allocator, group_) {
   for (const std::string& error : exclusion_errors_) log_line(LogLevel::kError, error);
   report_coverage();
   begin_to_note_uses(allocator_);
@@ -121,22 +121,20 @@ void* ServedMemory::take_block(const Request& request) {
   if (request.kind == Kind::kPinned) {
     return allocator_.allocate(Facade::kPinned, request.device, request.size_bytes);
   }
-  const bool has_group = group_ != GroupNumber{};
+  if (request.kind == Kind::kDevice && group_ != GroupNumber{}) {
+    return Groups::of(allocator_)
+        ->allocate(group_, Facade::kDevice, request.size_bytes,
+                   DeviceStream::named(request.device, request.stream));
+  }
   if (request.kind == Kind::kDevice) {
-    return has_group ? Groups::of(allocator_)
-                           ->allocate(group_, Facade::kDevice, request.size_bytes,
-                                      DeviceStream::named(request.device, request.stream))
-                     : allocator_.allocate(Facade::kDevice, request.device, request.size_bytes,
-                                           request.stream);
+    return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes, request.stream);
   }
   // The program places managed memory by first touch and by advice, so uvmalloc sends no hints.
   struct WithoutHints {
     std::optional<Policy> before = set_thread_policy(Policy::kDriver);
     ~WithoutHints() { set_thread_policy(before); }
   } without_hints;
-  void* const address = allocator_.allocate(Facade::kDevice, request.device, request.size_bytes);
-  if (has_group) Groups::of(allocator_)->add(group_, address);
-  return address;
+  return allocator_.allocate(Facade::kDevice, request.device, request.size_bytes);
 }
 
 bool ServedMemory::is_capturing(const Request& request) const noexcept {
@@ -181,11 +179,13 @@ Outcome ServedMemory::allocate(const Request& request, void** out) noexcept {
   try {
     void* address = take_block(request);
     try {
+      if (request.kind == Kind::kManaged && group_ != GroupNumber{})
+        Groups::of(allocator_)->add(group_, address);
       Shard& shard = shard_of(address);
       std::lock_guard lock(shard.mutex);
       shard.blocks[address] = {request.size_bytes, request.stream, request.context, request.device,
                                request.kind};
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       allocator_.free(address);
       throw;
     }

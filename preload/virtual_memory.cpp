@@ -47,10 +47,8 @@ bool overlap(const VirtualMemory::Range& left, const VirtualMemory::Range& right
 
 }  // namespace
 
-VirtualMemory::VirtualMemory(CachingManagedAllocator& allocator)
-    : allocator_(allocator),
-      addresses_(allocator.engine()),
-      group_(Groups::default_of(allocator)) {}
+VirtualMemory::VirtualMemory(CachingManagedAllocator& allocator, GroupNumber group)
+    : allocator_(allocator), addresses_(allocator.engine()), group_(group) {}
 
 template <class Action>
 Result VirtualMemory::change(const char* call, Action action) noexcept {

@@ -48,7 +48,8 @@ class VirtualMemory {
   // Returns whether the address is reserved, but no device may access it.
   bool is_unmapped(std::uintptr_t address) const noexcept;
 
-  explicit VirtualMemory(CachingManagedAllocator& allocator);
+  // Mapped pieces join the group, unless it is 0.
+  VirtualMemory(CachingManagedAllocator& allocator, GroupNumber group);
   VirtualMemory(const VirtualMemory&) = delete;
   VirtualMemory& operator=(const VirtualMemory&) = delete;
 
@@ -137,7 +138,7 @@ class VirtualMemory {
 
   CachingManagedAllocator& allocator_;
   ReservedAddresses addresses_;
-  const GroupNumber group_;             // of mapped pieces; 0: none
+  const GroupNumber group_;
   mutable std::recursive_mutex mutex_;  // recursive, because a pressure callback may query
   bool is_changing_ = false;
   std::atomic<bool> has_any_ = false;  // a range was reserved; most programs never reserve one

@@ -200,7 +200,10 @@ void BlockGroups::leave(std::span<const PageSpan> pages, const DeviceStream& str
     return is_known ? place.is_device() : is_unknown || place != Place::nowhere();
   };
   for (const PageSpan& each : pages) {
-    each_run(each, real_places_of(each, stream.device), may_leave,
+    std::vector<Place> places = places_of(each);
+    if (std::ranges::find(places, Place::nowhere()) != places.end())
+      places = real_places_of(each, stream.device);
+    each_run(each, places, may_leave,
              [&](const PageSpan& run) { move_run(run, Place::host(), stream); });
   }
 }

@@ -79,9 +79,9 @@ std::optional<CopyReason> convert(const at::Tensor& tensor, int device) {
   } catch (const OutOfMemoryError&) {
     return CopyReason::kForeign;
   }
-  join_group(Facade::kHost, block);
   move_bytes(static_cast<char*>(block), static_cast<char*>(address), size_bytes);
   storage.set_data_ptr(managed_host_data(block, size_bytes));
+  join_group(Facade::kHost, block);
   return std::nullopt;
 }
 

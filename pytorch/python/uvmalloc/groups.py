@@ -186,10 +186,9 @@ class Group:
         with self:
             number = self._find()
             has_file = number != 0 and plugin_operators().group_file(number) != ""
-            is_on_device = as_device(device).type == "cuda"
-            return (load_as_in_files if has_file and is_on_device else load_safetensors)(
-                path, device
-            )
+            if has_file and as_device(device).type == "cuda":
+                return load_as_in_files(path, device)
+            return load_safetensors(path, device)
 
     def sleep(
         self, *, discard: bool = False, device: torch.device | int | str | None = None

@@ -116,7 +116,7 @@ std::optional<int> device_attribute(int attribute, int ordinal) {
     // machine.
     case CU_DEVICE_ATTRIBUTE_NUMA_CONFIG:
       return CU_DEVICE_NUMA_CONFIG_NUMA_NODE;
-    case CU_DEVICE_ATTRIBUTE_NUMA_ID:
+    case CU_DEVICE_ATTRIBUTE_NUMA_ID:  // node 0
     // Features that the modelled card and host lack, or that the stand-ins do not implement:
     // textures, NUMA-bound memory.
     default:
