@@ -12,8 +12,8 @@
 
 #include <uvmalloc/groups.hpp>
 #include "pytorch/plugin/facades.hpp"
-#include "pytorch/plugin/growing.hpp"
 #include "pytorch/plugin/region.hpp"
+#include "pytorch/plugin/reserved_memory.hpp"
 
 namespace uvm::torch_plugin {
 namespace {
@@ -36,7 +36,7 @@ std::int64_t open(const std::string& name) {
 bool put(const at::Tensor& self, std::int64_t group) {
   if (!self.has_storage()) return false;
   const void* address = self.storage().data();
-  if (join_growing_memory(address, number_of(group))) return true;
+  if (join_reserved_memory(address, number_of(group))) return true;
   return group == 0 ? groups().remove(address) : groups().add(number_of(group), address);
 }
 

@@ -89,6 +89,25 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   return known.emplace(key, accesses_of(call)).first->second;
 }
 
+// Whether Python implements the tensor, as a FakeTensor or a DTensor, or its sizes are symbols. Its
+// operators launch kernels only on inner tensors, whose uses are noted. A question about its sizes
+// may change what a tracer records.
+bool is_made_in_python(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return tensor.defined() &&
+         (impl.key_set().has(c10::DispatchKey::Python) || impl.has_symbolic_sizes_strides());
+}
+
+bool has_tensors_made_in_python(c10::ArrayRef<const c10::IValue> arguments) {
+  return std::ranges::any_of(arguments, [](const c10::IValue& argument) {
+    if (argument.isTensor()) return is_made_in_python(argument.toTensor());
+    return argument.isList() &&
+           std::ranges::any_of(argument.toListRef(), [](const c10::IValue& element) {
+             return element.isTensor() && is_made_in_python(element.toTensor());
+           });
+  });
+}
+
 // Whether an element-wise operator passes over the tensor only once. A smaller tensor is read again
 // for each part of the larger tensor.
 bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IValue> arguments) {
@@ -159,6 +178,7 @@ std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& cal
   Uses uses;
   std::optional<c10::DeviceIndex> device;
   const auto arguments = call.inputs();
+  if (has_tensors_made_in_python(arguments)) return nullptr;
   for (std::size_t i = 0; i < arguments.size() && i < accesses.by_argument.size(); ++i) {
     std::uint8_t access = accesses.by_argument[i];
     if (is_touched_once(accesses.once, arguments, i, access)) access |= live::kOnce;

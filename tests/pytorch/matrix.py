@@ -60,13 +60,14 @@ ONLY_ASKS = frozenset(
         "StreamedCheckpoint.bytes_read",
         "StreamedCheckpoint.names",
         "PlannedProgram.arena_bytes",
+        "PlannedProgram.held_bytes",
         "PlannedProgram.lower_bound_bytes",
         "PlannedProgram.to_csv",
         "torch_names.get_enabled_uvm",
         "torch_names.get_enabled_uvm_move_on_copy",
         "torch_names.is_managed",
         "ops.can_move",
-        "classes.GrowingMemory.held_bytes",
+        "classes.ReservedMemory.held_bytes",
         "ops.check_invariants",
         "ops.group_devices",
         "ops.group_figures",
@@ -560,9 +561,9 @@ class Offloaded(OfATensor):
     "uvmalloc.growing",
     "Growing.append",
     "Growing.resize",
-    "classes.GrowingMemory.__init__",
-    "classes.GrowingMemory.first",
-    "classes.GrowingMemory.resize",
+    "classes.ReservedMemory.__init__",
+    "classes.ReservedMemory.first",
+    "classes.ReservedMemory.resize",
 )
 class Grown(OfATensor):
     refuses: ClassVar = {"after fork": (ValueError, "accepted: cuda")}
@@ -844,7 +845,7 @@ class Plan(Use):
         key = str(x.device)
         if key not in self._planned:
             with torch.inference_mode(False), torch.autocast("cuda", enabled=False):
-                program = torch.export.export(Computation(), (torch.randn(64, 8192, device=key),))
+                program = self.program(torch.randn(64, 8192, device=key))
                 self._planned[key] = program, uvmalloc.plan_storage(program)
         return x
 
@@ -854,6 +855,9 @@ class Plan(Use):
     def stock(self, given: Any) -> Any:
         with torch.no_grad():
             return self._planned[str(given.device)][0].module()(given)
+
+    def program(self, x: torch.Tensor) -> torch.export.ExportedProgram:
+        return torch.export.export(Computation(), (x,))
 
     def model(self, model: Tied) -> torch.Tensor:
         program = torch.export.export(model, (tokens("cuda"),))
@@ -876,6 +880,32 @@ class Plan(Use):
         threading.Thread(target=hold, daemon=True).start()
         begun.wait()
         yield lambda: self.call(given)
+
+
+@use("classes.ReservedMemory.back")
+class PlanOfSizesThatVary(Plan):
+    _planned: ClassVar[dict[str, Any]] = {}
+
+    def program(self, x: torch.Tensor) -> torch.export.ExportedProgram:
+        sizes = {"x": {0: torch.export.Dim("rows", min=8, max=4096)}}
+        return torch.export.export(Computation(), (x,), dynamic_shapes=sizes)
+
+
+@use("PlannedProgram.release")
+class ReleasedPlan(PlanOfSizesThatVary):
+    _planned: ClassVar[dict[str, Any]] = {}
+    refuses: ClassVar = {"inside a capture": (RuntimeError, "accepted: no capture")}
+    without: ClassVar = {
+        **Plan.without,
+        **dict.fromkeys(
+            ("side stream", "legacy default stream", "per-thread default stream"),
+            "it waits for the device, as its help says",
+        ),
+    }
+
+    def call(self, given: Any) -> Any:
+        self._planned[str(given.device)][1].release()
+        return super().call(given)
 
 
 # ---- rows

@@ -319,3 +319,35 @@ def test_two_programs_on_one_device_take_turns(simulate: Simulate) -> None:
         shared = each.report["shared_devices"][0]
         assert shared["turns"] >= 4
         assert shared["waited_ns"] > 0
+
+
+TRACED = """
+import torch
+from torch.export import Dim
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        both = torch.cat((x, torch.sin(x * 3) + y))
+        return torch.nn.functional.linear(both, x[:8])
+weights = [torch.ones(4 << 20, device='cuda') for _ in range(6)]
+for weight in weights:
+    weight.add_(1)
+x, y = torch.randn(64, 512, device='cuda'), torch.randn(64, 512, device='cuda')
+rows = Dim('rows', min=8, max=4096)
+program = torch.export.export(Model(), (x, y), dynamic_shapes={'x': {0: rows}, 'y': {0: rows}})
+compiled = torch.compile(Model(), dynamic=True, backend='eager')
+made = []
+torch.compiler.reset()
+for count in (64, 65, 66, 80):
+    given = (torch.cat((x, y))[:count].contiguous(), torch.ones(count, 512, device='cuda'))
+    assert torch.equal(compiled(*given), Model()(*given))
+    assert torch.equal(program.module()(*given), Model()(*given))
+    made.append(torch._dynamo.utils.counters['stats']['unique_graphs'])
+print(made[-1] - made[0])
+"""
+
+
+def test_a_tracer_sees_sizes_that_vary_while_memory_is_short(simulate: Simulate) -> None:
+    """Operators are watched then, also those on tensors that have no memory yet."""
+    run = simulate(TRACED, capacity="64MiB").check()
+    assert run.stdout == "0\n"
+    assert run.report["live_plan"]["kernels"] > 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytorch.conftest import Checked
+from tests.pytorch.conftest import Checked, Simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -472,6 +472,94 @@ assert torch.cuda.memory_allocated() == before
 """,
         "cuda",
     )
+
+
+ROWS_OF_A_MIB = """
+class Model(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(4):
+            x = torch.sin(x * 3) + torch.relu(x)
+        return x.sum(1)
+MIB = 1 << 20
+rows = torch.randn(64, MIB // 4, device="cuda")
+sizes = {"x": {0: Dim("n", min=1, max=64)}}
+planned = uvmalloc.plan_storage(export(Model(), (rows,), dynamic_shapes=sizes))
+before = torch.cuda.memory_allocated()
+"""
+
+
+def test_sizes_that_vary_take_memory_for_what_runs_have_used(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + ROWS_OF_A_MIB
+        + """
+assert planned.held_bytes == 0 and planned.arena_bytes >= 128 * MIB
+same(planned, Model(), rows[:1])
+small = planned.held_bytes
+assert small <= 12 * MIB and torch.cuda.memory_allocated() - before == small, small
+for count in (16, 5, 64, 1, 33):
+    same(planned, Model(), rows[:count])
+assert planned.held_bytes == -(-planned.arena_bytes // (2 * MIB)) * 2 * MIB
+side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+planned.release()
+assert planned.held_bytes == 0 and torch.cuda.memory_allocated() == before
+torch.cuda.synchronize()
+with torch.cuda.stream(side):
+    found = planned(rows[:7])
+    assert torch.equal(found, Model()(rows[:7]))
+    del found
+torch.cuda.synchronize()
+with torch.cuda.graph(graph):
+    captured = planned(rows[:40])
+    try:
+        planned.release()
+    except RuntimeError as error:
+        assert "accepted: no capture" in str(error)
+    else:
+        raise SystemExit("the memory went away inside a capture")
+rows.mul_(2)
+graph.replay()
+assert torch.equal(captured, Model()(rows[:40]))
+del graph, captured, planned
+torch.cuda.synchronize()
+assert torch.cuda.memory_allocated() == before, torch.cuda.memory_allocated() - before
+"""
+    ).check()
+
+
+def test_a_run_for_which_memory_is_short_leaves_the_plan_usable(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + ROWS_OF_A_MIB
+        + """
+held = torch.empty(96 * MIB, dtype=torch.uint8, device="cuda")
+try:
+    planned(rows)
+except torch.OutOfMemoryError as error:
+    assert "memory" in str(error)
+else:
+    raise SystemExit("it had memory enough")
+same(planned, Model(), rows[:3])
+del held
+same(planned, Model(), rows[:20])
+""",
+        budget="256MiB",
+    ).check()
+
+
+def test_a_plan_of_sizes_that_vary_joins_the_open_group(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + ROWS_OF_A_MIB
+        + """
+with uvmalloc.group("plan") as group:
+    same(planned, Model(), rows[:2])
+same(planned, Model(), rows[:9])
+assert group.figures().bytes >= planned.held_bytes
+group.sleep()
+same(planned, Model(), rows[:9])
+"""
+    ).check()
 
 
 @pytest.mark.slow

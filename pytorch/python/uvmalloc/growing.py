@@ -55,7 +55,7 @@ class Growing:
             self._whole = torch.empty((most, *self._others), dtype=dtype, device=self._device)
         else:
             classes = sys.modules["torch"].classes.uvmalloc
-            self._memory = classes.GrowingMemory(most * self._row_bytes, index)
+            self._memory = classes.ReservedMemory(most * self._row_bytes, index)
         self.resize(shape[dim])
 
     def __reduce__(self) -> tuple[Any, ...]:

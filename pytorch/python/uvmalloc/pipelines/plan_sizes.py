@@ -60,6 +60,10 @@ class Symbols:
                     f"Dim(..., max=...), or upper_bounds={{'{symbol}': ...}}"
                 )
 
+    @property
+    def vary(self) -> bool:
+        return bool(self._where)
+
     def _look_at(self, place: int, value: Any) -> None:
         import torch
 

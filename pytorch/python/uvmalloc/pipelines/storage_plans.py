@@ -2,7 +2,7 @@
 
 torch.export has found a range for each symbolic size of the program. The packer finds places for
 the largest sizes (pipelines/plans/storage_plan.hpp). So one allocation serves every size within the
-ranges.
+ranges, of which memory backs what the sizes so far have needed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ def plan_storage(
         planned = uvmalloc.plan_storage(program)
         y = planned(x)
 
-    Intermediate tensors are in one allocation, on the device that holds most of them. The program's
-    results have their own memory. The results are those of `program.module()`, bit for bit: the
-    same operators run on the same values in the same order. Like the module, a run checks the
-    program's guards, and writes to the buffers and inputs that the program writes to. A run
+    Intermediate tensors are in one arena, on the device that holds most of them. If sizes vary, the
+    arena takes memory, in pages of 2 MiB, only for the places that runs have used so far. The
+    program's results have their own memory. The results are those of `program.module()`, bit for
+    bit: the same operators run on the same values in the same order. Like the module, a run checks
+    the program's guards, and writes to the buffers and inputs that the program writes to. A run
     computes no gradients.
 
     Runs in several threads, or on several streams, take turns. Replays of a run that was captured
@@ -130,7 +131,7 @@ class PlannedProgram:
             "storages": self._storages,
         }
         self.plan = Plan.make(json.dumps(description), effort)
-        self._arena = PlanArena(self.plan, self._device)
+        self._arena = PlanArena(self.plan, self._device, self._symbols.vary)
         self._views: dict[Any, _Views] = {}  # by the _conditions() of a run
         self.view_hits = self.view_misses = self.fall_backs = 0
         # The module is part of a reference cycle, so it must not keep the arena alive.
@@ -146,6 +147,21 @@ class PlannedProgram:
     @property
     def arena_bytes(self) -> int:
         return self.plan.arena_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that the arena holds, which release() gives back."""
+        return self._arena.held_bytes
+
+    def release(self) -> None:
+        """Gives the arena's memory back. The next run takes memory again.
+
+        Waits for a run in another thread, and for the device. Do not replay a run that was captured
+        in a CUDA graph afterwards. Raises RuntimeError while a stream of this thread captures.
+        """
+        with self._arena.turn():
+            self._arena.release()
+            self._views.clear()
 
     @property
     def lower_bound_bytes(self) -> int:
