@@ -198,6 +198,14 @@ def fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServe
 
 
 @pytest.fixture
+def folder_on_disk() -> Iterator[Path]:
+    """A folder on a disk, in which nothing may be left; the temporary one may be in memory."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as made:
+        yield Path(made)
+        assert list(Path(made).iterdir()) == []
+
+
+@pytest.fixture
 def simulate(
     libraries: Libraries,
     clean_environment: dict[str, str],

@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pytorch.conftest import REFUSED_PRELUDE, ROOT, Checked
+from tests.pytorch.conftest import REFUSED_PRELUDE, Checked
 
 PRELUDE = (
     REFUSED_PRELUDE
@@ -43,11 +41,8 @@ ONE_MEMORY = {"UVMSIM_MACHINE": "gb10"}
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder on a disk; the temporary one may be in memory."""
-    with tempfile.TemporaryDirectory(dir=ROOT / "build") as made:
-        yield Path(made)
-        assert list(Path(made).iterdir()) == []
+def folder(folder_on_disk: Path) -> Path:
+    return folder_on_disk
 
 
 @pytest.mark.parametrize(

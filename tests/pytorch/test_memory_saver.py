@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.pytorch.conftest import Checked, Simulate
 
 PROGRAM = """
@@ -76,3 +80,35 @@ for named in ({'enable_cpu_backup': True, 'enable_disk_backup': True},
     except ValueError as error:
         print(error)
 """)
+
+
+ON_DISK = """
+import os, sys, torch, uvmalloc
+from uvmalloc.memory_saver import torch_memory_saver
+if sys.argv[2] == 'later':
+    torch_memory_saver.set_disk_backup_dir(sys.argv[1])
+with torch_memory_saver.region(tag='weights', enable_disk_backup=True):
+    weights = torch.full((4 << 20,), 7.0, device='cuda')
+torch_memory_saver.pause('weights')
+figures = uvmalloc.group('saver/weights/disk').figures()
+print(figures.state, figures.file_bytes)
+torch_memory_saver.resume('weights')
+print(weights.sum().item(), sorted(os.listdir(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_a_backup_on_disk_is_in_a_file(checked: Checked, folder_on_disk: Path, when: str) -> None:
+    variables = {"UVMSIM_PROFILE": "coherent"}
+    if when == "before":
+        variables["TMS_DISK_BACKUP_DIR"] = str(folder_on_disk)
+    run = checked(ON_DISK, str(folder_on_disk), when, environment=variables)
+    assert run.stdout == f"in a file {16 << 20}\n{7.0 * (4 << 20)} []\n"
+
+
+def test_a_backup_on_disk_is_on_the_host_where_the_device_reaches_no_other_memory(
+    checked: Checked, folder_on_disk: Path
+) -> None:
+    run = checked(ON_DISK, str(folder_on_disk), "later")
+    assert run.stdout == f"asleep 0\n{7.0 * (4 << 20)} []\n"
+    assert "memory_saver: backups on disk are in host memory: " in run.stderr

@@ -9,10 +9,13 @@ imports neither torch nor a native library.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uvmalloc.groups import Group, group
@@ -22,15 +25,18 @@ if TYPE_CHECKING:
     import torch
 
 _DEFAULT_TAG = "default"
+_KEPT, _IN_FILES, _DISCARDED = "", "/disk", "/discarded"  # ends of the groups' names
 _NO_GROUP = -1
 
 
 class TorchMemorySaver:
-    """Each tag is two groups: memory with a backup, and memory whose contents a pause gives up.
+    """Each tag is a group for memory with a backup, one for memory with a backup on disk, and one
+    for memory whose contents a pause gives up.
 
-    Any thread may call it. Settings of how torch_memory_saver is built into a program
-    (`hook_mode`, `memory_margin_bytes`, `retain_cpu_backup`, `cpu_backup_backend` and the folder of
-    backups on disk) have no effect: a backup is the host's part of managed memory.
+    A backup is the host's part of managed memory, or a file in the folder TMS_DISK_BACKUP_DIR if
+    the devices reach ordinary memory of the host. Any thread may call it. Settings of how
+    torch_memory_saver is built into a program (`hook_mode`, `memory_margin_bytes`,
+    `retain_cpu_backup`, `cpu_backup_backend`) have no effect.
     """
 
     hook_mode: Any = None
@@ -38,7 +44,8 @@ class TorchMemorySaver:
     retain_cpu_backup: bool = False
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, bool], Group] = {}
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._folder = os.environ.get("TMS_DISK_BACKUP_DIR", "")
 
     @property
     def enabled(self) -> bool:
@@ -58,7 +65,8 @@ class TorchMemorySaver:
             raise ValueError("region: enable_cpu_backup and enable_disk_backup exclude each other")
         if cpu_backup_backend is not None and not enable_cpu_backup:
             raise ValueError("region: cpu_backup_backend requires enable_cpu_backup=True")
-        each = self._group(tag, enable_cpu_backup or enable_disk_backup)
+        kind = _KEPT if enable_cpu_backup else _IN_FILES if enable_disk_backup else _DISCARDED
+        each = self._group(tag, kind)
         with _inside(each.number):
             yield
 
@@ -90,9 +98,9 @@ class TorchMemorySaver:
 
     def pause(self, tag: str | None = None) -> None:
         """Takes the memory of the tag, or of all tags, off the device."""
-        for (own, keeps), each in list(self._groups.items()):
+        for (own, kind), each in list(self._groups.items()):
             if tag in (None, own):
-                each.sleep(discard=not keeps)
+                each.sleep(discard=kind == _DISCARDED)
 
     def resume(self, tag: str | None = None) -> None:
         """Brings the memory of the tag, or of all tags, back to the device."""
@@ -105,16 +113,39 @@ class TorchMemorySaver:
         return x.detach().cpu()
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Has no effect: backups are in host memory."""
+        """Backups on disk of tensors that are created from now on are in this folder, which is
+        made. Backups are in host memory for "", and where devices do not reach ordinary memory.
 
-    def _group(self, tag: str, keeps: bool) -> Group:
-        known = self._groups.get((tag, keeps))
+        Raises OSError if it cannot be made.
+        """
+        if path:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        self._folder = path
+        for (_, kind), each in list(self._groups.items()):
+            if kind == _IN_FILES:
+                self._use_folder(each)
+
+    def _group(self, tag: str, kind: str) -> Group:
+        known = self._groups.get((tag, kind))
         if known is None:
             word = re.sub(r"[^A-Za-z0-9_.:-]", "_", tag)[:32]
             name = f"saver/{word}" if word == tag else f"saver/{word}-{zlib.crc32(tag.encode()):x}"
-            known = group(name if keeps else f"{name}/discarded")
-            self._groups[tag, keeps] = known
+            known = group(name + kind)
+            if kind == _IN_FILES:
+                self._use_folder(known)
+            self._groups[tag, kind] = known
         return known
+
+    def _use_folder(self, each: Group) -> None:
+        if plugin_operators() is None:
+            return
+        try:
+            each.configure(file=self._folder)
+        except ValueError as error:
+            each.configure(file="")
+            warnings.warn(
+                f"memory_saver: backups on disk are in host memory: {error}", stacklevel=4
+            )
 
 
 @contextlib.contextmanager
