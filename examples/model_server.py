@@ -114,7 +114,10 @@ class Models:
         ):
             with uvmalloc.group(name, copies="kept"):
                 self._models[name] = (make().cuda().eval(), answer)
-            uvmalloc.group(name).sleep()
+            try:
+                uvmalloc.group(name).sleep()
+            except RuntimeError as error:  # a group with a file, and a full disk
+                print(f"{error}; it stays where it is", file=sys.stderr)
 
     @property
     def names(self) -> tuple[str, ...]:

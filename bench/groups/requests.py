@@ -1,7 +1,8 @@
 """Sends requests to examples/model_server.py, in random order and by several clients at once.
 
 Some clients go away in the middle of a request, and some send what is not accepted. An answer is
-right if it equals the one of a server whose device holds all models.
+right if it equals the one of a server whose device holds all models. With a folder, models that
+wait sleep in files there; at first the disk is full.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import http.client
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,29 +44,53 @@ _BAD = [
     ("embed", "[" * 100_000),
 ]
 _ENOUGH, _FOR_THE_LARGEST = "1GiB", "96MiB"
+_FILE_MACHINE = "gh200"  # its device reaches ordinary memory
+_SERVER = str(_ROOT / "examples" / "model_server.py")
+# Starts the server on a full disk: no file may become larger than 1 MiB.
+_ON_A_FULL_DISK = """
+import resource, runpy, sys, torch
+torch.cuda.init()
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 @dataclass
 class Outcome:
-    """`wrong`: answers that differ. `ended`: the residency that the server printed at its end."""
+    """`wrong`: answers that differ. `ended`: the residency that the server printed at its end.
+    `grown_bytes`: by how much the server's own memory grew in the second half. `filed_bytes`: the
+    most bytes of models that were in files; `unfiled`: how often a model did not get there."""
 
     answered: int = 0
     refused: int = 0
     gone: int = 0
     wrong: list[Any] = field(default_factory=list)
     ended: dict[str, Any] = field(default_factory=dict)
+    grown_bytes: int = 0
+    filed_bytes: int = 0
+    unfiled: int = 0
 
 
 @contextmanager
-def _serving(capacity: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def _serving(
+    capacity: str, folder: Path | None = None
+) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--capacity", capacity]
+    program, settings = [_SERVER], {}
+    if folder is not None:
+        command += ["--machine", _FILE_MACHINE]
+        each = f"idle=0.05s,file={folder}"
+        settings["UVMALLOC_GROUPS"] = f"llm:{each};image:{each};embed:{each}"
+        program = ["-c", _ON_A_FULL_DISK, _SERVER]
     server = subprocess.Popen(
-        [*command, "--", sys.executable, str(_ROOT / "examples" / "model_server.py")],
+        [*command, "--", sys.executable, *program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={
             **clean_environment(),
+            **settings,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]]),
         },
@@ -96,16 +123,42 @@ def _go_away(port: int, name: str, body: str) -> None:
         client.sendall(head.encode() + body[: len(body) // 2].encode())
 
 
-def _end(server: subprocess.Popen[str]) -> dict[str, Any]:
+def _end(server: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
     server.send_signal(signal.SIGTERM)
     out, errors = server.communicate(timeout=120)
     if server.returncode != 0 or "Traceback" in errors:
         raise RuntimeError(f"the server ended with {server.returncode}:\n{errors}")
     ended: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return ended
+    return ended, errors
 
 
-def run(clients: int, requests: int) -> Outcome:
+def _process(server: subprocess.Popen[str]) -> int:
+    """Returns the process that serves, which `uvmalloc sim` has started."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return int(children[0]) if children else server.pid
+
+
+def _own_bytes(server: subprocess.Popen[str]) -> int:
+    lines = Path(f"/proc/{_process(server)}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) << 10
+
+
+def _filed_bytes(port: int) -> int:
+    """Waits until idle models are in files, and returns their bytes."""
+    most = 0
+    for _ in range(100):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("GET", "/residency")
+        models = json.loads(connection.getresponse().read())
+        connection.close()
+        most = max(most, sum(each["file_bytes"] for each in models.values()))
+        if all(each["file_bytes"] > 0 for each in models.values()):
+            break
+        time.sleep(0.1)
+    return most
+
+
+def run(clients: int, requests: int, folder: Path | None = None) -> Outcome:
     """Returns the outcome of this many requests of each client."""
     outcome = Outcome()
     lock = threading.Lock()
@@ -115,7 +168,7 @@ def run(clients: int, requests: int) -> Outcome:
     if any(status != 200 for status, _ in right):
         raise RuntimeError(f"the server does not answer: {right}")
 
-    def client(seed: int, port: int) -> None:
+    def client(seed: int, port: int, requests: int) -> None:
         chosen = random.Random(seed)
         for _ in range(requests):
             index, kind = chosen.randrange(len(_REQUESTS)), chosen.random()
@@ -141,11 +194,26 @@ def run(clients: int, requests: int) -> Outcome:
                 if not is_right:
                     outcome.wrong.append((name, got))
 
-    with _serving(_FOR_THE_LARGEST) as (port, server):
-        threads = [threading.Thread(target=client, args=(seed, port)) for seed in range(clients)]
+    def all_clients(port: int, requests: int, first_seed: int) -> None:
+        threads = [
+            threading.Thread(target=client, args=(first_seed + number, port, requests))
+            for number in range(clients)
+        ]
         for each in threads:
             each.start()
         for each in threads:
             each.join()
-        outcome.ended = _end(server)
+
+    with _serving(_FOR_THE_LARGEST, folder) as (port, server):
+        all_clients(port, requests // 2, 0)
+        before = _own_bytes(server)
+        if folder is not None:
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.prlimit(_process(server), resource.RLIMIT_FSIZE, limit)
+        all_clients(port, requests - requests // 2, clients)
+        outcome.grown_bytes = _own_bytes(server) - before
+        if folder is not None:
+            outcome.filed_bytes = _filed_bytes(port)
+        outcome.ended, errors = _end(server)
+        outcome.unfiled = errors.count("stays where it is")
     return outcome
