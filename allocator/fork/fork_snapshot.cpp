@@ -264,7 +264,8 @@ std::vector<ForkSnapshot::Piece> ForkSnapshot::reuse(const std::vector<Range>& l
   return kept;
 }
 
-// Writes the ranges to a new file and seals the file. On failure returns false and sets errno.
+// Writes the ranges to a new file, and seals the file if possible. On failure returns false and
+// sets errno.
 bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* pieces) {
   if (changed.empty()) return true;
   File file;
@@ -280,11 +281,12 @@ bool ForkSnapshot::write(const std::vector<Range>& changed, std::vector<Piece>* 
     pieces->push_back({range, files_.size() - 1, offset});
     offset += range.size_bytes;
   }
+  // The kernel refuses with EBUSY while it holds a page of the file, for example to move the page.
+  // A file without seals serves this child, and find_files() does not find it for later ones.
+  const int sealed =
+      fcntl(file.descriptor, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW);
   struct stat made {};
-  if (fcntl(file.descriptor, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
-      fstat(file.descriptor, &made) != 0) {
-    return false;
-  }
+  if ((sealed != 0 && errno != EBUSY) || fstat(file.descriptor, &made) != 0) return false;
   files_.back().device = made.st_dev;
   files_.back().number = made.st_ino;
   return true;

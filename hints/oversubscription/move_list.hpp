@@ -113,12 +113,12 @@ class MoveList {
   // `free_chunks` pages, whose chunks the page does not need. `need` is the kernel that uses the
   // page.
   void bring(PageNumber page, Arrival arrival, KernelNumber need, std::size_t free_chunks = 0) {
-    add({.kind = Kind::kBring,
-         .page = page,
-         .kernel = need,
-         .arrival = discards_ ? arrival : Arrival::kCopied,
-         .free_chunks = free_chunks,
-         .follows_stream = holds_arrivals_});
+    add_ours({.kind = Kind::kBring,
+              .page = page,
+              .kernel = need,
+              .arrival = discards_ ? arrival : Arrival::kCopied,
+              .free_chunks = free_chunks,
+              .follows_stream = holds_arrivals_});
   }
   // The earlier moves must not wait for the following moves, which are for later kernels.
   void end_group() { ends_group_ = true; }

@@ -108,12 +108,18 @@ bool has_tensors_made_in_python(c10::ArrayRef<const c10::IValue> arguments) {
   });
 }
 
+// Whether the tensor has sizes and strides; a nested tensor has those of its parts instead.
+bool has_one_shape(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_nested();
+}
+
 // Whether an element-wise operator passes over the tensor only once. A smaller tensor is read again
 // for each part of the larger tensor.
 bool has_shape_of_result(const at::Tensor& tensor, c10::ArrayRef<const c10::IValue> arguments) {
-  return tensor.defined() && tensor.is_non_overlapping_and_dense() &&
+  return has_one_shape(tensor) && tensor.is_non_overlapping_and_dense() &&
          std::ranges::all_of(arguments, [&](const c10::IValue& other) {
-           return !other.isTensor() || !other.toTensor().defined() ||
+           if (!other.isTensor() || !other.toTensor().defined()) return true;
+           return has_one_shape(other.toTensor()) &&
                   at::is_expandable_to(other.toTensor().sizes(), tensor.sizes());
          });
 }
@@ -130,7 +136,7 @@ bool is_touched_once(Once once, c10::ArrayRef<const c10::IValue> arguments, std:
       if (access != live::kReads || argument == 0 || !arguments[argument - 1].isTensor())
         return false;
       const at::Tensor& rows = arguments[argument - 1].toTensor();
-      return rows.dim() >= 2 && rows.size(-2) <= kFewRows;
+      return has_one_shape(rows) && rows.dim() >= 2 && rows.size(-2) <= kFewRows;
     }
     case Once::kElements:
       return !arguments[argument].isTensor() ||
@@ -147,7 +153,9 @@ void add_use(const at::Tensor& tensor, std::uint8_t access, Uses* uses,
   if (base == nullptr) return;
   const auto offset = static_cast<std::size_t>(tensor.storage_offset()) * tensor.itemsize();
   const std::size_t size_bytes =
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+      has_one_shape(tensor)
+          ? at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize())
+          : storage.nbytes() - offset;
   if (size_bytes == 0) return;
   if (!*device) *device = tensor.get_device();
   uses->push_back({address_of(base) + offset, size_bytes, access});

@@ -25,6 +25,27 @@ struct FreeMemory final : PageOwner {
   DeviceStream user{0, stream(1)};
 };
 
+// Memory whose owner has given it back to the driver.
+struct GoneMemory final : PageOwner {
+  bool is_ours(PageNumber) const override { return false; }
+  Discarded take_free(PageNumber, DeviceStream*) override { return Discarded::kRefused; }
+};
+
+TEST(MoveListTest, MemoryThatIsGoneIsNotMoved) {
+  GoneMemory gone;
+  MoveList list(gone, /*discards=*/true);
+  const PageNumber page{5};
+  list.leave(page, Place::host(), 1);
+  list.leave_peer(page);
+  list.keep_copy(page);
+  list.use_in_place(page, 1);
+  list.bring(page, Arrival::kCopied, 2);
+  EXPECT_EQ(list.discard(page, 1), Discarded::kRefused);
+  std::vector<PlannedMove> moves;
+  list.take(&moves);
+  EXPECT_TRUE(moves.empty());
+}
+
 void send_list(MoveLanes& lanes, MoveList* list) {
   std::vector<PlannedMove> moves;
   list->take(&moves);

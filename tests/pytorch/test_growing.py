@@ -7,7 +7,7 @@ from tests.pytorch.conftest import REFUSED_PRELUDE, Checked, Simulate
 PRELUDE = (
     REFUSED_PRELUDE
     + """
-import torch, uvmalloc
+import sys, torch, uvmalloc
 MIB = 1 << 20
 torch.manual_seed(0)
 """
@@ -114,6 +114,7 @@ refused(ValueError, 'accepted: an int from 5 on', uvmalloc.growing, (5,), 4)
 refused(ValueError, 'accepted: cuda', uvmalloc.growing, (1,), 4, device='cpu')
 refused(ValueError, 'cuda:9 does not exist; devices: ', uvmalloc.growing, (1,), 4, device='cuda:9')
 refused(ValueError, 'accepted: cuda', uvmalloc.growing, (1,), 4, device='x')
+refused(ValueError, 'not quantized', uvmalloc.growing, (1,), 4, dtype=torch.quint8)
 refused(TypeError, 'accepted: a torch.dtype', uvmalloc.growing, (1,), 4, dtype='float')
 refused(ValueError, '2 TiB at most', uvmalloc.growing, (1,), 2**62)
 refused(torch.OutOfMemoryError, 'memory', uvmalloc.growing, (1,), 2**38)
@@ -170,3 +171,30 @@ print(grows.held_bytes // MIB, grows.append(torch.ones(2, MIB // 4, device='cuda
         native=True,
     ).check()
     assert run.stdout == "8 524288.0\n"
+
+
+def test_threads_append_to_one_tensor_and_no_row_is_lost(same_output: Checked) -> None:
+    same_output("""
+import threading
+grows = uvmalloc.growing((0, 64), 1 << 16)
+def work(number):
+    values = torch.full((50, 64), float(number), device='cuda')
+    for _ in range(100):
+        grows.append(values)
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for each in threads: each.start()
+for each in threads: each.join()
+torch.cuda.synchronize()
+print(grows.size, [(grows.tensor == number).sum().item() for number in range(4)])
+""")
+
+
+def test_what_grows_in_inference_mode_may_be_written_outside_it(same_output: Checked) -> None:
+    same_output("""
+grows = uvmalloc.growing((0, 4), 8)
+with torch.inference_mode():
+    print(grows.append(torch.ones(2, 4, device='cuda')).is_inference())
+grows.tensor.add_(1)
+print(grows.tensor.sum().item())
+""")

@@ -351,3 +351,21 @@ def test_a_tracer_sees_sizes_that_vary_while_memory_is_short(simulate: Simulate)
     run = simulate(TRACED, capacity="64MiB").check()
     assert run.stdout == "0\n"
     assert run.report["live_plan"]["kernels"] > 0
+
+
+NESTED = """
+import torch
+weights = [torch.ones(4 << 20, device='cuda') for _ in range(6)]
+for weight in weights:
+    weight.add_(1)
+parts = [torch.ones(rows, 8, device='cuda') for rows in (3, 5)]
+nested = torch.nested.nested_tensor(parts, layout=torch.strided)
+print([each.sum().item() for each in (nested * 2 + nested).unbind()])
+"""
+
+
+def test_nested_tensors_are_watched_while_memory_is_short(simulate: Simulate) -> None:
+    run = simulate(NESTED, capacity="64MiB").check()
+    assert run.stdout == "[72.0, 120.0]\n"
+    assert "RecordFunction" not in run.stderr
+    assert run.report["live_plan"]["kernels"] > 0

@@ -97,6 +97,22 @@ print(weights.sum().item(), sorted(os.listdir(sys.argv[1])))
 """
 
 
+def test_a_backup_on_disk_without_a_folder_is_on_the_host(checked: Checked) -> None:
+    run = checked("""
+import torch, warnings
+from uvmalloc.memory_saver import torch_memory_saver
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter('always')
+    with torch_memory_saver.region(tag='weights', enable_disk_backup=True):
+        weights = torch.full((4 << 20,), 7.0, device='cuda')
+print([str(each.message) for each in said], [each.filename == '<string>' for each in said])
+""")
+    assert run.stdout == (
+        "['memory_saver: backups on disk are in host memory: no folder is set "
+        "(TMS_DISK_BACKUP_DIR)'] [True]\n"
+    )
+
+
 @pytest.mark.parametrize("when", ["before", "later"])
 def test_a_backup_on_disk_is_in_a_file(checked: Checked, folder_on_disk: Path, when: str) -> None:
     variables = {"UVMSIM_PROFILE": "coherent"}

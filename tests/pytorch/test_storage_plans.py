@@ -547,6 +547,26 @@ same(planned, Model(), rows[:20])
     ).check()
 
 
+def test_a_forked_child_may_drop_a_plan_and_end(simulate: Simulate) -> None:
+    simulate(
+        PRELUDE
+        + ROWS_OF_A_MIB
+        + """
+import os, sys
+planned(rows[:2])
+torch.cuda.synchronize()
+for ends in (False, True):
+    child = os.fork()
+    if child == 0:
+        if not ends:
+            del planned
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0, ends
+same(planned, Model(), rows[:3])
+"""
+    ).check()
+
+
 def test_a_plan_of_sizes_that_vary_joins_the_open_group(simulate: Simulate) -> None:
     simulate(
         PRELUDE

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from uvmalloc.forks import ForkedLock
 from uvmalloc.memory import cuda_index, enabled
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Growing:
     The dimension that grows is the outermost in memory, so the tensor is contiguous only if that is
     its first one. The contents of new elements are undefined.
 
-    Use it from one thread at a time, as a tensor that is written in place.
+    Threads may call it at the same time: each resize() or append() is done as a whole. Their work
+    on the device is ordered by streams, as for a tensor that is written in place.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Growing:
         self._dtype = dtype
         self._others = tuple(size for at, size in enumerate(shape) if at != dim)
         self._row_bytes = math.prod(self._others) * dtype.itemsize
+        self._lock = ForkedLock()
         self._memory: Any = None
         self._device = torch.device("cuda", index)
         self._whole: torch.Tensor | None = None
@@ -71,7 +74,8 @@ class Growing:
     @property
     def tensor(self) -> torch.Tensor:
         """The tensor as it is now. Later growth does not change it."""
-        return self._tensor.narrow(self._dim, 0, self._size)  # the caller may resize its own
+        with self._lock:
+            return self._tensor.narrow(self._dim, 0, self._size)  # the caller may resize its own
 
     @property
     def size(self) -> int:
@@ -100,21 +104,26 @@ class Growing:
             raise TypeError(f"growing: the size is a {type(size).__name__}; accepted: an int")
         if not 0 <= size <= self._most:
             raise ValueError(f"growing: the size is {size}; accepted: 0 to {self._most}")
-        if self._whole is None:
-            size_bytes = size * self._row_bytes
-            self._memory.resize(size_bytes)
-            rows = self._memory.first(size_bytes).view(self._dtype).view(size, *self._others)
-        else:
-            rows = self._whole[:size]
-        self._size = size
-        self._tensor: torch.Tensor = rows.movedim(0, self._dim)
-        return self.tensor
+        import torch
+
+        # A tensor made in inference mode could not be written outside that mode.
+        with self._lock, torch.inference_mode(False):
+            if self._whole is None:
+                size_bytes = size * self._row_bytes
+                self._memory.resize(size_bytes)
+                rows = self._memory.first(size_bytes).view(self._dtype).view(size, *self._others)
+            else:
+                rows = self._whole[:size]
+            self._size = size
+            self._tensor: torch.Tensor = rows.movedim(0, self._dim)
+            return self.tensor
 
     def append(self, values: torch.Tensor) -> torch.Tensor:
         """Grows by `values`, which it copies behind its last elements, and returns the tensor.
 
-        Raises as resize(), TypeError if `values` is not a tensor, and ValueError if its other
-        dimensions differ; then it has its last size.
+        Values of another type or device are converted, as by Tensor.copy_(). Raises as resize(),
+        TypeError if `values` is not a tensor, and ValueError if its other dimensions differ; then
+        it has its last size.
         """
         import torch
 
@@ -122,7 +131,6 @@ class Growing:
             raise TypeError(
                 f"growing: the values are a {type(values).__name__}; accepted: a tensor"
             )
-        first = self.size
         count = values.shape[self._dim] if values.ndim == self._tensor.ndim else -1
         wanted = (*self._others[: self._dim], count, *self._others[self._dim :])
         if tuple(values.shape) != wanted:
@@ -130,9 +138,11 @@ class Growing:
                 f"growing: the values have the shape {tuple(values.shape)}; accepted: "
                 f"{(*self._others[: self._dim], 'any', *self._others[self._dim :])}"
             )
-        grown = self.resize(first + count)
-        grown.narrow(self._dim, first, count).copy_(values)
-        return grown
+        with self._lock:
+            first = self.size
+            grown = self.resize(first + count)
+            grown.narrow(self._dim, first, count).copy_(values)
+            return grown
 
 
 def growing(
@@ -175,6 +185,8 @@ def growing(
 
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"growing: dtype is a {type(dtype).__name__}; accepted: a torch.dtype")
+    if dtype in (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4):
+        raise ValueError(f"growing: dtype is {dtype}; accepted: one that is not quantized")
     kind = torch.get_default_dtype() if dtype is None else dtype
     row_bytes = math.prod(size for at, size in enumerate(sizes) if at != dim) * kind.itemsize
     if most * row_bytes > _MOST_BYTES:

@@ -113,17 +113,18 @@ class TorchMemorySaver:
         return x.detach().cpu()
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Backups on disk of tensors that are created from now on are in this folder, which is
-        made. Backups are in host memory for "", and where devices do not reach ordinary memory.
+        """The folder for backups on disk, which is made if it does not exist; "": none. Memory that
+        already has such a backup uses the folder too.
 
-        Raises OSError if it cannot be made.
+        Backups are in host memory without a folder, and where devices do not reach ordinary memory
+        of the host. A warning says so. Raises OSError if the folder cannot be made.
         """
         if path:
             Path(path).mkdir(parents=True, exist_ok=True)
         self._folder = path
         for (_, kind), each in list(self._groups.items()):
             if kind == _IN_FILES:
-                self._use_folder(each)
+                self._use_folder(each, stacklevel=3)
 
     def _group(self, tag: str, kind: str) -> Group:
         known = self._groups.get((tag, kind))
@@ -132,19 +133,24 @@ class TorchMemorySaver:
             name = f"saver/{word}" if word == tag else f"saver/{word}-{zlib.crc32(tag.encode()):x}"
             known = group(name + kind)
             if kind == _IN_FILES:
-                self._use_folder(known)
+                self._use_folder(known, stacklevel=5)
             self._groups[tag, kind] = known
         return known
 
-    def _use_folder(self, each: Group) -> None:
+    def _use_folder(self, each: Group, stacklevel: int) -> None:
         if plugin_operators() is None:
             return
         try:
+            if self._folder:
+                Path(self._folder).mkdir(parents=True, exist_ok=True)
             each.configure(file=self._folder)
-        except ValueError as error:
+            reason = "" if self._folder else "no folder is set (TMS_DISK_BACKUP_DIR)"
+        except (OSError, ValueError) as error:
             each.configure(file="")
+            reason = str(error)
+        if reason:
             warnings.warn(
-                f"memory_saver: backups on disk are in host memory: {error}", stacklevel=4
+                f"memory_saver: backups on disk are in host memory: {reason}", stacklevel=stacklevel
             )
 
 

@@ -7,7 +7,10 @@ after the previous run has ended there.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +40,7 @@ class PlanArena:
         self._one_run = ForkedLock()
         self._stream: torch.cuda.Stream | None = None  # stream of the last run
         self._ended: torch.cuda.Event | None = None  # recorded at the end of the last run
+        _arenas.add(self)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -115,3 +119,16 @@ class PlanArena:
         self._reserved = classes.ReservedMemory(size_bytes, self._device.index)
         whole: torch.Tensor = self._reserved.first(size_bytes)
         return whole
+
+
+_arenas: weakref.WeakSet[PlanArena] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Torch ends a forked child that destroys an event, so these events get a reference that is
+    never dropped."""
+    for arena in list(_arenas):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(arena._ended))
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
