@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/SmallVector.h>
 
@@ -89,13 +90,15 @@ const Accesses& known_accesses_of(const at::RecordFunction& call) {
   return known.emplace(key, accesses_of(call)).first->second;
 }
 
-// Whether Python implements the tensor, as a FakeTensor or a DTensor, or its sizes are symbols. Its
-// operators launch kernels only on inner tensors, whose uses are noted. A question about its sizes
-// may change what a tracer records.
+// Whether Python runs the tensor's operators, as for a FakeTensor or a DTensor, or its sizes are
+// symbols. Its operators launch kernels only on inner tensors, or when Python calls them again;
+// both are noted. A question about its sizes may change what a tracer records.
 bool is_made_in_python(const at::Tensor& tensor) {
+  constexpr auto kPython = c10::DispatchKey::Python;
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return tensor.defined() &&
-         (impl.key_set().has(c10::DispatchKey::Python) || impl.has_symbolic_sizes_strides());
+         (impl.has_symbolic_sizes_strides() ||
+          (impl.key_set().has(kPython) && !c10::impl::tls_is_dispatch_key_excluded(kPython)));
 }
 
 bool has_tensors_made_in_python(c10::ArrayRef<const c10::IValue> arguments) {

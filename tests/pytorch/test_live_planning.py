@@ -369,3 +369,27 @@ def test_nested_tensors_are_watched_while_memory_is_short(simulate: Simulate) ->
     assert run.stdout == "[72.0, 120.0]\n"
     assert "RecordFunction" not in run.stderr
     assert run.report["live_plan"]["kernels"] > 0
+
+
+WRAPPED = """
+import sys, torch
+class Wrapped(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        with torch._C._DisableTorchDispatch():
+            return function(*args, **(kwargs or {}))
+weights = [torch.ones(4 << 20, device='cuda') for _ in range(6)]
+if sys.argv[1] == 'wrapped':
+    weights = [torch.Tensor._make_subclass(Wrapped, weight) for weight in weights]
+for _ in range(4):
+    for weight in weights:
+        weight.add_(1)
+print(sum(weight[0].item() for weight in weights))
+"""
+
+
+def test_operators_that_python_calls_again_are_noted_once(simulate: Simulate) -> None:
+    runs = [simulate(WRAPPED, kind, capacity="64MiB").check() for kind in ("plain", "wrapped")]
+    assert [run.stdout for run in runs] == ["30.0\n"] * 2
+    plain, wrapped = (run.report["live_plan"]["kernels"] for run in runs)
+    assert wrapped == plain > 24
