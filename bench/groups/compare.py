@@ -28,7 +28,6 @@ _WEIGHTS, _ROUNDS = 32, 4
 _CLIENTS, _REQUESTS, _REQUESTS_ON_DISK = 4, 2000, 400
 _GROWN_BYTES = 8 << 20  # of a server, in the second half of its requests
 _FILE_MIB = 1024
-_FILE_MACHINE = "gh200"  # its device reaches ordinary memory
 _TOKENS = ("512", "32768")
 
 
@@ -58,7 +57,7 @@ def _fit_overhead() -> float | None:
 def _file_sleep() -> Any:
     with tempfile.TemporaryDirectory(dir=_ROOT / "build") as folder:
         module = ("bench.groups.file_here", str(_FILE_MIB), folder)
-        return run_module(module, "auto", 8192, machine=_FILE_MACHINE)
+        return run_module(module, "auto", 8192, machine=requests.FILE_MACHINE)
 
 
 def measure() -> dict[str, Any]:

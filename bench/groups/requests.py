@@ -44,7 +44,7 @@ _BAD = [
     ("embed", "[" * 100_000),
 ]
 _ENOUGH, _FOR_THE_LARGEST = "1GiB", "96MiB"
-_FILE_MACHINE = "gh200"  # its device reaches ordinary memory
+FILE_MACHINE = "gh200"  # its device reaches ordinary memory
 _SERVER = str(_ROOT / "examples" / "model_server.py")
 # Starts the server on a full disk: no file may become larger than 1 MiB.
 _ON_A_FULL_DISK = """
@@ -79,7 +79,7 @@ def _serving(
     command = [sys.executable, "-m", "uvmalloc", "sim", "--no-report", "--capacity", capacity]
     program, settings = [_SERVER], {}
     if folder is not None:
-        command += ["--machine", _FILE_MACHINE]
+        command += ["--machine", FILE_MACHINE]
         each = f"idle=0.05s,file={folder}"
         settings["UVMALLOC_GROUPS"] = f"llm:{each};image:{each};embed:{each}"
         program = ["-c", _ON_A_FULL_DISK, _SERVER]
@@ -107,10 +107,11 @@ def _serving(
         server.communicate()
 
 
-def _ask(port: int, name: str, body: str) -> tuple[int, Any]:
+def _ask(port: int, name: str, body: str | None = None) -> tuple[int, Any]:
+    """Returns the status and the content of the answer. Without a body the request is a GET."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
-        connection.request("POST", f"/{name}", body)
+        connection.request("GET" if body is None else "POST", f"/{name}", body)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:
@@ -147,10 +148,7 @@ def _filed_bytes(port: int) -> int:
     """Waits until idle models are in files, and returns their bytes."""
     most = 0
     for _ in range(100):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        connection.request("GET", "/residency")
-        models = json.loads(connection.getresponse().read())
-        connection.close()
+        _, models = _ask(port, "residency")
         most = max(most, sum(each["file_bytes"] for each in models.values()))
         if all(each["file_bytes"] > 0 for each in models.values()):
             break
@@ -168,9 +166,9 @@ def run(clients: int, requests: int, folder: Path | None = None) -> Outcome:
     if any(status != 200 for status, _ in right):
         raise RuntimeError(f"the server does not answer: {right}")
 
-    def client(seed: int, port: int, requests: int) -> None:
+    def client(seed: int, port: int, count: int) -> None:
         chosen = random.Random(seed)
-        for _ in range(requests):
+        for _ in range(count):
             index, kind = chosen.randrange(len(_REQUESTS)), chosen.random()
             name, body = _REQUESTS[index]
             if kind < 0.1:
@@ -194,9 +192,9 @@ def run(clients: int, requests: int, folder: Path | None = None) -> Outcome:
                 if not is_right:
                     outcome.wrong.append((name, got))
 
-    def all_clients(port: int, requests: int, first_seed: int) -> None:
+    def all_clients(port: int, count: int, first_seed: int) -> None:
         threads = [
-            threading.Thread(target=client, args=(first_seed + number, port, requests))
+            threading.Thread(target=client, args=(first_seed + number, port, count))
             for number in range(clients)
         ]
         for each in threads:
@@ -207,9 +205,8 @@ def run(clients: int, requests: int, folder: Path | None = None) -> Outcome:
     with _serving(_FOR_THE_LARGEST, folder) as (port, server):
         all_clients(port, requests // 2, 0)
         before = _own_bytes(server)
-        if folder is not None:
-            limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.prlimit(_process(server), resource.RLIMIT_FSIZE, limit)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.prlimit(_process(server), resource.RLIMIT_FSIZE, limit)  # the disk has room
         all_clients(port, requests - requests // 2, clients)
         outcome.grown_bytes = _own_bytes(server) - before
         if folder is not None:

@@ -1,8 +1,5 @@
 // Loads and stores of the host, if they are tracked (UVMSIM_CPU_TOUCHES), fault, migrate and take
 // virtual time. If the kernel refuses to report them, the tests are skipped.
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +10,7 @@
 #include <thread>
 
 #include "machine_test.hpp"
+#include "tests/support/system_call_filter.hpp"
 
 namespace uvmsim::test {
 namespace {
@@ -138,24 +136,11 @@ TEST_F(CpuTouchTest, AForkedChildHoldsNobodyUp) {
   EXPECT_EQ(resident(memory, kBlock, UVMSIM_HOST), 2 * kPage);
 }
 
-// From now on, the kernel refuses userfaultfd to this process.
-void refuse_userfaultfd() {
-  sock_filter steps[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{.len = 4, .filter = steps};
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
-}
-
 // A process makes its machine only once, so this machine needs another process.
 TEST(CpuTouchDeathTest, WhereTheKernelRefusesALineSaysSoAndTheMachineWorks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto use = [] {
-    refuse_userfaultfd();
+    uvm::testing::refuse_system_call(SYS_userfaultfd, EPERM);
     void* memory = nullptr;
     const Status status = Machine::instance().memory().allocate_managed(0, kBlock, 1, &memory);
     if (status == Status::kOk) std::memset(memory, 1, kBlock);

@@ -2,10 +2,7 @@
 #include "allocator/base/asymmetric_lock.hpp"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
 #include <linux/membarrier.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,13 +11,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "tests/support/exclusive_counters.hpp"
+#include "tests/support/system_call_filter.hpp"
 #include "tests/support/waiting_thread.hpp"
 
 namespace uvm {
@@ -146,19 +144,9 @@ TEST_P(AsymmetricLockTest, NoLocksAreTakenAtOnce) {
 
 // Acts like a system call filter that a program installs after its first allocation.
 bool refuse_membarrier(bool all) {
-  const auto expedited = static_cast<std::uint32_t>(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  constexpr std::uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS;
-  constexpr std::uint16_t kEqual = BPF_JMP | BPF_JEQ | BPF_K;
-  constexpr std::uint16_t kReturn = BPF_RET | BPF_K;
-  const std::uint8_t other_command = all ? 0 : 1;  // instructions to skip
-  sock_filter filter[] = {
-      {kLoad, 0, 0, offsetof(seccomp_data, nr)},      {kEqual, 0, 3, SYS_membarrier},
-      {kLoad, 0, 0, offsetof(seccomp_data, args[0])}, {kEqual, 0, other_command, expedited},
-      {kReturn, 0, 0, SECCOMP_RET_ERRNO | EPERM},     {kReturn, 0, 0, SECCOMP_RET_ALLOW},
-  };
-  const sock_fprog program = {std::size(filter), filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  const testing::ArgumentValue expedited{0, MEMBARRIER_CMD_PRIVATE_EXPEDITED};
+  return testing::refuse_system_call(SYS_membarrier, EPERM,
+                                     all ? std::nullopt : std::optional(expedited));
 }
 
 TEST(AsymmetricLockBarrierTest, ABarrierThatFailsLaterIsReplacedByTheSlowOneOrEndsTheProcess) {

@@ -1,8 +1,5 @@
 // What a forked child finds, and what it can do.
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,8 +8,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +31,7 @@
 #include "tests/support/allocator_stress.hpp"
 #include "tests/support/fork_fixture.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/support/system_call_filter.hpp"
 
 namespace uvm {
 namespace {
@@ -98,27 +94,14 @@ TEST_F(ForkTest, ChildrenForkedOneAfterAnotherShareOneCopy) {
   EXPECT_EQ(join(third), 0);
 }
 
-// Acts for this thread like a kernel that holds a page of each file that is to be sealed.
-bool keep_files_busy() {
-  constexpr std::uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS;
-  constexpr std::uint16_t kEqual = BPF_JMP | BPF_JEQ | BPF_K;
-  constexpr std::uint16_t kReturn = BPF_RET | BPF_K;
-  sock_filter filter[] = {
-      {kLoad, 0, 0, offsetof(seccomp_data, nr)},      {kEqual, 0, 3, SYS_fcntl},
-      {kLoad, 0, 0, offsetof(seccomp_data, args[1])}, {kEqual, 0, 1, F_ADD_SEALS},
-      {kReturn, 0, 0, SECCOMP_RET_ERRNO | EBUSY},     {kReturn, 0, 0, SECCOMP_RET_ALLOW},
-  };
-  const sock_fprog program = {std::size(filter), filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
+// The kernel refuses to seal a file while it holds one of its pages.
 TEST_F(ForkTest, ACopyThatCannotBeSealedServesOneChild) {
   char* block = host(8 * kMiB);
   std::memset(block, 5, 8 * kMiB);
   const auto body = [&] { return block[0] == 5 && block[8 * kMiB - 1] == 5 ? 0 : 1; };
   std::thread([&] {
-    ASSERT_TRUE(keep_files_busy());
+    ASSERT_TRUE(
+        testing::refuse_system_call(SYS_fcntl, EBUSY, testing::ArgumentValue{1, F_ADD_SEALS}));
     const Waiting first = fork_and_wait(body);
     const Waiting second = fork_and_wait(body);
     EXPECT_EQ(forks().copied_bytes, 16 * kMiB);

@@ -1,8 +1,8 @@
 """Runs a torch.export program from one arena: all intermediate tensors have planned places.
 
 torch.export has found a range for each symbolic size of the program. The packer finds places for
-the largest sizes (pipelines/plans/storage_plan.hpp). So one allocation serves every size within the
-ranges, of which memory backs what the sizes so far have needed.
+the largest sizes (pipelines/plans/storage_plan.hpp). So one arena serves every size within the
+ranges. Memory backs the parts of the arena that runs have used.
 """
 
 from __future__ import annotations
