@@ -22,6 +22,25 @@ GraphNode* Graph::add(NodeKind kind, int device, NodeWork work,
   return nodes_.back().get();
 }
 
+std::unique_ptr<GraphNode> Graph::remove(const GraphNode* node) {
+  const auto position = nodes_.begin() + static_cast<std::ptrdiff_t>(position_of(node));
+  std::unique_ptr<GraphNode> removed = std::move(*position);
+  nodes_.erase(position);
+  positions_.clear();
+  for (const auto& left : nodes_) {
+    positions_.emplace(left.get(), positions_.size());
+    std::erase(left->dependencies, removed.get());
+  }
+  return removed;
+}
+
+GraphNode* Graph::find_copy_of(GraphNodeHandle original) const {
+  for (const auto& node : nodes_) {
+    if (node->original == original) return node.get();
+  }
+  return nullptr;
+}
+
 GraphNode* Graph::find(GraphNodeHandle node) const {
   const auto it = positions_.find(node);
   return it == positions_.end() ? nullptr : nodes_[it->second].get();
@@ -82,6 +101,7 @@ std::shared_ptr<Graph> Graph::clone() const {
     GraphNode* copied = copy->add(node->kind, node->device, node->work, std::move(dependencies));
     copied->call = node->call;
     copied->child = node->child;
+    copied->original = node.get();
   }
   return copy;
 }

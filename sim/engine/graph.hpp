@@ -47,6 +47,7 @@ struct GraphNode {
   std::vector<GraphNode*> dependencies;    // without duplicates
   std::shared_ptr<const KernelCall> call;  // the call of a kernel node; null if unknown
   std::shared_ptr<Graph> child;            // the graph that the node launches
+  const GraphNode* original = nullptr;     // in a clone: the node that this node copies
 };
 
 struct GraphEdge {
@@ -61,8 +62,13 @@ class UVMSIM_EXPORT Graph {
 
   const std::vector<std::unique_ptr<GraphNode>>& nodes() const { return nodes_; }
 
+  // Removes a node of this graph, with its edges, and returns the node.
+  std::unique_ptr<GraphNode> remove(const GraphNode* node);
+
   // Returns null if the handle is not a node of this graph.
   GraphNode* find(GraphNodeHandle node) const;
+  // Returns the copy of that node in this graph, a clone, or null.
+  GraphNode* find_copy_of(GraphNodeHandle original) const;
   // Returns the graph that contains the node: this graph or a child at any depth. Returns null if
   // no graph does.
   const Graph* find_holder(GraphNodeHandle node) const;

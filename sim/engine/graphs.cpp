@@ -134,6 +134,28 @@ Status Graphs::add_node(GraphHandle handle, NodeKind kind, int device, NodeWork 
   return Status::kOk;
 }
 
+Status Graphs::destroy_node(GraphNodeHandle handle) {
+  std::unique_ptr<GraphNode> removed;  // destroyed without the lock
+  const auto state = shared_.lock();
+  for (const auto& [graph_handle, graph] : state->graphs) {
+    const GraphNode* node = graph->find(handle);
+    if (node == nullptr) continue;
+    if (state->captures.is_capturing(*graph)) return Status::kInvalidValue;
+    removed = graph->remove(node);
+    return Status::kOk;
+  }
+  return Status::kInvalidValue;
+}
+
+Status Graphs::find_in_clone(GraphNodeHandle original, GraphHandle clone, GraphNodeHandle* out) {
+  const auto state = shared_.lock();
+  const auto graph = graph_of(*state, clone);
+  GraphNode* copy = graph != nullptr ? graph->find_copy_of(original) : nullptr;
+  if (copy == nullptr) return Status::kInvalidValue;
+  *out = copy;
+  return Status::kOk;
+}
+
 Status Graphs::visit(GraphHandle handle, const std::function<void(const Graph&)>& visit) {
   const auto state = shared_.lock();
   const auto graph = graph_of(*state, handle);

@@ -38,6 +38,9 @@ class UVMSIM_EXPORT Graphs {
   // `dependencies` are nodes of the graph, without duplicates.
   Status add_node(GraphHandle graph, NodeKind kind, int device, NodeWork work,
                   const std::vector<GraphNodeHandle>& dependencies, GraphNodeHandle* out);
+  // Also returns kInvalidValue for a node of a child graph.
+  Status destroy_node(GraphNodeHandle node);
+  Status find_in_clone(GraphNodeHandle original, GraphHandle clone, GraphNodeHandle* out);
   // Calls `visit` with the lock held, so `visit` must not call the machine.
   Status visit(GraphHandle graph, const std::function<void(const Graph&)>& visit);
   Status visit_node(GraphNodeHandle node,

@@ -180,6 +180,33 @@ TEST_F(GraphTest, NodesAndEdgesAreListed) {
   EXPECT_EQ(RT(cudaGraphDestroy)(clone), cudaSuccess);
 }
 
+TEST_F(GraphTest, ANodeOfACloneIsFoundAndDestroyed) {
+  cudaGraph_t graph = capture([&] {
+    for (int value = 1; value <= 3; ++value)
+      ASSERT_EQ(RT(cudaMemsetAsync)(memory_, value, 1, stream_), cudaSuccess);
+  });
+  std::vector<cudaGraphNode_t> nodes(3);
+  std::size_t count = nodes.size();
+  ASSERT_EQ(RT(cudaGraphGetNodes)(graph, nodes.data(), &count), cudaSuccess);
+  cudaGraph_t clone = nullptr;
+  ASSERT_EQ(RT(cudaGraphClone)(&clone, graph), cudaSuccess);
+  cudaGraphNode_t last = nullptr;
+  ASSERT_EQ(RT(cudaGraphNodeFindInClone)(&last, nodes[2], clone), cudaSuccess);
+  EXPECT_NE(last, nodes[2]);
+  ASSERT_EQ(RT(cudaGraphDestroyNode)(last), cudaSuccess);
+  EXPECT_EQ(RT(cudaGraphDestroyNode)(last), cudaErrorInvalidValue);
+  EXPECT_EQ(RT(cudaGraphNodeFindInClone)(&last, nodes[2], clone), cudaErrorInvalidValue);
+  EXPECT_EQ(CU(cuGraphNodeFindInClone)(nullptr, nodes[1], clone), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(RT(cudaGraphGetEdges)(clone, nullptr, nullptr, nullptr, &count), cudaSuccess);
+  EXPECT_EQ(count, 1U) << "the edge of the destroyed node is gone";
+  launch(instantiate(clone));
+  EXPECT_EQ(byte(), 2);
+  launch(instantiate(graph));
+  EXPECT_EQ(byte(), 3) << "the original graph is complete";
+  EXPECT_EQ(RT(cudaGraphDestroy)(clone), cudaSuccess);
+  EXPECT_EQ(RT(cudaGraphDestroy)(graph), cudaSuccess);
+}
+
 TEST_F(GraphTest, TheKindsOfNodesAreReported) {
   cudaEvent_t external = nullptr;
   ASSERT_EQ(RT(cudaEventCreate)(&external), cudaSuccess);

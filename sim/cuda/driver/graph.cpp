@@ -33,6 +33,17 @@ CU_API cuGraphClone(CUgraph* clone, CUgraph graph) {
   return finish(clone_graph(graph, out_of(clone)));
 }
 
+CU_API cuGraphNodeFindInClone(CUgraphNode* node, CUgraphNode original, CUgraph clone) {
+  CU_ENTER;
+  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return finish(machine().graphs().find_in_clone(original, clone, out_of(node)));
+}
+
+CU_API cuGraphDestroyNode(CUgraphNode node) {
+  CU_ENTER;
+  return finish(machine().graphs().destroy_node(node));
+}
+
 CU_API cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                            size_t count) {
   CU_ENTER_CONTEXT;

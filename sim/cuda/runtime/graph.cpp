@@ -20,6 +20,18 @@ RT_API cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
   return finish(clone_graph(graph, out_of(clone)));
 }
 
+RT_API cudaGraphNodeFindInClone(cudaGraphNode_t* node, cudaGraphNode_t original,
+                                cudaGraph_t clone) {
+  RT_ENTER;
+  if (node == nullptr) return fail(cudaErrorInvalidValue);
+  return finish(machine().graphs().find_in_clone(original, clone, out_of(node)));
+}
+
+RT_API cudaGraphDestroyNode(cudaGraphNode_t node) {
+  RT_ENTER;
+  return finish(machine().graphs().destroy_node(node));
+}
+
 RT_API cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph,
                              const cudaGraphNode_t* dependencies, size_t count) {
   RT_ENTER_DEVICE;
