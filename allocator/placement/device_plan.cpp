@@ -228,10 +228,14 @@ ResidencyCheck::Result DevicePlan::compare(PageNumber first, const std::vector<b
     comparison = plan_.compare(first, are_here);
   }
   std::erase_if(comparison.differences, [this](const auto& difference) {
-    return !lanes_.is_settled(difference.page, difference.last_use);
+    return !lanes_.is_settled(difference.page, difference.settled_after);
   });
-  ResidencyCheck::Result result{comparison.expected, comparison.found, {}};
-  for (const auto& difference : comparison.differences) result.corrected.push_back(difference.page);
+  ResidencyCheck::Result result{comparison.expected, comparison.found, 0, {}, {}};
+  result.unknown = std::move(comparison.unknown);
+  for (const auto& difference : comparison.differences) {
+    result.corrected.push_back(difference.page);
+    if (!difference.is_here) ++result.lost;
+  }
   const RankedGuard lock(lock_);
   plan_.correct(comparison.differences);
   return result;

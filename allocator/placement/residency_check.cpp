@@ -69,10 +69,20 @@ void ResidencyCheck::compare_part(const Part& part) {
   const Result result = compare_(first, are_here);
   expected_ += result.expected;
   found_ += result.found;
+  lost_ += result.lost;
   const HeapGuard heap(state_);
-  for (const PageNumber page : result.corrected) {
+  const auto correct = [&](PageNumber page) {
     char* const address = start_of_page(page);
     if (state_.is_ours(address)) heap->ledger.set(address, kPageBytes, places[page - first]);
+  };
+  for (const PageNumber page : result.corrected) correct(page);
+  // The driver may evict pages that the program no longer uses. A page at no place by the ledger
+  // may be discarded.
+  for (const PageNumber page : result.unknown) {
+    const auto known_at = [&](Place place) {
+      return heap->ledger.bytes_at(start_of_page(page), kPageBytes, place) != 0;
+    };
+    if (!known_at(Place::nowhere()) && !known_at(places[page - first])) correct(page);
   }
 }
 
@@ -84,16 +94,29 @@ void ResidencyCheck::end_round() {
     heap->statistics.figures().believed_bytes = expected * kPageBytes;
     heap->statistics.figures().real_bytes = found * kPageBytes;
   }
-  if (found + expected / policy::kMissingParts < expected) {
-    taken_ += expected - found;
+  // A few of the pages that are not found may be in flight.
+  const std::size_t missing = expected - std::min(expected, found);
+  const std::size_t still_lost = std::exchange(lost_, 0);
+  const std::size_t lost = missing > expected / policy::kMissingParts ? missing : still_lost;
+  if (lost != 0 && !has_room_for(lost)) {
+    taken_ += lost;
     rounds_to_try_ = std::min(2 * rounds_to_try_, policy::kMostRoundsToTry);
+    pages_to_try_ = 1;
     good_rounds_ = 0;
   } else if (taken_ == 0) {
     rounds_to_try_ = 1;
+    pages_to_try_ = 1;
   } else if (++good_rounds_ >= rounds_to_try_) {
-    taken_ -= std::max<std::size_t>(1, taken_ / 4);
+    taken_ -= std::min(taken_, pages_to_try_);
+    pages_to_try_ *= 2;
     good_rounds_ = 0;
   }
+}
+
+bool ResidencyCheck::has_room_for(std::size_t pages) const {
+  MemoryFigures figures;
+  return machine_.runtime.memory_figures(device_, &figures).ok() &&
+         figures.free_bytes >= pages * kPageBytes;
 }
 
 }  // namespace uvm

@@ -37,7 +37,10 @@ LivePlan::Comparison LivePlan::compare(PageNumber first, const std::vector<bool>
   Comparison comparison;
   for (std::size_t i = 0; i < are_here.size(); ++i) {
     const auto known = pages_.find(first + i);
-    if (known == pages_.end()) continue;
+    if (known == pages_.end()) {
+      comparison.unknown.push_back(first + i);
+      continue;
+    }
     const Page& page = known->second;
     if (log_.blocks_in_page(page.number).empty()) continue;
     ++figures_.checked_pages;
@@ -47,7 +50,8 @@ LivePlan::Comparison LivePlan::compare(PageNumber first, const std::vector<bool>
     if (is_expected == are_here[i] || page.is_arriving || page.is_in_place || page.is_on_peer ||
         page.keeps_copy)
       continue;
-    comparison.differences.push_back({page.number, page.last_use, are_here[i]});
+    comparison.differences.push_back(
+        {page.number, are_here[i] ? page.last_use : page.arrived_for, are_here[i]});
   }
   return comparison;
 }
@@ -61,6 +65,7 @@ void LivePlan::correct(const std::vector<Difference>& differences) {
     page.is_on_host = !difference.is_here;
     if (difference.is_here) {
       here_.add(page);
+      page.arrived_for = difference.settled_after;
     } else {
       here_.remove(page);
     }
@@ -215,6 +220,7 @@ void LivePlan::use_too_many(bool brings_some) {
   std::erase_if(used_, [](const Page* page) { return page->is_in_place; });
   for (Page* page : used_) {
     page->last_use = now_;
+    page->arrived_for = now_;
     // Also wait for pages that the driver may have evicted after their prefetch.
     wait_for(*page);
     peers_.came_back(*page);
@@ -350,6 +356,7 @@ void LivePlan::wait_for(Page& page) {
 // Prefetches a page that may have been evicted. If it is on the device, the prefetch has no effect.
 void LivePlan::bring_again(Page& page) {
   page.is_uncertain = false;
+  page.arrived_for = now_;
   here_.set_arriving(page, true);
   decided_.hold_arrivals();
   decided_.bring(page.number, Arrival::kCopied, now_);
@@ -360,6 +367,7 @@ void LivePlan::bring_again(Page& page) {
 void LivePlan::leave_to_driver(Page& page) {
   left_to_driver(1);
   peers_.came_back(page);
+  page.arrived_for = now_;
   here_.add_by_driver(std::array{&page}, chunks_);
 }
 
@@ -389,6 +397,7 @@ bool LivePlan::bring_now(Page& page, KernelNumber need, Contents contents, Page*
   peers_.came_back(page);
   here_.add(page);
   here_.set_arriving(page, true);
+  page.arrived_for = need;
   const Arrival arrival = !was_away                        ? Arrival::kNew
                           : contents == Contents::kDropped ? Arrival::kDropped
                                                            : Arrival::kCopied;

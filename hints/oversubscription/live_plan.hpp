@@ -71,13 +71,16 @@ class LivePlan {
   // `first` + i is on the device. Skips pages in flight, and pages with two places.
   struct Difference {
     PageNumber page{};
-    KernelNumber last_use = 0;
+    // When this kernel has been executed, and the page's last eviction, the place is final: the
+    // kernel for which the page came to the device, or, if it was evicted, its last use.
+    KernelNumber settled_after = 0;
     bool is_here = false;
   };
   struct Comparison {
     std::vector<Difference> differences;  // pages that were not where the plan expected them
     std::size_t expected = 0;             // pages with blocks that the plan expected on the device
     std::size_t found = 0;                // pages with blocks that are on the device
+    std::vector<PageNumber> unknown;      // pages that no kernel of the plan has used
   };
   Comparison compare(PageNumber first, const std::vector<bool>& are_here);
   // Corrects the plan. All uses and moves of the pages in `differences` must have finished.

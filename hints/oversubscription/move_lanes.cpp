@@ -356,14 +356,14 @@ void MoveLanes::wait_until_left() {
   }
 }
 
-bool MoveLanes::is_settled(PageNumber page, KernelNumber last_use) const {
+bool MoveLanes::is_settled(PageNumber page, KernelNumber kernel) const {
   const auto is_over = [this](EventHandle event) {
     return event != nullptr && runtime_.query_event(device_, event).ok();
   };
   const auto left = evictions_.find(page);
   if (left != evictions_.end() && !is_over(left->second->handle)) return false;
   return std::ranges::find(dropped_, page) == dropped_.end() &&
-         is_over(kernel_events_.after(last_use));
+         is_over(kernel_events_.after(kernel));
 }
 
 // ---- calls

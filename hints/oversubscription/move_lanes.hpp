@@ -66,10 +66,9 @@ class MoveLanes {
   // thread waits for the page's last use.
   void send(std::span<const PlannedMove> moves);
 
-  // Returns whether the device has executed the kernel that used the page last, and the page's last
-  // eviction. Then the place that the driver reports for the page is final. Queries the driver.
-  // Returns false if no event follows the kernel on its stream yet.
-  bool is_settled(PageNumber page, KernelNumber last_use) const;
+  // Returns whether the device has executed the kernel, and the page's last eviction. Queries the
+  // driver. Returns false if no event follows the kernel on its stream yet.
+  bool is_settled(PageNumber page, KernelNumber kernel) const;
   // Waits, on the calling thread, for the current work of the current stream and for all evictions.
   void wait_until_left();
   // Returns false after the driver has refused batches.

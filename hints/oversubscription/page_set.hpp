@@ -19,6 +19,7 @@ struct Page {
 
   PageNumber number{};
   KernelNumber last_use = 0;
+  KernelNumber arrived_for = 0;          // the kernel for which it came to the device
   KernelNumber counted = 0;              // the kernel for which the page was counted last
   KernelNumber planned_last_use = 0;     // last use within the planned kernels
   std::size_t place = kNoPlace;          // index in the set of pages on the device

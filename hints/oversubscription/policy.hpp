@@ -154,9 +154,9 @@ inline constexpr std::size_t kComparedPages = 512;
 inline constexpr int kCompareCalls = 16;
 // One in this many expected pages may be missing, because it may be in flight.
 inline constexpr std::size_t kMissingParts = 16;
-// After pages were lost, the plan uses a part of the lost memory again if all expected pages were
-// found this many times in a row, or earlier.
-inline constexpr std::size_t kMostRoundsToTry = 64;
+// After pages were lost, the plan tries memory that was lost again if all expected pages were found
+// this many times in a row, or earlier.
+inline constexpr std::size_t kMostRoundsToTry = 256;
 // 1/kPeerParts of another device's free memory may hold this device's pages (PeerRoom).
 inline constexpr std::size_t kPeerParts = 2;
 
