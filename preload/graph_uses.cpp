@@ -5,13 +5,20 @@
 #include <utility>
 
 namespace uvm::preload {
+namespace {
+
+std::shared_ptr<const Uses> shared_uses(Uses uses) {
+  return uses.empty() ? nullptr : std::make_shared<const Uses>(std::move(uses));
+}
+
+}  // namespace
 
 GraphUses& GraphUses::instance() {
   static auto* const graphs = new GraphUses;
   return *graphs;
 }
 
-std::shared_ptr<const Words> GraphUses::joined(const Nodes& nodes) {
+Words GraphUses::joined(const Nodes& nodes) {
   Words all;
   std::unordered_set<std::uintptr_t> known;
   for (const Node& node : nodes) {
@@ -19,14 +26,25 @@ std::shared_ptr<const Words> GraphUses::joined(const Nodes& nodes) {
       if (known.insert(word).second) all.push_back(word);
     }
   }
-  return all.empty() ? nullptr : std::make_shared<const Words>(std::move(all));
+  return all;
 }
 
-void GraphUses::set(const void* executable, Nodes nodes) {
-  Graph made{.nodes = std::move(nodes), .words = nullptr};
-  made.words = joined(made.nodes);
+void GraphUses::set(const void* executable, Nodes nodes, std::shared_ptr<GraphParts> parts) {
+  auto uses = shared_uses({.words = joined(nodes), .ranges = {}});
+  set(executable, Graph{std::move(nodes), {std::move(uses), std::move(parts)}});
+}
+
+void GraphUses::set(const void* executable, Uses uses, std::shared_ptr<GraphParts> parts) {
+  set(executable, Graph{{}, {shared_uses(std::move(uses)), std::move(parts)}});
+}
+
+void GraphUses::set(const void* executable, Graph graph) {
+  if (graph.known.parts != nullptr) has_parts_.store(true, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
-  graphs_.insert_or_assign(executable, std::move(made));
+  Graph& known = graphs_[executable];
+  // If an update has dropped the parts, they still order the launches.
+  if (graph.known.parts == nullptr) graph.known.parts = known.known.parts;
+  std::swap(known, graph);
 }
 
 void GraphUses::set_node(const void* executable, Node node) {
@@ -40,18 +58,24 @@ void GraphUses::set_node(const void* executable, Node node) {
   } else {
     nodes.push_back(std::move(node));
   }
-  found->second.words = joined(nodes);
+  found->second.known.uses = shared_uses({.words = joined(nodes), .ranges = {}});
+}
+
+void GraphUses::drop_parts(const void* executable) noexcept {
+  if (!has_parts()) return;
+  if (const auto parts = find(executable).parts) parts->drop();
 }
 
 void GraphUses::forget(const void* executable) noexcept {
+  decltype(graphs_)::node_type gone;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
-  graphs_.erase(executable);
+  gone = graphs_.extract(executable);
 }
 
-std::shared_ptr<const Words> GraphUses::words_of(const void* executable) const {
+GraphUses::Known GraphUses::find(const void* executable) const noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = graphs_.find(executable);
-  return found != graphs_.end() ? found->second.words : nullptr;
+  return found != graphs_.end() ? found->second.known : Known();
 }
 
 }  // namespace uvm::preload

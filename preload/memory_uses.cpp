@@ -26,11 +26,11 @@ bool runs_now(int device, StreamHandle stream) {
           !is_capturing);
 }
 
-void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch) {
-  CachingManagedAllocator* ours = process_allocator();
+std::vector<live::UseRange> uses_of(int device, const Words& words) {
+  const CachingManagedAllocator* ours = process_allocator();
   const ServedMemory* served = ServedMemory::existing();
-  if (ours == nullptr || served == nullptr || ours->inspection().in_forked_child()) return;
   std::vector<live::UseRange> uses;
+  if (ours == nullptr || served == nullptr || ours->inspection().in_forked_child()) return uses;
   for (const std::uintptr_t word : words) {
     const bool is_known = std::ranges::any_of(
         uses, [&](const live::UseRange& use) { return word - use.address < use.size_bytes; });
@@ -41,7 +41,25 @@ void note_words(int device, StreamHandle stream, const Words& words, live::Launc
     uses.push_back({.address = reinterpret_cast<std::uintptr_t>(block->base),
                     .size_bytes = block->requested_bytes});
   }
-  if (!uses.empty()) ours->kernel_uses().note(device, stream, uses, launch);
+  return uses;
+}
+
+void note_words(int device, StreamHandle stream, const Words& words) {
+  const std::vector<live::UseRange> uses = uses_of(device, words);
+  if (!uses.empty())
+    process_allocator()->kernel_uses().note(device, stream, uses, live::Launch::kKernel);
+}
+
+void note_graph_uses(int device, StreamHandle stream, const Uses& uses) {
+  std::vector<live::UseRange> all = uses_of(device, uses.words);
+  all.insert(all.end(), uses.ranges.begin(), uses.ranges.end());
+  if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && !all.empty())
+    ours->kernel_uses().note(device, stream, all, live::Launch::kGraph);
+}
+
+bool wants_graph_uses() noexcept {
+  const CachingManagedAllocator* ours = process_allocator();
+  return ours != nullptr && ours->kernel_uses().wanted();
 }
 
 }  // namespace uvm::preload

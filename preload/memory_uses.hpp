@@ -20,6 +20,14 @@ namespace uvm::preload {
 // The values in a kernel's arguments that may be addresses, each once, in order.
 using Words = std::vector<std::uintptr_t>;
 
+// What a graph uses. Words may point into blocks; blocks change between launches, so each launch
+// checks the words again. A framework reports ranges.
+struct Uses {
+  Words words;
+  std::vector<live::UseRange> ranges;
+  bool empty() const { return words.empty() && ranges.empty(); }
+};
+
 namespace detail {
 // Constant-initialized: a launch may read these before this library's constructors have run.
 inline constinit std::atomic<bool> wants_uses{false};
@@ -38,9 +46,15 @@ inline bool may_want_uses() noexcept {
 // Starts to report uses to the allocator, unless PyTorch's plugin reports them.
 void begin_to_note_uses(CachingManagedAllocator& allocator);
 
-// Called before the launch of a kernel or graph with these words. Reports the live blocks on the
-// device that the words point into, except managed memory, which the program places itself.
-void note_words(int device, StreamHandle stream, const Words& words, live::Launch launch);
+// Returns the live blocks on the device that the words point into, each once, except managed
+// memory, which the program places itself.
+std::vector<live::UseRange> uses_of(int device, const Words& words);
+// Called before the launch of a kernel with these words. Reports uses_of() them.
+void note_words(int device, StreamHandle stream, const Words& words);
+// Called before the launch of a graph, or of a part of it.
+void note_graph_uses(int device, StreamHandle stream, const Uses& uses);
+// Returns whether launches of graphs must report uses, those of a framework too.
+bool wants_graph_uses() noexcept;
 
 // Returns whether a launch runs now, which it does not during a capture. If not, do not query the
 // driver.
@@ -50,7 +64,7 @@ bool runs_now(int device, StreamHandle stream);
 template <class FindWords>
 void note_launch(const char* call, int device, StreamHandle stream, FindWords words) noexcept {
   beside(call, [&] {
-    if (runs_now(device, stream)) note_words(device, stream, words(), live::Launch::kKernel);
+    if (runs_now(device, stream)) note_words(device, stream, words());
   });
 }
 

@@ -16,6 +16,13 @@ inline constexpr std::size_t kKnownCallers = 256;
 // Served blocks are listed in this many parts, so that threads rarely contend for a mutex.
 inline constexpr std::size_t kBlockShards = 16;
 
+// A graph that uses more than this share (1/n) of the device is divided into parts, each of which
+// uses at most the second share if its kernels allow that. So the memory of a part arrives while
+// the parts before it run, and that of a small graph costs no more launches. Judged by the table of
+// graphs in docs/internals/oversubscription.md.
+inline constexpr std::size_t kDividedShare = 2;
+inline constexpr std::size_t kPartShare = 8;
+
 // If a library has looked up this many functions, it contains a CUDA runtime, which looks up about
 // 400. Other libraries look up only the few that they use (call_coverage.cpp).
 inline constexpr int kLookupsOfARuntime = 100;

@@ -108,23 +108,36 @@ std::uint64_t UseLog::same_shapes(KernelNumber later, KernelNumber earlier,
   return same;
 }
 
+BlockExtent UseLog::add_use(const UseRange& range, Launch launch) {
+  RecordId id = find(range.address);
+  if (id == kNoRecord) {
+    BlockExtent extent = block_of_(range.address);
+    if (extent.size_bytes == 0 && launch == Launch::kGraph)
+      extent = {range.address, range.size_bytes};
+    if (extent.size_bytes < policy::kLeastLoggedBytes) {
+      if (extent.size_bytes != 0)
+        each_page(extent, [this](PageNumber page) { small_pages_.push_back(page); });
+      return extent;
+    }
+    id = add_record(extent, kBeforeLog);
+  }
+  add_use(id, range);
+  return records_[id].extent;
+}
+
 KernelNumber UseLog::add_kernel(std::span<const UseRange> ranges, Launch launch) {
   const UseNumber first = first_use_ + uses_.size();
   small_pages_.clear();
-  for (const UseRange& range : ranges) {
-    RecordId id = find(range.address);
-    if (id == kNoRecord) {
-      BlockExtent extent = block_of_(range.address);
-      if (extent.size_bytes == 0 && launch == Launch::kGraph)
-        extent = {range.address, range.size_bytes};
-      if (extent.size_bytes < policy::kLeastLoggedBytes) {
-        if (extent.size_bytes != 0)
-          each_page(extent, [this](PageNumber page) { small_pages_.push_back(page); });
-        continue;
-      }
-      id = add_record(extent, kBeforeLog);
+  for (UseRange range : ranges) {
+    BlockExtent extent = add_use(range, launch);
+    // The temporary memory of graphs, and of the parts of one graph, overlaps.
+    while (launch == Launch::kGraph && range.size_bytes != kToEndOfBlock) {
+      const std::size_t covered_bytes = extent.address + extent.size_bytes - range.address;
+      if (covered_bytes >= range.size_bytes) break;
+      range.address += covered_bytes;
+      range.size_bytes -= covered_bytes;
+      extent = add_use(range, launch);
     }
-    add_use(id, range);
   }
   LoggedKernel kernel{.first_use = first};
   kernel.use_count = static_cast<std::uint32_t>(first_use_ + uses_.size() - first);

@@ -135,6 +135,8 @@ class UseLog {
   RecordId find(std::uintptr_t address) const;
   RecordId add_record(const BlockExtent& extent, KernelNumber born);
   void end(RecordId id);
+  // Returns the block that holds the beginning of the range.
+  BlockExtent add_use(const UseRange& range, Launch launch);
   void add_use(RecordId id, const UseRange& range);
   void forget_oldest_kernel();
   std::uint64_t shape_of(const LoggedKernel& kernel) const;

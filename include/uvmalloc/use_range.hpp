@@ -29,8 +29,8 @@ struct UseRange {
   std::uint8_t access = kReads | kWrites;
 };
 
-// A captured graph counts as one kernel, because nothing can be moved between its kernels. Its
-// temporary memory is in no live block.
+// A captured graph, or a part of it, counts as one kernel, because nothing can be moved between its
+// kernels. Its temporary memory is in no live block.
 enum class Launch : std::uint8_t { kKernel, kGraph };
 
 // Totals since the start. A page is 2 MiB.

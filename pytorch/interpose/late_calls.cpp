@@ -22,10 +22,6 @@ constexpr std::array kTorchCalls = {
     "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",
     "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
     "_ZN3c104impl3cow23materialize_cow_storageERNS_11StorageImplE",
-    "_ZN2at4cuda9CUDAGraph11capture_endEv",
-    "_ZN2at4cuda9CUDAGraph16capture_end_postEv",
-    "_ZN2at4cuda9CUDAGraph6replayEv",
-    "_ZN2at4cuda9CUDAGraphD1Ev",
 };
 
 }  // namespace
@@ -54,7 +50,9 @@ std::string take_torch_calls() {
   }
   replace_imported_functions(nullptr, functions);
   // Functions of CUDA. Sharing does not depend on them, so a failure does not stop the plugin.
-  for (const char* function : {"cudaPointerGetAttributes", "cudaGetDeviceCount"}) {
+  for (const char* function :
+       {"cudaPointerGetAttributes", "cudaGetDeviceCount", "cudaGraphInstantiate",
+        "cudaGraphInstantiateWithFlags", "cudaGraphLaunch", "cudaGraphExecDestroy"}) {
     replace_imported_function(nullptr, function, dlsym(self, function));
   }
   return {};

@@ -1,10 +1,11 @@
-// Functions of torch that this library intercepts. They load the plugin, and report exports, first
-// writes and graphs to it. Each function also forwards to torch's own function.
+// Functions of torch that this library intercepts. They load the plugin, and report exports and
+// first writes to it. Each function also forwards to torch's own function.
 #include <atomic>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
+#include "preload/cuda/captured_operators.hpp"
 #include "preload/interpose.hpp"
 #include "preload/library_copies.hpp"
 #include "pytorch/interpose/plugin_loader.hpp"
@@ -42,6 +43,16 @@ using uvm::interpose::torch_hooks;
 
 UVMALLOC_INTERPOSE void uvmalloc_set_torch_hooks(const uvm::interpose::TorchHooks* hooks) {
   torch_hooks.store(hooks, std::memory_order_release);
+}
+
+UVMALLOC_INTERPOSE void uvmalloc_note_captured_operator(int device, void* stream,
+                                                        const uvm::live::UseRange* uses,
+                                                        std::size_t count, bool has_run) noexcept {
+  using uvm::preload::cuda::CapturedOperators;
+  uvm::preload::beside("a capture", [&] {
+    CapturedOperators::instance().add(device, static_cast<CUstream>(stream), {uses, count},
+                                      has_run);
+  });
 }
 
 // The functions below have the names of the functions that they intercept.
@@ -140,37 +151,6 @@ UVMALLOC_INTERPOSE void _ZN3c104impl3cow23materialize_cow_storageERNS_11StorageI
   } else {
     next(storage);
   }
-}
-
-// at::cuda::CUDAGraph::capture_end() (in newer versions its second part, capture_end_post()),
-// at::cuda::CUDAGraph::replay() and the destructor of CUDAGraph, all of libtorch_cuda.
-UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph11capture_endEv(void* graph) {
-  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
-      "_ZN2at4cuda9CUDAGraph11capture_endEv", "libtorch_cuda.so");
-  next(graph);
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->graph_captured(graph);
-}
-
-UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph16capture_end_postEv(void* graph) {
-  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
-      "_ZN2at4cuda9CUDAGraph16capture_end_postEv", "libtorch_cuda.so");
-  next(graph);
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->graph_captured(graph);
-}
-
-UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraph6replayEv(void* graph) {
-  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
-      "_ZN2at4cuda9CUDAGraph6replayEv", "libtorch_cuda.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire)) hooks->graph_replayed(graph);
-  next(graph);
-}
-
-UVMALLOC_INTERPOSE void _ZN2at4cuda9CUDAGraphD1Ev(void* graph) {
-  static const auto next = uvm::interpose::next_of_torch<void (*)(void*)>(
-      "_ZN2at4cuda9CUDAGraphD1Ev", "libtorch_cuda.so");
-  if (const auto* hooks = torch_hooks.load(std::memory_order_acquire))
-    hooks->graph_destroyed(graph);
-  next(graph);
 }
 
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+
+#include <uvmalloc/use_range.hpp>
 
 namespace uvm::interpose {
 
@@ -16,10 +19,6 @@ struct TorchHooks {
   // Called at the first write to a shared storage, a c10::StorageImpl. Either calls
   // `materialize(storage)`, which is torch's own function, or does the work of that function.
   void (*materialize)(void* storage, void (*materialize)(void* storage)) = nullptr;
-  // Called after a capture, before each replay, and when the at::cuda::CUDAGraph is destroyed.
-  void (*graph_captured)(const void* graph) = nullptr;
-  void (*graph_replayed)(const void* graph) = nullptr;
-  void (*graph_destroyed)(const void* graph) = nullptr;
 };
 
 // Set once, when the plugin is installed; never unset.
@@ -34,6 +33,14 @@ extern std::atomic<void*> native_pinned_allocator;
 // Called by the plugin. `hooks` must live for ever.
 extern "C" __attribute__((visibility("default"))) void uvmalloc_set_torch_hooks(
     const uvm::interpose::TorchHooks* hooks);
+
+// Called by the plugin before an operator adds its kernels to the graph that is captured on the
+// stream, with the ranges of its arguments, and again when it `has_run`, with the ranges of its
+// results. Launches of the graph run no operator, so they report these ranges
+// (preload/cuda/captured_operators.hpp).
+extern "C" __attribute__((visibility("default"))) void uvmalloc_note_captured_operator(
+    int device, void* stream, const uvm::live::UseRange* uses, std::size_t count,
+    bool has_run) noexcept;
 
 // The functions below are called from Python (pytorch/python/uvmalloc). In a second copy of this
 // library, the first two forward to the first copy.

@@ -6,9 +6,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "allocator/process/framework_bridge.hpp"
-#include "pytorch/plugin/captured_graphs.hpp"
 #include "pytorch/plugin/facades.hpp"
 #include "pytorch/plugin/memory_history.hpp"
+#include "pytorch/plugin/operator_uses.hpp"
 #include "pytorch/plugin/shared_storage.hpp"
 
 namespace uvm::torch_plugin {
@@ -132,7 +132,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     close(key);
     throw;
   }
-  if (is_for_capture) CapturedGraphs::instance().begin_capture();
+  if (is_for_capture) begin_capture();
 }
 
 void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
@@ -144,7 +144,7 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
     TORCH_CHECK(closed.has_value(), "endAllocatePool: not currently recording to mempool_id");
     was_for_capture = *closed;
   }
-  if (was_for_capture) CapturedGraphs::instance().end_capture();
+  if (was_for_capture) end_capture();
   if (is_own(key)) {
     if (was_for_capture) end_in_native(key);
     allocator().private_pools().end(device, pool_number(id));
@@ -173,7 +173,7 @@ void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {
     for_oom_.erase(key);
   }
   if (has_failed) {
-    CapturedGraphs::instance().end_capture();
+    end_capture();
     end_in_native(key);
   }
   release_in_native(key);

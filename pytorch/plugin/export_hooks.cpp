@@ -14,7 +14,6 @@
 #include "allocator/process/process_allocator.hpp"
 #include "pytorch/interpose/imported_function.hpp"
 #include "pytorch/interpose/torch_hooks.hpp"
-#include "pytorch/plugin/captured_graphs.hpp"
 #include "pytorch/plugin/conversion.hpp"
 #include "pytorch/plugin/early_blocks.hpp"
 #include "pytorch/plugin/python_frames.hpp"
@@ -107,10 +106,6 @@ const interpose::TorchHooks kHooks{
               std::exchange(exporting, static_cast<const c10::TensorImpl*>(tensor)));
         },
     .materialize = materialize_core,
-    .graph_captured =
-        [](const void* graph) { CapturedGraphs::instance().name_last_capture(graph); },
-    .graph_replayed = [](const void* graph) { CapturedGraphs::instance().before_replay(graph); },
-    .graph_destroyed = [](const void* graph) { CapturedGraphs::instance().forget(graph); },
 };
 
 }  // namespace

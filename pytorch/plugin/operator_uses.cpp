@@ -20,7 +20,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <uvmalloc/use_range.hpp>
-#include "pytorch/plugin/captured_graphs.hpp"
+#include "pytorch/interpose/torch_hooks.hpp"
 #include "pytorch/plugin/facades.hpp"
 
 namespace uvm::torch_plugin {
@@ -180,57 +180,111 @@ bool is_captured_here() {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
-std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction& call) {
-  CachingManagedAllocator* ours = process_allocator();
-  CapturedGraphs& graphs = CapturedGraphs::instance();
-  if (ours == nullptr || (!ours->kernel_uses().wanted() && !graphs.is_capturing())) return nullptr;
-  const Accesses& accesses = known_accesses_of(call);
-  if (accesses.by_argument.empty()) return nullptr;
+struct OperatorUses {
   Uses uses;
-  std::optional<c10::DeviceIndex> device;
+  std::optional<c10::DeviceIndex> device;  // empty: the operator uses no memory of a device
+};
+
+OperatorUses arguments_of(const at::RecordFunction& call) {
+  const Accesses& accesses = known_accesses_of(call);
   const auto arguments = call.inputs();
-  if (has_tensors_made_in_python(arguments)) return nullptr;
+  OperatorUses noted;
+  if (accesses.by_argument.empty() || has_tensors_made_in_python(arguments)) return noted;
   for (std::size_t i = 0; i < arguments.size() && i < accesses.by_argument.size(); ++i) {
     std::uint8_t access = accesses.by_argument[i];
     if (is_touched_once(accesses.once, arguments, i, access)) access |= live::kOnce;
-    add_uses(arguments[i], access, &uses, &device);
+    add_uses(arguments[i], access, &noted.uses, &noted.device);
   }
-  if (!device) return nullptr;
-  if (graphs.is_capturing() && is_captured_here()) {
-    graphs.add(*device, {uses.data(), uses.size()});
-  } else {
-    ours->kernel_uses().note(*device, current_stream(*device), {uses.data(), uses.size()},
-                             live::Launch::kKernel);
-  }
+  return noted;
+}
+
+// The results are in new blocks, which the allocator knows, unless a graph is captured: each replay
+// writes them again.
+OperatorUses results_of(const at::RecordFunction& call) {
+  const std::vector<c10::IValue> results = call.outputs();
+  OperatorUses noted;
+  if (known_accesses_of(call).by_argument.empty() ||
+      has_tensors_made_in_python(c10::ArrayRef<const c10::IValue>(results.data(), results.size())))
+    return noted;
+  for (const c10::IValue& result : results)
+    add_uses(result, live::kWrites, &noted.uses, &noted.device);
+  return noted;
+}
+
+// Both callbacks see all operators while they are added, in a capture and beside it.
+std::unique_ptr<at::ObserverContext> note_for_plan(const at::RecordFunction& call) {
+  CachingManagedAllocator* ours = process_allocator();
+  if (ours == nullptr || !ours->kernel_uses().wanted() || is_captured_here()) return nullptr;
+  const OperatorUses noted = arguments_of(call);
+  if (!noted.device) return nullptr;
+  ours->kernel_uses().note(*noted.device, current_stream(*noted.device),
+                           {noted.uses.data(), noted.uses.size()}, live::Launch::kKernel);
   return nullptr;
+}
+
+void note_captured(const OperatorUses& noted, bool has_run) {
+  if (!noted.device) return;
+  uvmalloc_note_captured_operator(*noted.device, current_stream(*noted.device), noted.uses.data(),
+                                  noted.uses.size(), has_run);
+}
+
+std::unique_ptr<at::ObserverContext> begin_captured(const at::RecordFunction& call) {
+  if (is_captured_here()) note_captured(arguments_of(call), /*has_run=*/false);
+  return nullptr;
+}
+
+void end_captured(const at::RecordFunction& call, at::ObserverContext* /*context*/) {
+  if (is_captured_here()) note_captured(results_of(call), /*has_run=*/true);
+}
+
+// A callback of torch that can be added and removed. Thread-safe.
+class Watch {
+ public:
+  explicit Watch(at::RecordFunctionCallback callback) : callback_(std::move(callback)) {}
+
+  void set(bool is_on) {
+    const std::lock_guard lock(mutex_);
+    if (is_on == (handle_ != at::INVALID_CALLBACK_HANDLE)) return;
+    if (is_on) {
+      handle_ = at::addGlobalCallback(callback_);
+    } else {
+      at::removeCallback(std::exchange(handle_, at::INVALID_CALLBACK_HANDLE));
+    }
+  }
+
+ private:
+  const at::RecordFunctionCallback callback_;
+  std::mutex mutex_;
+  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
+};
+
+// Counts captures, which may overlap. Adds and removes the callback for captures.
+void count_captures(int change) {
+  static Watch watch(at::RecordFunctionCallback(begin_captured, end_captured)
+                         .needsInputs(true)
+                         .needsOutputs(true)
+                         .scopes({at::RecordScope::FUNCTION}));
+  static std::mutex mutex;
+  static int captures = 0;
+  const std::lock_guard lock(mutex);
+  captures += change;
+  watch.set(captures != 0);
 }
 
 }  // namespace
 
-void watch_operators(Watcher watcher, bool watches) {
-  static std::mutex mutex;
-  static std::set<Watcher> watchers;
-  static at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
-  const std::lock_guard lock(mutex);
-  if (watches) {
-    watchers.insert(watcher);
-  } else {
-    watchers.erase(watcher);
-  }
-  if (watchers.empty() == (callback == at::INVALID_CALLBACK_HANDLE)) return;
-  if (watches) {
-    callback = at::addGlobalCallback(at::RecordFunctionCallback(note_operator)
-                                         .needsInputs(true)
-                                         .scopes({at::RecordScope::FUNCTION}));
-  } else {
-    at::removeCallback(callback);
-    callback = at::INVALID_CALLBACK_HANDLE;
-  }
+void begin_capture() {
+  count_captures(1);
+}
+void end_capture() {
+  count_captures(-1);
 }
 
 void watch_operators_for(CachingManagedAllocator& allocator) {
-  allocator.kernel_uses().set_listener(
-      [](bool wants_uses) { watch_operators(Watcher::kPlan, wants_uses); });
+  static Watch watch(at::RecordFunctionCallback(note_for_plan)
+                         .needsInputs(true)
+                         .scopes({at::RecordScope::FUNCTION}));
+  allocator.kernel_uses().set_listener([](bool wants_uses) { watch.set(wants_uses); });
 }
 
 }  // namespace uvm::torch_plugin

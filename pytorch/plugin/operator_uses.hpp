@@ -1,10 +1,8 @@
-// Reports to the allocator which tensors torch's operators use, forward and backward, while the
-// allocator plans moves (docs/internals/oversubscription.md). The callback is added when a plan or
-// the capture of a graph begins, and removed when it ends. At other times torch calls no function
-// of this file.
+// Reports which tensors torch's operators use, forward and backward: to the allocator while it
+// plans moves (docs/internals/oversubscription.md), and to the preloaded library while a graph is
+// captured. The callback is added when a plan or a capture begins, and removed when it ends. At
+// other times torch calls no function of this file. Thread-safe.
 #pragma once
-
-#include <cstdint>
 
 namespace uvm {
 class CachingManagedAllocator;
@@ -12,10 +10,9 @@ class CachingManagedAllocator;
 
 namespace uvm::torch_plugin {
 
-enum class Watcher : std::uint8_t { kPlan, kCapture };
-
-// While any watcher is on, the allocator or CapturedGraphs receives all threads' operators.
-void watch_operators(Watcher watcher, bool watches);
+// Call end_capture() once for each begin_capture(), even if the capture fails.
+void begin_capture();
+void end_capture();
 
 // Watches operators while the allocator requests their uses.
 void watch_operators_for(CachingManagedAllocator& allocator);

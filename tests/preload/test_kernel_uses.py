@@ -22,9 +22,13 @@ AMPLE = replace(SMALL, capacity_bytes=1024 * MIB)
 # Blocks of 2 MiB. SMALL has room for 31 blocks.
 BLOCKS = 40
 FEW, MANY = 10, 20
+# A part of a graph uses up to an eighth of the device, here four blocks. Neighbours share a block.
+PARTS = 14
 
 LAUNCHES = ("launch", "symbol", "views", "driver")
 GRAPHS = ("graph", "child", "replace", "update", "set")
+# One graph that needs more than SMALL has: it is launched in parts.
+DIVIDED = "one-graph"
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +79,7 @@ def run(
     )
 
 
-@pytest.mark.parametrize("mode", LAUNCHES + GRAPHS)
+@pytest.mark.parametrize("mode", (*LAUNCHES, *GRAPHS, DIVIDED))
 def test_a_learned_step_has_no_faults(built: Path, tmp_path: Path, mode: str) -> None:
     few, many, by_driver = (
         run(built, tmp_path / f"{policy}-{steps}", mode, steps, policy)
@@ -88,8 +92,22 @@ def test_a_learned_step_has_no_faults(built: Path, tmp_path: Path, mode: str) ->
     assert many.faults == few.faults
     assert many.faults < BLOCKS
     assert many.nanoseconds * 4 < by_driver.nanoseconds
-    launches = BLOCKS if mode in LAUNCHES else BLOCKS // 8
+    launches = {DIVIDED: PARTS}.get(mode, BLOCKS if mode in LAUNCHES else BLOCKS // 8)
     assert many.planned_kernels == MANY * launches, "each once; kernels without addresses never"
+
+
+def test_a_changed_graph_is_launched_whole(built: Path, tmp_path: Path) -> None:
+    short = run(built, tmp_path / "short", "one-graph-set", FEW, "auto")
+    ample = run(built, tmp_path / "ample", "one-graph-set", FEW, None, AMPLE)
+    assert short.stdout == ample.stdout
+    assert short.planned_kernels == FEW
+
+
+def test_launches_of_a_divided_graph_do_not_overlap(built: Path, tmp_path: Path) -> None:
+    both = run(built, tmp_path / "both", "one-graph-streams", FEW, "lru")
+    one = run(built, tmp_path / "one", "one-graph", 2 * FEW, "lru")
+    assert both.planned_kernels == one.planned_kernels == 2 * FEW * PARTS
+    assert both.nanoseconds > 0.9 * one.nanoseconds
 
 
 @pytest.mark.parametrize("mode", ["launch", "graph"])

@@ -2,6 +2,7 @@
 // number of blocks of 2 MiB, and the number of steps. Each step prints the first value of a block.
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -85,11 +86,10 @@ void launch_all(Launch kernel, const std::vector<float*>& blocks, cudaStream_t s
     kernel(blocks[i], blocks[(i + 1) % blocks.size()], stream);
 }
 
-constexpr std::size_t kGroup = 8;
-
-std::vector<float*> group_at(const std::vector<float*>& blocks, std::size_t first) {
+std::vector<float*> group_at(const std::vector<float*>& blocks, std::size_t first,
+                             std::size_t size) {
   const auto begin = blocks.begin() + static_cast<std::ptrdiff_t>(first);
-  return {begin, begin + kGroup};
+  return {begin, begin + static_cast<std::ptrdiff_t>(size)};
 }
 
 cudaGraph_t captured(Launch kernel, const std::vector<float*>& blocks, cudaStream_t stream) {
@@ -160,7 +160,9 @@ int main(int argc, char** argv) {
                         : is("symbol") ? launch_symbol
                                        : launch;
   cudaStream_t stream = nullptr;
+  cudaStream_t second = nullptr;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
   std::vector<float*> blocks(static_cast<std::size_t>(std::atoi(argv[2])));
   for (float*& block : blocks) {
     CHECK(cudaMalloc(reinterpret_cast<void**>(&block), sizeof(float) * kCount));
@@ -168,14 +170,19 @@ int main(int argc, char** argv) {
   }
   CHECK(cudaDeviceSynchronize());
 
-  // The blocks form groups of eight, and each group is a graph. If the graphs are to change, each
-  // is captured with the first group before.
+  // The blocks form groups of eight, and each group is a graph, or one graph has all blocks. If the
+  // graphs are to change, each is captured with other blocks before. If there are two streams, a
+  // step launches the graph on both.
   std::vector<cudaGraphExec_t> graphs;
-  const bool has_graphs = is("graph") || is("child") || is("replace") || is("update") || is("set");
-  for (std::size_t first = 0; has_graphs && first < blocks.size(); first += kGroup) {
-    const std::vector<float*> group = group_at(blocks, first);
-    const bool changes = is("update") || is("set");
-    cudaGraph_t graph = captured(kernel, changes ? group_at(blocks, 0) : group, stream);
+  const bool is_one = is("one-graph") || is("one-graph-set") || is("one-graph-streams");
+  const bool changes = is("update") || is("set") || is("one-graph-set");
+  const bool has_graphs = is_one || changes || is("graph") || is("child") || is("replace");
+  const std::size_t size = is_one ? blocks.size() : 8;
+  for (std::size_t first = 0; has_graphs && first < blocks.size(); first += size) {
+    const std::vector<float*> group = group_at(blocks, first, size);
+    std::vector<float*> others = group_at(blocks, 0, size);
+    std::reverse(others.begin(), others.end());
+    cudaGraph_t graph = captured(kernel, changes ? others : group, stream);
     cudaGraphExec_t made = instantiated(graph);
     if (changes) change(mode, made, graph, group, stream);
     if (is("child")) {
@@ -191,8 +198,10 @@ int main(int argc, char** argv) {
   for (int step = 0; step < steps; ++step) {
     if (is("replace")) replace(blocks[static_cast<std::size_t>(step) % blocks.size()]);
     for (cudaGraphExec_t graph : graphs) CHECK(cudaGraphLaunch(graph, stream));
+    if (is("one-graph-streams")) CHECK(cudaGraphLaunch(graphs[0], second));
     if (graphs.empty()) launch_all(kernel, blocks, stream);
     CHECK(cudaStreamSynchronize(stream));
+    CHECK(cudaStreamSynchronize(second));
     float value = 0.0f;
     CHECK(cudaMemcpy(&value, blocks[static_cast<std::size_t>(step) % blocks.size()], sizeof value,
                      cudaMemcpyDeviceToHost));
@@ -201,5 +210,6 @@ int main(int argc, char** argv) {
   for (cudaGraphExec_t graph : graphs) CHECK(cudaGraphExecDestroy(graph));
   for (float* block : blocks) CHECK(cudaFree(block));
   CHECK(cudaStreamDestroy(stream));
+  CHECK(cudaStreamDestroy(second));
   return 0;
 }
