@@ -74,7 +74,7 @@ std::vector<std::vector<std::size_t>> joined_pieces(
 GraphParts::~GraphParts() {
   drop();
   const CachingManagedAllocator* ours = process_allocator();
-  if (launched_ != nullptr && ours != nullptr)
+  if (launched_ != nullptr && ours != nullptr && !ours->inspection().in_forked_child())
     (void)ours->inspection().runtime().destroy_event(device_, launched_);
 }
 

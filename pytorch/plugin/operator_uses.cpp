@@ -1,6 +1,7 @@
 #include "pytorch/plugin/operator_uses.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -175,9 +176,12 @@ void add_uses(const c10::IValue& argument, std::uint8_t access, Uses* uses,
   }
 }
 
-// Whether the current stream is being captured.
+std::atomic<int> captures{0};  // captures of graphs that are running
+
+// Whether the current stream is being captured. Calls the driver only during captures.
 bool is_captured_here() {
-  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  return captures.load(std::memory_order_relaxed) != 0 &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
 struct OperatorUses {
@@ -265,7 +269,6 @@ void count_captures(int change) {
                          .needsOutputs(true)
                          .scopes({at::RecordScope::FUNCTION}));
   static std::mutex mutex;
-  static int captures = 0;
   const std::lock_guard lock(mutex);
   captures += change;
   watch.set(captures != 0);
