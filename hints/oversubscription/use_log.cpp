@@ -112,7 +112,8 @@ BlockExtent UseLog::add_use(const UseRange& range, Launch launch) {
   RecordId id = find(range.address);
   if (id == kNoRecord) {
     BlockExtent extent = block_of_(range.address);
-    if (extent.size_bytes == 0 && launch == Launch::kGraph)
+    // The range may also begin between the last byte of a block and the next block.
+    if (launch == Launch::kGraph && range.address - extent.address >= extent.size_bytes)
       extent = {range.address, range.size_bytes};
     if (extent.size_bytes < policy::kLeastLoggedBytes) {
       if (extent.size_bytes != 0)

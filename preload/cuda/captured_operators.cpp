@@ -30,15 +30,19 @@ void CapturedOperators::add(int device, CUstream stream, std::span<const live::U
   Operator added{{tips, tips + count}, {ranges.begin(), ranges.end()}, has_run};
   const std::lock_guard lock(mutex_);
   Entry& entry = captures_[graph];
-  if (entry.id != id) entry = {id, {device, {}}};
-  if (entry.capture.device == device) entry.capture.operators.push_back(std::move(added));
+  if (entry.id != id) entry = {id, std::make_shared<Capture>(Capture{device, {}})};
+  if (entry.capture->device == device) entry.capture->operators.push_back(std::move(added));
 }
 
-std::optional<CapturedOperators::Capture> CapturedOperators::take(CUgraph graph) {
+std::shared_ptr<const CapturedOperators::Capture> CapturedOperators::find(CUgraph graph) {
   const std::lock_guard lock(mutex_);
-  const auto found = captures_.extract(graph);
-  if (found.empty()) return std::nullopt;
-  return std::move(found.mapped().capture);
+  const auto found = captures_.find(graph);
+  return found != captures_.end() ? found->second.capture : nullptr;
+}
+
+void CapturedOperators::forget(CUgraph graph) {
+  const std::lock_guard lock(mutex_);
+  captures_.erase(graph);
 }
 
 Uses CapturedOperators::Capture::all() const {

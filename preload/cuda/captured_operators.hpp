@@ -4,8 +4,8 @@
 
 #include <cuda.h>
 
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -39,13 +39,15 @@ class CapturedOperators {
   // Call before the operator adds its kernels to the graph that `stream` captures, and when it has
   // run.
   void add(int device, CUstream stream, std::span<const live::UseRange> ranges, bool has_run);
-  // Removes and returns the operators that were captured into the graph.
-  std::optional<Capture> take(CUgraph graph);
+  // Returns the operators that were captured into the graph, or nullptr.
+  std::shared_ptr<const Capture> find(CUgraph graph);
+  // Call when the graph is destroyed.
+  void forget(CUgraph graph);
 
  private:
   struct Entry {
     cuuint64_t id = 0;  // of the capture, because a handle may name another graph later
-    Capture capture;
+    std::shared_ptr<Capture> capture;
   };
   std::mutex mutex_;
   std::unordered_map<CUgraph, Entry> captures_;

@@ -13,6 +13,7 @@
 #include "preload/cuda/driver.hpp"
 #include "preload/graph_uses.hpp"
 #include "preload/policy.hpp"
+#include "runtime/log.hpp"
 
 namespace uvm::preload::cuda {
 namespace {
@@ -167,6 +168,9 @@ std::shared_ptr<GraphParts> divide(CUgraph graph, CUgraphExec executable, int de
     if (part == nullptr) return nullptr;
     parts->add({.executable = part, .uses = joined(uses, piece)});
   }
+  log(LogLevel::kInfo,
+      "a graph of {} nodes uses {} MiB: while memory is short, it is launched in {} parts",
+      nodes->size(), used_bytes >> 20, pieces.size());
   return parts;
 }
 

@@ -41,7 +41,7 @@ inline void note_graph(const char* call, CUgraphExec executable, CUgraph graph,
                        bool may_divide) noexcept {
   beside(call, [&] {
     const int device = Driver::device();
-    const auto captured = CapturedOperators::instance().take(graph);
+    const auto captured = CapturedOperators::instance().find(graph);
     const auto divided = [&](const Uses& all, const UsesOfNodes& uses_of_nodes) {
       return may_divide ? divide(graph, executable, device, all, uses_of_nodes) : nullptr;
     };
@@ -134,6 +134,11 @@ auto change_graph(const auto& call, auto executable, auto... change) {
 auto destroy_graph(const auto& call, auto executable) {
   GraphUses::instance().forget(executable);
   return call.forward(executable);
+}
+
+auto destroy_source(const auto& call, CUgraph graph) {
+  beside(call.name(), [&] { CapturedOperators::instance().forget(graph); });
+  return call.forward(graph);
 }
 
 // Launches the parts of the graph if uses are `wanted`, otherwise the whole graph. Not inlined,

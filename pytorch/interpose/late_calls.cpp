@@ -50,9 +50,9 @@ std::string take_torch_calls() {
   }
   replace_imported_functions(nullptr, functions);
   // Functions of CUDA. Sharing does not depend on them, so a failure does not stop the plugin.
-  for (const char* function :
-       {"cudaPointerGetAttributes", "cudaGetDeviceCount", "cudaGraphInstantiate",
-        "cudaGraphInstantiateWithFlags", "cudaGraphLaunch", "cudaGraphExecDestroy"}) {
+  for (const char* function : {"cudaPointerGetAttributes", "cudaGetDeviceCount",
+                               "cudaGraphInstantiate", "cudaGraphInstantiateWithFlags",
+                               "cudaGraphLaunch", "cudaGraphExecDestroy", "cudaGraphDestroy"}) {
     replace_imported_function(nullptr, function, dlsym(self, function));
   }
   return {};

@@ -112,7 +112,8 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     TORCH_CHECK(std::none_of(open_.begin(), open_.end(),
                              [&](const Scope& scope) { return scope.key == key; }),
                 "beginAllocateToPool: already recording to mempool_id");
-    open_.push_back({key, filter, is_for_capture, !is_ours});
+    open_.push_back({key, filter, is_for_capture, !is_ours, current_stream(device)});
+    failed_.erase(key);
     open_foreign_count_ += static_cast<int>(!is_ours);
   }
   try {
@@ -132,7 +133,7 @@ void DevicePools::begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter fil
     close(key);
     throw;
   }
-  if (is_for_capture) begin_capture();
+  if (is_for_capture) begin_capture(*this);
 }
 
 void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
@@ -141,9 +142,15 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
   {
     std::lock_guard lock(mutex_);
     const std::optional<bool> closed = close(key);
+    if (!closed && failed_.erase(key) != 0) return;
     TORCH_CHECK(closed.has_value(), "endAllocatePool: not currently recording to mempool_id");
     was_for_capture = *closed;
   }
+  end_closed(key, was_for_capture);
+}
+
+void DevicePools::end_closed(const Key& key, bool was_for_capture) {
+  const auto& [device, id] = key;
   if (was_for_capture) end_capture();
   if (is_own(key)) {
     if (was_for_capture) end_in_native(key);
@@ -152,6 +159,25 @@ void DevicePools::end(c10::DeviceIndex device, c10::MempoolId_t id) {
     fallback_->endAllocateToPool(device, id);
   }
   if (was_for_capture) FrameworkBridge(allocator()).mark_live_exported();
+}
+
+void DevicePools::end_failed_captures() {
+  std::vector<Scope> ended;
+  {
+    std::lock_guard lock(mutex_);
+    std::copy_if(open_.begin(), open_.end(), std::back_inserter(ended), [](const Scope& scope) {
+      return scope.is_for_capture && scope.thread == std::this_thread::get_id();
+    });
+  }
+  std::erase_if(ended, [](const Scope& scope) { return scope.filter(scope.stream); });
+  for (const Scope& scope : ended) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!close(scope.key)) continue;
+      failed_.insert(scope.key);
+    }
+    end_closed(scope.key, /*was_for_capture=*/true);
+  }
 }
 
 void DevicePools::release(c10::DeviceIndex device, c10::MempoolId_t id) {

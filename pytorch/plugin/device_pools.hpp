@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -42,6 +43,9 @@ class DevicePools {
                         std::shared_ptr<native::CUDAAllocator> own);
   void begin(c10::DeviceIndex device, c10::MempoolId_t id, Filter filter);
   void end(c10::DeviceIndex device, c10::MempoolId_t id);
+  // Ends the pools whose captures this thread began and that have failed: torch does not end them.
+  // Call it on a stream that is not being captured.
+  void end_failed_captures();
   void release(c10::DeviceIndex device, c10::MempoolId_t id);
   int use_count(c10::DeviceIndex device, c10::MempoolId_t id);
   void set_use_on_oom(c10::DeviceIndex device, c10::MempoolId_t id, bool use);
@@ -74,11 +78,15 @@ class DevicePools {
     Filter filter;
     bool is_for_capture = false;
     bool is_foreign = false;
+    cudaStream_t stream = nullptr;  // on which the capture begins
+    std::thread::id thread = std::this_thread::get_id();
   };
 
   bool goes_to_foreign(c10::DeviceIndex device, cudaStream_t stream) const;
   // Closes the pool. Returns whether it was open for a capture, or nullopt if it was not open.
   std::optional<bool> close(const Key& key);
+  // Ends the pool, which was closed, in the allocator.
+  void end_closed(const Key& key, bool was_for_capture);
   bool is_own(const Key& key) const;  // false: the pool belongs to the native allocator
   bool is_earlier(const Key& key) const;
   void begin_in_native(const Key& key, const Filter& filter);
@@ -90,6 +98,7 @@ class DevicePools {
   std::atomic<int> open_foreign_count_ = 0;
   mutable std::mutex mutex_;  // guards the members below
   std::vector<Scope> open_;   // the innermost is last
+  std::set<Key> failed_;      // ended by end_failed_captures()
   std::set<Key> foreign_;
   std::set<Key> for_oom_;
   std::map<Key, int> in_native_;  // our pools: their captures, which the native allocator has too

@@ -22,6 +22,7 @@
 
 #include <uvmalloc/use_range.hpp>
 #include "pytorch/interpose/torch_hooks.hpp"
+#include "pytorch/plugin/device_pools.hpp"
 #include "pytorch/plugin/facades.hpp"
 
 namespace uvm::torch_plugin {
@@ -176,7 +177,8 @@ void add_uses(const c10::IValue& argument, std::uint8_t access, Uses* uses,
   }
 }
 
-std::atomic<int> captures{0};  // captures of graphs that are running
+std::atomic<int> captures{0};  // captures of graphs that are running, or have failed unnoticed
+std::atomic<DevicePools*> capturing_pools{nullptr};
 
 // Whether the current stream is being captured. Calls the driver only during captures.
 bool is_captured_here() {
@@ -233,7 +235,11 @@ void note_captured(const OperatorUses& noted, bool has_run) {
 }
 
 std::unique_ptr<at::ObserverContext> begin_captured(const at::RecordFunction& call) {
-  if (is_captured_here()) note_captured(arguments_of(call), /*has_run=*/false);
+  if (is_captured_here()) {
+    note_captured(arguments_of(call), /*has_run=*/false);
+  } else if (DevicePools* pools = capturing_pools.load(std::memory_order_acquire)) {
+    pools->end_failed_captures();
+  }
   return nullptr;
 }
 
@@ -276,7 +282,8 @@ void count_captures(int change) {
 
 }  // namespace
 
-void begin_capture() {
+void begin_capture(DevicePools& pools) {
+  capturing_pools.store(&pools, std::memory_order_release);
   count_captures(1);
 }
 void end_capture() {

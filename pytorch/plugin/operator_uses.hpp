@@ -10,8 +10,11 @@ class CachingManagedAllocator;
 
 namespace uvm::torch_plugin {
 
-// Call end_capture() once for each begin_capture(), even if the capture fails.
-void begin_capture();
+class DevicePools;
+
+// Call end_capture() once for each begin_capture(), even if the capture fails. Between the two
+// calls, operators outside captures look for captures of `pools` that have failed.
+void begin_capture(DevicePools& pools);
 void end_capture();
 
 // Watches operators while the allocator requests their uses.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <set>
+
 #include "hints/oversubscription/use_log.hpp"
 
 namespace uvm::live {
@@ -43,6 +46,24 @@ TEST(GraphUsesTest, TheLogTakesARangeOfAGraphInNoBlockAsABlock) {
   EXPECT_EQ(log.add_kernel({&use, 1}, Launch::kGraph), 1u);
   EXPECT_EQ(log.blocks_in_page(PageNumber{10}).size(), 1u);
   EXPECT_TRUE(log.blocks_in_page(PageNumber{11}).empty());
+}
+
+// The memory that a graph frees lies around small blocks that live on, such as its results.
+TEST(GraphUsesTest, ARangeOfAGraphMayReachOverSmallBlocks) {
+  constexpr std::uintptr_t kSmall = 5 * kPageBytes;
+  UseLog log([](std::uintptr_t address) {
+    // A block of 4 bytes, to which 512 bytes belong.
+    return address - kSmall < 512 ? BlockExtent{kSmall, 4} : BlockExtent{};
+  });
+  const UseRange range{.address = kSmall, .size_bytes = 2 * kPageBytes};
+  ASSERT_NE(log.add_kernel(std::array{range}, Launch::kGraph), kBeforeLog);
+  std::set<PageNumber> pages;
+  for (std::uint32_t i = 0; i < log.kernel(log.newest()).use_count; ++i) {
+    log.each_page(log.use(log.kernel(log.newest()).first_use + i),
+                  [&](PageNumber page) { pages.insert(page); });
+  }
+  EXPECT_EQ(pages, (std::set{page_of(kSmall), page_of(kSmall + kPageBytes),
+                             page_of(kSmall + 2 * kPageBytes - 1)}));
 }
 
 }  // namespace

@@ -259,6 +259,58 @@ def test_pages_of_a_captured_step_come_before_the_parts_of_its_replays(
     assert runs["auto"].sim["faults_device"] < 0.1 * runs["driver"].sim["faults_device"]
 
 
+# Its results are smaller than the blocks that the log of uses knows.
+SMALL_RESULTS = """
+import torch
+torch.set_num_threads(1)
+weights = [torch.full((1024, 1024), 2e-3 + 1e-5 * i, device="cuda") for i in range(16)]
+x = torch.ones(8, 1024, device="cuda")
+def forward():
+    y = x
+    for weight in weights:
+        y = y @ weight
+    return y.sum(), y.max(), y[0, 0] * 1
+forward()
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph(keep_graph=True)
+with torch.cuda.graph(graph):
+    results = forward()
+for _ in range(2):
+    graph.instantiate()
+    for _ in range(4):
+        graph.replay()
+        print([each.item().hex() for each in results])
+"""
+
+
+def test_a_graph_with_small_results_is_divided_at_each_instantiation(simulate: Simulate) -> None:
+    short = simulate(SMALL_RESULTS, capacity="48MiB", environment={"UVMALLOC_LOG": "info"})
+    ample = simulate(SMALL_RESULTS, capacity="1GiB").check()
+    assert short.check().stdout == ample.stdout
+    assert short.stderr.count("it is launched in") == 2
+    assert short.sim["graph_launches"] > 8 * ample.sim["graph_launches"]
+
+
+AFTER_A_FAILURE = SMALL_RESULTS.replace("graph = torch", """
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        forward()
+        torch.cuda.synchronize()
+except RuntimeError as error:
+    print(type(error).__name__)
+graph = torch""")  # fmt: skip
+
+
+def test_moves_are_planned_after_a_capture_that_failed(simulate: Simulate) -> None:
+    runs = {
+        program: simulate(program, capacity="48MiB").check()
+        for program in (SMALL_RESULTS, AFTER_A_FAILURE)
+    }
+    assert runs[AFTER_A_FAILURE].stdout == "AcceleratorError\n" + runs[SMALL_RESULTS].stdout
+    kernels = [run.report["live_plan"]["kernels"] for run in runs.values()]
+    assert kernels[1] >= kernels[0]
+
+
 BESIDE_LAUNCHES = """
 import ctypes, sys, torch
 from bench.simulated_counters import load_simulator
