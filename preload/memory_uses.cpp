@@ -26,7 +26,7 @@ bool runs_now(int device, StreamHandle stream) {
           !is_capturing);
 }
 
-std::vector<live::UseRange> uses_of(int device, const Words& words) {
+std::vector<live::UseRange> ranges_of(int device, const Words& words) {
   const CachingManagedAllocator* ours = process_allocator();
   const ServedMemory* served = ServedMemory::existing();
   std::vector<live::UseRange> uses;
@@ -44,17 +44,22 @@ std::vector<live::UseRange> uses_of(int device, const Words& words) {
   return uses;
 }
 
+std::vector<live::UseRange> ranges_of(int device, const Uses& uses) {
+  std::vector<live::UseRange> ranges = ranges_of(device, uses.words);
+  ranges.insert(ranges.end(), uses.ranges.begin(), uses.ranges.end());
+  return ranges;
+}
+
 void note_words(int device, StreamHandle stream, const Words& words) {
-  const std::vector<live::UseRange> uses = uses_of(device, words);
+  const std::vector<live::UseRange> uses = ranges_of(device, words);
   if (!uses.empty())
     process_allocator()->kernel_uses().note(device, stream, uses, live::Launch::kKernel);
 }
 
 void note_graph_uses(int device, StreamHandle stream, const Uses& uses) {
-  std::vector<live::UseRange> all = uses_of(device, uses.words);
-  all.insert(all.end(), uses.ranges.begin(), uses.ranges.end());
-  if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && !all.empty())
-    ours->kernel_uses().note(device, stream, all, live::Launch::kGraph);
+  const std::vector<live::UseRange> ranges = ranges_of(device, uses);
+  if (CachingManagedAllocator* ours = process_allocator(); ours != nullptr && !ranges.empty())
+    ours->kernel_uses().note(device, stream, ranges, live::Launch::kGraph);
 }
 
 bool wants_graph_uses() noexcept {

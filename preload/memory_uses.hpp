@@ -48,8 +48,10 @@ void begin_to_note_uses(CachingManagedAllocator& allocator);
 
 // Returns the live blocks on the device that the words point into, each once, except managed
 // memory, which the program places itself.
-std::vector<live::UseRange> uses_of(int device, const Words& words);
-// Called before the launch of a kernel with these words. Reports uses_of() them.
+std::vector<live::UseRange> ranges_of(int device, const Words& words);
+// Returns these blocks and the ranges that a framework has reported.
+std::vector<live::UseRange> ranges_of(int device, const Uses& uses);
+// Called before the launch of a kernel with these words. Reports ranges_of() them.
 void note_words(int device, StreamHandle stream, const Words& words);
 // Called before the launch of a graph, or of a part of it.
 void note_graph_uses(int device, StreamHandle stream, const Uses& uses);

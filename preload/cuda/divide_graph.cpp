@@ -108,12 +108,6 @@ CUgraphExec instantiate_part(CUgraph graph, const std::vector<CUgraphNode>& node
              : nullptr;
 }
 
-std::vector<live::UseRange> ranges_of(int device, const Uses& uses) {
-  std::vector<live::UseRange> ranges = uses_of(device, uses.words);
-  ranges.insert(ranges.end(), uses.ranges.begin(), uses.ranges.end());
-  return ranges;
-}
-
 Uses joined(const std::vector<Uses>& uses, const std::vector<std::size_t>& nodes) {
   GraphUses::Nodes words;
   std::vector<live::UseRange> ranges;
