@@ -230,8 +230,11 @@ ResidencyCheck::Result DevicePlan::compare(PageNumber first, const std::vector<b
   std::erase_if(comparison.differences, [this](const auto& difference) {
     return !lanes_.is_settled(difference.page, difference.settled_after);
   });
-  ResidencyCheck::Result result{comparison.expected, comparison.found, 0, {}, {}};
-  result.unknown = std::move(comparison.unknown);
+  ResidencyCheck::Result result{.expected = comparison.expected,
+                                .found = comparison.found,
+                                .lost = 0,
+                                .corrected = {},
+                                .unknown = std::move(comparison.unknown)};
   for (const auto& difference : comparison.differences) {
     result.corrected.push_back(difference.page);
     if (!difference.is_here) ++result.lost;

@@ -22,7 +22,7 @@ class ResidencyCheck {
     std::size_t found = 0;              // pages of these that are on the device
     std::size_t lost = 0;               // pages that are not there, although none of them moves
     std::vector<PageNumber> corrected;  // pages that the plan expected on another place
-    std::vector<PageNumber> unknown;    // pages that the plan expects nowhere
+    std::vector<PageNumber> unknown;    // pages that no kernel of the plan has used
   };
   // Compares pages with the plan, and corrects the plan. Element i says whether the page `first` +
   // i is on the device.

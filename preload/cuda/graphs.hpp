@@ -168,7 +168,9 @@ auto destroy_source(const auto& call, CUgraph graph) {
 auto launch_graph(const auto& call, auto executable, auto stream) {
   const bool wanted = wants_graph_uses();
   if (!wanted && !GraphUses::instance().has_parts()) return call.forward(executable, stream);
-  return launch_known(call, executable, stream, GraphUses::instance().find(executable), wanted);
+  const GraphUses::Known graph = GraphUses::instance().find(executable);
+  if (!wanted && graph.parts == nullptr) return call.forward(executable, stream);
+  return launch_known(call, executable, stream, graph, wanted);
 }
 
 }  // namespace uvm::preload::cuda
